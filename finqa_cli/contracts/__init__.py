@@ -1,0 +1,28 @@
+"""One Protocol per kind of plugin. Components are constructed with their own options and a context."""
+
+from finqa_cli.contracts.codec import ChatCodec, CodecContext
+from finqa_cli.contracts.engine import ChatEngine, EngineContext, TokenEngine
+from finqa_cli.contracts.environment import Environment, EnvironmentContext, Session
+from finqa_cli.contracts.learner import Learner, LearnerContext
+from finqa_cli.contracts.optimizer import Optimizer
+from finqa_cli.contracts.sandbox import Sandbox, SandboxContext, SandboxProvider
+from finqa_cli.contracts.tracker import Tracker, TrackerContext
+
+__all__ = [
+    "ChatCodec",
+    "ChatEngine",
+    "CodecContext",
+    "EngineContext",
+    "Environment",
+    "EnvironmentContext",
+    "Learner",
+    "LearnerContext",
+    "Optimizer",
+    "Sandbox",
+    "SandboxContext",
+    "SandboxProvider",
+    "Session",
+    "TokenEngine",
+    "Tracker",
+    "TrackerContext",
+]

@@ -1,0 +1,81 @@
+"""Learners: the only owners of trainable weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerContext:
+    """What wiring tells a learner.
+
+    Attributes:
+        model: Folder or hub id of the base model.
+        learning_rate: AdamW step size.
+        lora_rank: 0 trains all weights.
+        lora_alpha: Scale numerator of the adapter.
+        lora_dropout: Dropout on the adapter's input.
+        lora_target_modules: Names of the linear layers that get an adapter.
+        gradient_checkpointing: Recompute activations in the backward pass.
+        max_grad_norm: Global gradient norm is clipped to this.
+        temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
+        seed: Seed of the initialisation and of dropout.
+    """
+
+    model: str
+    learning_rate: float
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    lora_target_modules: tuple[str, ...] = ()
+    gradient_checkpointing: bool = True
+    max_grad_norm: float = 1.0
+    temperature: float = 1.0
+    seed: int = 0
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Constructed as `Learner(config, context)`. Methods block; callers run them in a thread."""
+
+    def start(self) -> None:
+        """Loads the model and makes the trainable parameters. Idempotent.
+
+        Raises:
+            ConfigError: The model folder is incomplete, or a target module does not exist.
+        """
+        ...
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        """One optimizer step over the batch. The gradient does not depend on how it is cut into micro-batches.
+
+        Raises:
+            ConfigError: The learner does not know the loss or one of its parameters.
+            FinqaError: The loss is not finite; the weights are left as they were.
+        """
+        ...
+
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """[N][L] log-probability of each masked token under the current weights, 0.0 elsewhere."""
+        ...
+
+    def publish(self, folder: Path, number: int) -> PolicyVersion:
+        """Writes the current weights (a PEFT adapter, or the whole model) so that an engine can load them."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes weights, optimizer state and random state, enough to continue exactly."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restores what `save` wrote.
+
+        Raises:
+            ConfigError: It belongs to another base model, rank or set of target modules.
+        """
+        ...

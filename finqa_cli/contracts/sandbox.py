@@ -1,0 +1,70 @@
+"""Sandbox providers: who makes the boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from finqa_cli.types import SandboxInfo, SandboxSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxContext:
+    """What wiring tells a provider.
+
+    Attributes:
+        home: Folder for the provider's own state (ledger, logs).
+        max_concurrent_create: How many boxes may be starting at once.
+    """
+
+    home: Path
+    max_concurrent_create: int = 100
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A running box. Whoever started it stops it."""
+
+    @property
+    def id(self) -> str:
+        """The provider's id."""
+        ...
+
+    def url(self) -> str:
+        """Base `http://` or `https://` address of the server inside, reachable from here."""
+        ...
+
+    async def healthy(self) -> bool:
+        """True when the server answers its health path within a few seconds. Never raises."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends the box. Idempotent, never raises for a box that is already gone."""
+        ...
+
+
+@runtime_checkable
+class SandboxProvider(Protocol):
+    """Starts, lists and ends boxes. Constructed as `Provider(config, context)`."""
+
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
+        """Starts a box and waits until its server is healthy.
+
+        Raises:
+            SandboxError: It did not become ready; nothing of it is left behind.
+        """
+        ...
+
+    async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
+        """Boxes that carry all these labels, from any process of this user."""
+        ...
+
+    async def reap(self, sandbox_id: str) -> None:
+        """Ends a box by id, also one that another process started. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Ends every box that this object started and frees its resources. Idempotent."""
+        ...

@@ -1,0 +1,96 @@
+"""The one exception tree of finqa.
+
+Every error that a user can cause or mend is a `FinqaError`: it says what failed, why, and which command mends it,
+and the command line turns it into its exit code without a traceback. Anything else that escapes is a bug.
+
+To add one: subclass the nearest class below, give it an exit code only if scripts must tell it apart, and say in the
+docstring who raises it.
+"""
+
+from __future__ import annotations
+
+
+class FinqaError(Exception):
+    """Base of all errors of the product.
+
+    Attributes:
+        exit_code: Exit status of the process when the error reaches the command line (see README, "Exit codes").
+        remedy: One command or action that mends it; empty when there is none.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+    @property
+    def message(self) -> str:
+        """What failed and why, in one or two sentences."""
+        return str(self.args[0])
+
+
+class UsageError(FinqaError):
+    """The command line itself is wrong: unknown command, flag or argument."""
+
+    exit_code = 2
+
+
+class ThresholdError(FinqaError):
+    """The work finished, but more episodes failed than the settings allow."""
+
+    exit_code = 3
+
+
+class DataError(FinqaError):
+    """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason."""
+
+    exit_code = 65
+
+
+class ServiceUnavailableError(FinqaError):
+    """A sandbox, engine or remote service cannot be reached or does not become ready."""
+
+    exit_code = 69
+
+
+class StorageError(FinqaError):
+    """Reading or writing a file failed: disk full, no permission, short write."""
+
+    exit_code = 74
+
+
+class AuthenticationError(FinqaError):
+    """A key is missing or refused."""
+
+    exit_code = 77
+
+
+class ConfigError(FinqaError):
+    """A setting is wrong, unknown, unsupported by the chosen component, or differs from the run to be resumed."""
+
+    exit_code = 78
+
+
+class MissingDependencyError(ConfigError):
+    """A component was chosen whose optional packages are not installed."""
+
+
+# Faults inside one episode. They are attributed to one boundary and recorded in the trajectory; they end the process
+# only when too many episodes fail.
+
+
+class EpisodeError(FinqaError):
+    """Base of the infrastructure faults that can end one attempt; never scored, retried in a fresh session."""
+
+
+class SandboxError(EpisodeError, ServiceUnavailableError):
+    """The box died, could not be started or stopped answering."""
+
+
+class EngineError(EpisodeError, ServiceUnavailableError):
+    """The engine failed to produce tokens."""
+
+
+class EnvironmentFault(EpisodeError, ServiceUnavailableError):
+    """The environment server broke its protocol or failed to grade."""

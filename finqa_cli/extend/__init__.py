@@ -1,0 +1,18 @@
+"""How plugins register and how names become objects."""
+
+from finqa_cli.extend.component import KINDS, Component, Kind
+from finqa_cli.extend.hookspecs import GROUP, hookimpl, hookspec
+from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, registry
+
+__all__ = [
+    "GROUP",
+    "KINDS",
+    "Component",
+    "Kind",
+    "PluginReport",
+    "Registry",
+    "hookimpl",
+    "hookspec",
+    "missing_requirements",
+    "registry",
+]

@@ -1,0 +1,33 @@
+"""What a plugin registers: strings only, so that registering imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Kind = Literal["sandbox", "environment", "engine", "codec", "optimizer", "learner", "tracker"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One thing that settings can choose by name.
+
+    Attributes:
+        kind: Which contract it fulfils.
+        name: What `--engine NAME` and friends take.
+        target: `package.module:Class`, imported when the component is used. Called as `Class(config, context)`; an
+            optimizer as `Class(config)`.
+        config: `package.module:Class` of its options: a pydantic model with `extra="forbid"`. Empty: it has none.
+        summary: One line for `finqa plugins`.
+        requires: Import names that must be installed to use it.
+        extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
+    """
+
+    kind: Kind
+    name: str
+    target: str
+    config: str = ""
+    summary: str = ""
+    requires: tuple[str, ...] = ()
+    extra: str = ""

@@ -1,0 +1,68 @@
+"""The whole extension contract: each hook is a signature and a sentence.
+
+A plugin is a module in the entry-point group `finqa` with functions marked `@hookimpl`. See plugins/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pluggy
+
+from finqa_cli.extend.component import Component
+from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
+
+GROUP = "finqa"
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+@hookspec
+def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
+    """The components that this plugin offers."""
+
+
+@hookspec
+def on_run_start(run_id: str, settings: Mapping[str, Any]) -> None:
+    """A run begins; `settings` are resolved and free of secrets."""
+
+
+@hookspec
+def on_run_end(run_id: str, status: str) -> None:
+    """A run ends with `completed`, `interrupted` or `failed`."""
+
+
+@hookspec
+def on_trajectory(trajectory: Trajectory) -> None:
+    """An attempt ended, graded or not."""
+
+
+@hookspec
+def on_group(group: Group) -> None:
+    """All members of a group ended."""
+
+
+@hookspec
+def on_update(iteration: int, report: UpdateReport) -> None:
+    """The learner took a step."""
+
+
+@hookspec
+def on_weights(policy: PolicyVersion) -> None:
+    """The engine serves this version from now on."""
+
+
+@hookspec
+def on_eval(iteration: int, metrics: Mapping[str, Any]) -> None:
+    """An evaluation during or after a run ended."""
+
+
+@hookspec(firstresult=True)
+def resolve_policy(reference: str) -> PolicyVersion | None:
+    """Turns a reference given on the command line into a policy; None when it is not yours."""
+
+
+@hookspec(firstresult=True)
+def explain_error(error: BaseException) -> str | None:
+    """One line with the remedy for an exception of your library; None when it is not yours."""

@@ -1,0 +1,162 @@
+"""Finds plugins, guards against broken ones, and turns names into objects."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel, ValidationError
+
+from finqa_cli.errors import ConfigError, MissingDependencyError
+from finqa_cli.extend import hookspecs
+from finqa_cli.extend.component import KINDS, Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginReport:
+    """One entry point as it loaded. `error` is empty when all is well; otherwise nothing of it is registered."""
+
+    name: str
+    module: str
+    distribution: str
+    version: str
+    components: tuple[Component, ...]
+    error: str = ""
+
+
+class Registry:
+    """All components by kind and name, and the hook relay."""
+
+    def __init__(self, entries: Iterable[EntryPoint]) -> None:
+        self.manager = pluggy.PluginManager(hookspecs.GROUP)
+        self.manager.add_hookspecs(hookspecs)
+        self._components: dict[tuple[str, str], Component] = {}
+        self.reports: tuple[PluginReport, ...] = tuple(self._load(entry) for entry in entries)
+
+    @property
+    def hook(self) -> Any:
+        """Pluggy's relay: `registry.hook.on_update(...)` calls every plugin."""
+        return self.manager.hook
+
+    def components(self, kind: str | None = None) -> tuple[Component, ...]:
+        """All registered components, or those of one kind, by kind and name."""
+        chosen = (component for (_, _), component in sorted(self._components.items()))
+        return tuple(component for component in chosen if kind in (None, component.kind))
+
+    def find(self, kind: str, name: str) -> Component:
+        """The component, or a ConfigError that names the nearest one."""
+        if component := self._components.get((kind, name)):
+            return component
+        known = sorted(known_name for known_kind, known_name in self._components if known_kind == kind)
+        raise ConfigError(
+            f"There is no {kind} named {name!r}.{_did_you_mean(name, known)} Known: {', '.join(known) or 'none'}.",
+            remedy="finqa plugins",
+        )
+
+    def config(self, component: Component, options: Mapping[str, Any]) -> BaseModel | None:
+        """Validates a component's own options.
+
+        Raises:
+            ConfigError: An option is unknown or has a wrong value.
+        """
+        if not component.config:
+            if options:
+                raise ConfigError(
+                    f"{component.kind} {component.name!r} takes no options, but got: {', '.join(options)}.",
+                    remedy=f"finqa plugins show {component.name}",
+                )
+            return None
+        model = _import_target(component.config)
+        try:
+            validated: BaseModel = model.model_validate(dict(options))
+        except ValidationError as error:
+            raise _option_error(component, error, list(model.model_fields)) from error
+        return validated
+
+    def create(self, kind: str, name: str, options: Mapping[str, Any], *context: object) -> Any:
+        """Imports and constructs a component: `Class(config, *context)`.
+
+        Raises:
+            ConfigError: The name or an option is wrong.
+            MissingDependencyError: Its packages are not installed; the remedy is the pip command.
+        """
+        component = self.find(kind, name)
+        if missing := missing_requirements(component):
+            raise MissingDependencyError(
+                f"{kind} {name!r} needs {', '.join(missing)}, which is not installed.",
+                remedy=f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {missing[0]}",
+            )
+        config = self.config(component, options)
+        return _import_target(component.target)(config, *context)
+
+    def _load(self, entry: EntryPoint) -> PluginReport:
+        distribution = entry.dist
+        facts = {
+            "name": entry.name,
+            "module": entry.value,
+            "distribution": distribution.name if distribution else "",
+            "version": distribution.version if distribution else "",
+        }
+        plugin: object | None = None
+        try:
+            plugin = entry.load()
+            self.manager.register(plugin, name=entry.name)
+            self.manager.check_pending()
+            components = self._collect(plugin)
+        except Exception as error:  # a stranger's module may raise anything; the rest of the product must go on
+            if plugin is not None and self.manager.is_registered(plugin):
+                self.manager.unregister(plugin)
+            return PluginReport(**facts, components=(), error=f"{type(error).__name__}: {error}")
+        self._components.update({(component.kind, component.name): component for component in components})
+        return PluginReport(**facts, components=components)
+
+    def _collect(self, plugin: object) -> tuple[Component, ...]:
+        register = getattr(plugin, "register_components", None)
+        components = tuple(register()) if register is not None else ()
+        seen: set[tuple[str, str]] = set()
+        for component in components:
+            key = (component.kind, component.name)
+            if component.kind not in KINDS:
+                raise ValueError(f"{component.kind!r} is not a kind of component; kinds are {', '.join(KINDS)}")
+            if key in self._components or key in seen:
+                raise ValueError(f"{component.kind} {component.name!r} is already registered")
+            seen.add(key)
+        return components
+
+
+@lru_cache(maxsize=1)
+def registry() -> Registry:
+    """The registry of this process, loaded from the installed entry points once."""
+    return Registry(sorted(entry_points(group=hookspecs.GROUP), key=lambda entry: entry.name))
+
+
+def missing_requirements(component: Component) -> tuple[str, ...]:
+    """Import names of the component that are not installed, found without importing them."""
+    return tuple(name for name in component.requires if importlib.util.find_spec(name) is None)
+
+
+def _import_target(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def _option_error(component: Component, error: ValidationError, known: list[str]) -> ConfigError:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
+    else:
+        what = f"option {field!r}: {first['msg']} (got {first['input']!r})."
+    return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

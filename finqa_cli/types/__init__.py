@@ -1,0 +1,36 @@
+"""Frozen dataclasses that every other part speaks in. Shapes: G attempts, T turns, L tokens."""
+
+from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
+from finqa_cli.types.sandboxes import SandboxInfo, SandboxSpec, Snapshot
+from finqa_cli.types.tasks import Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
+from finqa_cli.types.training import Batch, Credit, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
+
+__all__ = [
+    "AssistantTurn",
+    "Batch",
+    "ChatRequest",
+    "Completion",
+    "Credit",
+    "GenerateRequest",
+    "Group",
+    "LossSpec",
+    "Message",
+    "Observation",
+    "PolicyVersion",
+    "Prompt",
+    "Rewards",
+    "Role",
+    "Sample",
+    "Sampling",
+    "SandboxInfo",
+    "SandboxSpec",
+    "Snapshot",
+    "Status",
+    "Task",
+    "ToolCall",
+    "ToolSpec",
+    "Trajectory",
+    "Turn",
+    "UpdateReport",
+]

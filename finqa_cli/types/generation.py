@@ -1,0 +1,78 @@
+"""What passes between a rollout and an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finqa_cli.types.tasks import Message, ToolCall, ToolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to draw tokens.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: Nucleus mass; 1 keeps all.
+        max_tokens: Limit of this one generation.
+        stop_ids: Ids that end it; the stop id is kept in the completion.
+        seed: Draws depend on this alone, not on which requests share a batch.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 512
+    stop_ids: tuple[int, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """Token ids in. `key` orders requests inside a batch, so that the batch does not depend on arrival order."""
+
+    key: str
+    token_ids: tuple[int, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """Token ids out.
+
+    Attributes:
+        token_ids: [Lc] as sampled, stop id included.
+        logprobs: [Lc] under the distribution that was sampled from (temperature applied, nats). For greedy requests
+            under the untempered distribution.
+        stop: `stop` or `length`.
+        policy_version: The version that served it from the first token to the last.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: str
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """For engines that speak messages, not tokens (an expert, a person, a hosted API)."""
+
+    key: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantTurn:
+    """What the model said, parsed.
+
+    Attributes:
+        text: All of it.
+        tool_call: The call, or None.
+        parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
+    """
+
+    text: str
+    tool_call: ToolCall | None = None
+    parse_error: str = ""

@@ -1,0 +1,60 @@
+"""Boxes, and the images that they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A named, immutable data set compiled for an environment server.
+
+    Attributes:
+        name: What `--snapshot` takes.
+        digest: `sha256:<hex>` of the compiled files.
+        path: Folder of the compiled files on this machine.
+        metadata: The manifest: counts, splits, source.
+    """
+
+    name: str
+    digest: str
+    path: Path
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What an environment needs from a box.
+
+    Attributes:
+        snapshot: The data that the box must hold; its folder inside the box is passed to the server as FINQA_SNAPSHOT.
+        module: Python module that serves the environment; it reads HOST, PORT and FINQA_* variables.
+        port: Port that the server listens on inside a remote box; a local box picks a free one.
+        environment: Further variables for the server. Secrets never go here.
+        health_path: GET on it answers 200 when the server is ready.
+    """
+
+    snapshot: Snapshot
+    module: str
+    port: int = 8000
+    environment: Mapping[str, str] = field(default_factory=dict)
+    health_path: str = "/health"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxInfo:
+    """A box as its provider lists it.
+
+    Attributes:
+        id: Provider's id.
+        state: `started`, `starting`, `stopped` or `error`.
+        labels: Whatever it was started with; `finqa.run` is always among them.
+        created: Unix time in seconds.
+    """
+
+    id: str
+    state: str
+    labels: Mapping[str, str]
+    created: float

@@ -1,0 +1,98 @@
+"""What is asked and what is said: tasks, messages, tool calls, observations, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One question. Its truth stays with the environment that grades it.
+
+    Attributes:
+        id: Stable, unique inside its data set.
+        prompt: The question as the agent reads it.
+        split: `train`, `dev` or `test`.
+        cluster: What the task shares with others, for clustered statistics; for FinQA the company.
+        kind: Question type, for breakdowns (`lookup`, `growth_rate`, ...); may be empty.
+    """
+
+    id: str
+    prompt: str
+    split: str
+    cluster: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """One tool in OpenAI function form; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def as_function(self) -> dict[str, Any]:
+        """The `{"type": "function", ...}` dictionary that chat templates expect."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A parsed call. `arguments` are JSON values as the model wrote them; the environment validates them."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message. Only assistant messages carry `tool_call`; tool messages carry the tool's `name`."""
+
+    role: Role
+    content: str
+    tool_call: ToolCall | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """How an episode opens: the messages and the tools that may be called."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the environment answered to one step.
+
+    Attributes:
+        text: What the model reads.
+        done: The episode is over; `Session.grade` may be called.
+        is_error: The call was refused or failed (unknown tool, bad arguments, SQL error): the model's own mistake.
+    """
+
+    text: str
+    done: bool = False
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """The verdict on one episode.
+
+    Attributes:
+        total: The number that is trained on.
+        components: Named parts, for logs and reports.
+        explanation: Why, in one line that a person can read.
+    """
+
+    total: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    explanation: str = ""

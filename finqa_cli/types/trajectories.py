@@ -1,0 +1,108 @@
+"""The immutable record of an attempt, and the group that attempts at one task form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from finqa_cli.types.tasks import Message, Observation, Rewards, Task, ToolCall, ToolSpec
+
+
+class Status(StrEnum):
+    """Why an attempt ended. The first five are the policy's own doing and are scored; the last three are faults."""
+
+    COMPLETED = "completed"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    TIMEOUT = "timeout"
+    PARSE_ERROR = "parse_error"
+    SANDBOX_ERROR = "sandbox_error"
+    ENGINE_ERROR = "engine_error"
+    ENVIRONMENT_ERROR = "environment_error"
+
+    @property
+    def is_fault(self) -> bool:
+        """True for infrastructure faults: never scored, never trained on."""
+        return self in (Status.SANDBOX_ERROR, Status.ENGINE_ERROR, Status.ENVIRONMENT_ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One generation and what came back for it.
+
+    Attributes:
+        prompt_ids: [Lp] ids that this turn appended before the model spoke: in turn 0 the whole opening prompt, later
+            the encoded tool reply. Concatenating prompt and completion ids over the turns gives the episode's sequence.
+        completion_ids: [Lc] ids exactly as sampled, stop token included when it was sampled.
+        logprobs: [Lc] log-probability of each sampled id under the sampling distribution (nats).
+        stop: `stop` (a stop token was sampled) or `length` (the token limit cut it).
+        policy_version: Version that generated it.
+        seconds: Wall time of generation plus tool.
+        text: Decoded completion.
+        tool_call: The call in it, or None when none could be parsed.
+        parse_error: Why none could be parsed; empty otherwise.
+        observation: The reply; None when the episode ended before there was one.
+    """
+
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    stop: str = "stop"
+    policy_version: int = 0
+    seconds: float = 0.0
+    text: str = ""
+    tool_call: ToolCall | None = None
+    parse_error: str = ""
+    observation: Observation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One finished attempt at a task.
+
+    Attributes:
+        id: Unique in the run: `<phase>/<task id>/<member>`.
+        member: Place in its group, 0..G-1.
+        seed: What every random choice of the attempt derives from.
+        messages: The opening messages; the turns continue them.
+        tools: The tools offered.
+        status: Why it ended.
+        error: One line about the fault or limit; empty on completion.
+        rewards: None when the attempt was never graded (a fault).
+        retries: Earlier attempts at the same member that ended in a fault.
+        seconds: Wall time of the last attempt.
+    """
+
+    id: str
+    task: Task
+    member: int
+    seed: int
+    status: Status
+    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    rewards: Rewards | None = None
+    error: str = ""
+    retries: int = 0
+    seconds: float = 0.0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        """The total reward, or None when the attempt was never graded."""
+        return None if self.rewards is None else self.rewards.total
+
+    @property
+    def policy_versions(self) -> tuple[int, ...]:
+        """[T] the version behind each turn."""
+        return tuple(turn.policy_version for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The G attempts at one task under one policy version. Faulted members may be among them; optimizers skip them."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]

@@ -76,6 +76,12 @@ class MissingDependencyError(ConfigError):
     """A component was chosen whose optional packages are not installed."""
 
 
+class InterruptedRun(FinqaError):
+    """A signal ended the run early. What was finished is on disk; the remedy says how to go on."""
+
+    exit_code = 130
+
+
 # Faults inside one episode. They are attributed to one boundary and recorded in the trajectory; they end the process
 # only when too many episodes fail.
 

@@ -6,6 +6,7 @@ A plugin is a module in the entry-point group `finqa` with functions marked `@ho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -61,6 +62,11 @@ def on_eval(iteration: int, metrics: Mapping[str, Any]) -> None:
 @hookspec(firstresult=True)
 def resolve_policy(reference: str) -> PolicyVersion | None:
     """Turns a reference given on the command line into a policy; None when it is not yours."""
+
+
+@hookspec(firstresult=True)
+def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
+    """Makes an untrained model and a tokenizer learned from `texts` in `folder`; None when the file is not yours."""
 
 
 @hookspec(firstresult=True)

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The run folder: what a command leaves on disk, durable from the moment that it is said to be there."""

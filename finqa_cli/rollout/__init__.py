@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Playing episodes: one conversation, one episode, one attempt with retries, many attempts at once."""

@@ -1,0 +1,85 @@
+"""Checkpoints: complete or absent, and checked against their manifest before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from finqa_cli.errors import DataError
+from finqa_cli.record.files import new_folder, sha256_of, write_json
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        path: `checkpoints/step_N`, with `adapter/` (or `model/`) and `learner/` inside.
+        iteration: N: this many iterations are behind it.
+        state: What the run needs besides weights: cursor, policy version.
+    """
+
+    path: Path
+    iteration: int
+    state: Mapping[str, Any]
+
+
+@contextmanager
+def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder to fill; it becomes `checkpoints/step_N`, manifest included, when the block ends well."""
+    with new_folder(folder_of(run, iteration)) as folder:
+        yield folder
+        write_json(folder / "state.json", {"iteration": iteration, **state})
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        digests = {str(path.relative_to(folder)): sha256_of(path) for path in files}
+        write_json(folder / "manifest.json", {"schema_version": 1, "files": digests})
+
+
+def folder_of(run: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return run / "checkpoints" / f"step_{iteration}"
+
+
+def latest(run: Path) -> Checkpoint | None:
+    """The newest checkpoint whose files all match its manifest; damaged ones are named and passed over."""
+    folders = [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
+    for folder in sorted(folders, key=lambda path: -int(path.name[5:])):
+        try:
+            return verified(folder)
+        except DataError as error:
+            log.warning("checkpoint passed over", checkpoint=str(folder), reason=error.message)
+    return None
+
+
+def verified(folder: Path) -> Checkpoint:
+    """Checks every file of a checkpoint.
+
+    Raises:
+        DataError: A file is missing, was changed, or is not in the manifest; the message names it.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+        for name, digest in manifest.items():
+            if sha256_of(folder / name) != digest:
+                raise DataError(f"{folder / name} does not match its checksum.")
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return Checkpoint(path=folder, iteration=int(state["iteration"]), state=state)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"The checkpoint {folder} is damaged: {error}.") from error
+
+
+def prune(run: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
+    folders = [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
+    surplus = sorted(folders, key=lambda path: int(path.name[5:]))[: -keep or None] if keep else []
+    for folder in surplus:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""Append-only JSON lines: one record a line, on disk before `append` returns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError, StorageError
+from finqa_cli.record.files import storage, sync_folder
+
+SCHEMA_VERSION = 1
+
+
+class JsonlWriter:
+    """Appends records to one file. A torn last line, left by a crash, is cut off on opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _cut_torn_line(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes one line and waits until it is on disk.
+
+        Raises:
+            StorageError: The disk is full or the write was short; earlier lines are intact.
+        """
+        line = json.dumps({"schema_version": SCHEMA_VERSION, **record}, ensure_ascii=True, allow_nan=False) + "\n"
+        data = line.encode()
+        with storage(self.path):
+            written = os.write(self._descriptor, data)
+            if written != len(data):  # an unbuffered write to a full disk returns short instead of raising
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise StorageError(
+                    f"Cannot write {self.path}: the disk took {written} of {len(data)} bytes.",
+                    remedy=f"free some space on the disk of {self.path.parent}",
+                )
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file, a torn last line left out.
+
+    Raises:
+        DataError: A line that is not the last is no JSON object; the message names the line.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except (ValueError, UnicodeDecodeError) as error:
+                raise DataError(f"{path}, line {number}: no JSON ({error}).") from error
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}.")
+            yield record
+
+
+def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
+    """Takes records out of a file, for a resumed run that will write them anew; gives how many.
+
+    Nothing is lost: they go to `<name>.superseded.jsonl` beside it first.
+    """
+    if not path.exists():
+        return 0
+    records = list(read_jsonl(path))
+    kept = [record for record in records if keep(record)]
+    superseded = [record for record in records if not keep(record)]
+    if not superseded:
+        return 0
+    archive = JsonlWriter(path.with_name(f"{path.stem}.superseded.jsonl"))
+    for record in superseded:
+        archive.append(record)
+    archive.close()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with storage(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(record, ensure_ascii=True) + "\n" for record in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    return len(superseded)
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        position, tail = size, b""
+        while position > 0 and b"\n" not in tail:
+            step = min(65536, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail
+        file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)

@@ -1,0 +1,172 @@
+"""One run's folder: who made it, with which settings, and its append-only records."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from finqa_cli import __version__
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.jsonl import JsonlWriter, rewind
+from finqa_cli.record.trajectories import trajectory_record
+from finqa_cli.types import Trajectory
+
+
+class RunFolder:
+    """An open run folder, locked for this process.
+
+    `run.json` and `settings.json` are on disk before anything else happens. Use as a context manager: it writes the
+    final status, also when the block fails.
+    """
+
+    def __init__(self, path: Path, *, save_token_ids: bool) -> None:
+        self.path = path
+        self._save_token_ids = save_token_ids
+        with storage(path):
+            path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(path)
+        self._trajectories = JsonlWriter(path / "trajectories.jsonl")
+        self._metrics = JsonlWriter(path / "metrics.jsonl")
+        self._events = JsonlWriter(path / "events.jsonl")
+        self._facts: dict[str, Any] = {}
+
+    @classmethod
+    def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
+        """Starts a new run in an empty or missing folder.
+
+        Raises:
+            ConfigError: There is a run in it already, or another process holds it.
+        """
+        if (path / "run.json").exists():
+            raise ConfigError(f"{path} holds a run already.", remedy=f"finqa train --resume {path}")
+        folder = cls(path, save_token_ids=save_token_ids)
+        folder._facts = {
+            "schema_version": 1,
+            "id": path.name,
+            "command": command,
+            "created": _now(),
+            "status": "running",
+            "pid": os.getpid(),
+            "finqa": __version__,
+            "python": platform.python_version(),
+            "resumed": [],
+        }
+        write_json(path / "run.json", folder._facts)
+        write_json(path / "settings.json", dict(settings))
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, *, save_token_ids: bool, iteration: int) -> RunFolder:
+        """Continues a run after the checkpoint of `iteration`; records of later iterations are set aside.
+
+        Raises:
+            ConfigError: Another process holds it.
+        """
+        facts = read_run(path)
+        folder = cls(path, save_token_ids=save_token_ids)
+        folder.close()
+        for name in ("trajectories.jsonl", "metrics.jsonl"):
+            rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
+        folder = cls(path, save_token_ids=save_token_ids)
+        resumed = [*facts.get("resumed", []), {"at": _now(), "iteration": iteration}]
+        folder._facts = {**facts, "status": "running", "pid": os.getpid(), "resumed": resumed}
+        write_json(path / "run.json", folder._facts)
+        return folder
+
+    def trajectory(self, trajectory: Trajectory, **where: Any) -> None:
+        """Appends one trajectory; `where` says which phase and iteration it belongs to."""
+        self._trajectories.append({**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)})
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Appends one line of metrics."""
+        self._metrics.append(record)
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Appends one event with its time."""
+        self._events.append({"event": name, "time": time.time(), **facts})
+
+    def finish(self, status: str) -> None:
+        """Writes the final status."""
+        self._facts = {**self._facts, "status": status, "finished": _now()}
+        write_json(self.path / "run.json", self._facts)
+
+    def close(self) -> None:
+        """Closes the files and gives the lock back."""
+        for writer in (self._trajectories, self._metrics, self._events):
+            writer.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and self._facts.get("status") == "running":
+            stopped = isinstance(error, KeyboardInterrupt) or (kind is not None and kind.__name__ == "CancelledError")
+            self.finish("interrupted" if stopped else "failed")
+        self.close()
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The facts of run.json.
+
+    Raises:
+        DataError: The folder is no run, or the file is damaged.
+    """
+    return _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The resolved settings of a run.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    return _read_json(path / "settings.json", f"{path} has no settings.json.")
+
+
+def new_run_path(base: Path, prefix: str = "") -> Path:
+    """`<base>/<prefix>YYYYMMDD_HHMMSS`, with a number behind it when two runs start in one second."""
+    stamp = f"{prefix}{datetime.now():%Y%m%d_%H%M%S}"
+    candidates = (base / (stamp if number == 0 else f"{stamp}_{number}") for number in range(10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _read_json(path: Path, missing: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(missing) from error
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}.") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged: expected a JSON object.")
+    return value
+
+
+def _lock(path: Path) -> int:
+    with storage(path):
+        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(f"{path} is in use by process {owner}.", remedy=f"ps -p {owner}") from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,119 @@
+"""Trajectories as JSON records, and back as demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError
+from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A graded conversation to imitate.
+
+    Attributes:
+        id: The trajectory's.
+        prompt: How it opened.
+        messages: Assistant and tool messages in turn.
+        cluster: The task's cluster, so that held-out demonstrations can be held out by cluster.
+        reward: Its total reward.
+    """
+
+    id: str
+    prompt: Prompt
+    messages: tuple[Message, ...]
+    cluster: str
+    reward: float
+
+
+def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dict[str, Any]:
+    """One line of trajectories.jsonl. Token ids and log-probabilities are left out unless asked for: they are large."""
+    task, rewards = trajectory.task, trajectory.rewards
+    return {
+        "id": trajectory.id,
+        "task": {"id": task.id, "split": task.split, "cluster": task.cluster, "kind": task.kind, "prompt": task.prompt},
+        "member": trajectory.member,
+        "seed": trajectory.seed,
+        "status": trajectory.status.value,
+        "error": trajectory.error,
+        "reward": trajectory.reward,
+        "components": dict(rewards.components) if rewards else {},
+        "explanation": rewards.explanation if rewards else "",
+        "retries": trajectory.retries,
+        "seconds": round(trajectory.seconds, 4),
+        "messages": [{"role": message.role, "content": message.content} for message in trajectory.messages],
+        "tools": [tool.as_function() for tool in trajectory.tools],
+        "turns": [_turn_record(turn, token_ids) for turn in trajectory.turns],
+    }
+
+
+def read_demonstrations(source: Path) -> Iterator[Demonstration]:
+    """Demonstrations from a run folder or a trajectories file; faulted attempts are left out.
+
+    Raises:
+        DataError: The file is missing, or a record lacks a field; the message names file, row and field.
+    """
+    path = source / "trajectories.jsonl" if source.is_dir() else source
+    if not path.is_file():
+        raise DataError(
+            f"There are no demonstrations at {path}.", remedy="finqa eval scripted --split train --run-dir DIR"
+        )
+    for row, record in enumerate(read_jsonl(path), start=1):
+        try:
+            if record["reward"] is not None:
+                yield _demonstration(record)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}, row {row}: not a trajectory record ({error!r}).") from error
+
+
+def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
+    call, observation = turn.tool_call, turn.observation
+    record: dict[str, Any] = {
+        "text": turn.text,
+        "tool_call": {"name": call.name, "arguments": dict(call.arguments)} if call else None,
+        "parse_error": turn.parse_error,
+        "observation": None
+        if observation is None
+        else {"text": observation.text, "done": observation.done, "is_error": observation.is_error},
+        "stop": turn.stop,
+        "policy_version": turn.policy_version,
+        "prompt_tokens": len(turn.prompt_ids),
+        "completion_tokens": len(turn.completion_ids),
+        "seconds": round(turn.seconds, 4),
+    }
+    if token_ids:
+        record |= {
+            "prompt_token_ids": list(turn.prompt_ids),
+            "completion_token_ids": list(turn.completion_ids),
+            "logprobs": list(turn.logprobs),
+        }
+    return record
+
+
+def _demonstration(record: Mapping[str, Any]) -> Demonstration:
+    messages = tuple(Message(role=item["role"], content=item["content"]) for item in record["messages"])
+    tools = tuple(
+        ToolSpec(name=item["name"], description=item["description"], parameters=item["parameters"])
+        for item in (tool["function"] for tool in record["tools"])
+    )
+    return Demonstration(
+        id=record["id"],
+        prompt=Prompt(messages=messages, tools=tools),
+        messages=tuple(message for turn in record["turns"] for message in _exchange(turn)),
+        cluster=record["task"]["cluster"],
+        reward=record["reward"],
+    )
+
+
+def _exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
+    call, observation = turn["tool_call"], turn["observation"]
+    tool_call = ToolCall(name=call["name"], arguments=call["arguments"]) if call else None
+    # Beside a call the text is only its rendering; the codec of the model that learns renders the call itself.
+    yield Message(role="assistant", content="" if tool_call else turn["text"], tool_call=tool_call)
+    if observation is not None:
+        yield Message(role="tool", content=observation["text"], name=tool_call.name if tool_call else "")

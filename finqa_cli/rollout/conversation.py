@@ -1,0 +1,103 @@
+"""A conversation drives one engine through one episode; the episode does not see whether tokens or messages flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from finqa_cli.contracts import ChatCodec, ChatEngine, TokenEngine
+from finqa_cli.rollout.seeds import derive
+from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One assistant turn with the token record behind it (empty for chat engines). `full` means: no room was left."""
+
+    turn: AssistantTurn
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    stop: str = "stop"
+    policy_version: int = 0
+    full: bool = False
+
+
+class Conversation(Protocol):
+    """One episode's side of an engine."""
+
+    async def respond(self) -> Reply:
+        """The next assistant turn."""
+        ...
+
+    def observe(self, text: str, *, tool: str) -> None:
+        """Appends a tool reply."""
+        ...
+
+
+class TokenConversation:
+    """Token in, token out: what was sampled is what the next prompt continues, never a re-encoding of it."""
+
+    def __init__(self, engine: TokenEngine, codec: ChatCodec, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
+        self._engine = engine
+        self._codec = codec
+        self._key = key
+        self._sampling = replace(sampling, stop_ids=codec.stop_ids)
+        self._history: tuple[int, ...] = ()
+        self._pending: tuple[int, ...] = codec.opening(prompt)
+        self._turn = 0
+        self._stopped = True
+
+    async def respond(self) -> Reply:
+        """Samples one completion; `full` when the context has no room for another token."""
+        prompt_ids, self._pending = self._pending, ()
+        token_ids = self._history + prompt_ids
+        if len(token_ids) >= self._engine.max_context:
+            return Reply(turn=AssistantTurn(text=""), full=True)
+        sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
+        request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
+        completion = await self._engine.generate(request)
+        self._turn += 1
+        self._history = token_ids + completion.token_ids
+        self._stopped = completion.stop == "stop"
+        return Reply(
+            turn=self._codec.parse(completion.token_ids),
+            prompt_ids=prompt_ids,
+            completion_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            stop=completion.stop,
+            policy_version=completion.policy_version,
+        )
+
+    def observe(self, text: str, *, tool: str) -> None:
+        """Encodes the tool reply as the next prompt ids."""
+        self._pending = self._codec.tool_reply(text, stopped=self._stopped)
+
+
+class ChatConversation:
+    """Messages in, messages out, for engines without token ids."""
+
+    def __init__(self, engine: ChatEngine, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
+        self._engine = engine
+        self._prompt = prompt
+        self._key = key
+        self._sampling = sampling
+        self._messages = prompt.messages
+        self._turn = 0
+
+    async def respond(self) -> Reply:
+        """Asks the engine with the whole history."""
+        request = ChatRequest(
+            key=f"{self._key}#{self._turn:04d}",
+            messages=self._messages,
+            tools=self._prompt.tools,
+            sampling=self._sampling,
+        )
+        turn = await self._engine.respond(request)
+        self._turn += 1
+        self._messages = (*self._messages, Message(role="assistant", content=turn.text, tool_call=turn.tool_call))
+        return Reply(turn=turn)
+
+    def observe(self, text: str, *, tool: str) -> None:
+        """Appends the tool message."""
+        self._messages = (*self._messages, Message(role="tool", content=text, name=tool))

@@ -1,0 +1,115 @@
+"""One episode from the first prompt to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from finqa_cli.contracts import Session
+from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError
+from finqa_cli.rollout.conversation import Conversation, Reply
+from finqa_cli.types import Observation, Rewards, Status, Turn
+
+TurnListener = Callable[[Turn], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where the policy's own doing ends an episode.
+
+    Attributes:
+        max_turns: Assistant turns.
+        max_parse_errors: Turns in a row without a readable tool call.
+        seconds: Wall time of the whole episode; 0 for none.
+    """
+
+    max_turns: int = 20
+    max_parse_errors: int = 3
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an episode ended that no fault cut short."""
+
+    status: Status
+    rewards: Rewards
+    error: str = ""
+
+
+async def play_episode(session: Session, conversation: Conversation, limits: Limits, listener: TurnListener) -> Ending:
+    """Plays until the environment says done or a limit is reached, then asks for the verdict.
+
+    The policy's own mistakes (an unreadable call, a wrong argument, no answer) are answered, played on and graded.
+    Each finished turn goes to `listener` at once.
+
+    Raises:
+        EpisodeError: A fault of box, engine or environment; there is no verdict then.
+    """
+    status, error = await _play_within(limits, _play_turns(session, conversation, limits, listener))
+    return Ending(status=status, rewards=await session.grade(), error=error)
+
+
+def fault_status(fault: EpisodeError) -> Status:
+    """The one boundary that a fault is attributed to."""
+    if isinstance(fault, SandboxError):
+        return Status.SANDBOX_ERROR
+    if isinstance(fault, EngineError):
+        return Status.ENGINE_ERROR
+    assert isinstance(fault, EnvironmentFault), type(fault)
+    return Status.ENVIRONMENT_ERROR
+
+
+async def _play_within(limits: Limits, playing: Coroutine[None, None, tuple[Status, str]]) -> tuple[Status, str]:
+    if not limits.seconds:
+        return await playing
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return await playing
+    except TimeoutError:
+        return Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
+
+
+async def _play_turns(
+    session: Session, conversation: Conversation, limits: Limits, listener: TurnListener
+) -> tuple[Status, str]:
+    parse_errors = 0
+    for _ in range(limits.max_turns):
+        started = time.perf_counter()
+        reply = await conversation.respond()
+        if reply.full:
+            return Status.MAX_TOKENS, "the context is full"
+        observation = await _answer(session, reply)
+        listener(_turn(reply, observation, time.perf_counter() - started))
+        if observation.done:
+            return Status.COMPLETED, ""
+        parse_errors = 0 if reply.turn.tool_call else parse_errors + 1
+        if parse_errors >= limits.max_parse_errors:
+            return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
+        call = reply.turn.tool_call
+        conversation.observe(observation.text, tool=call.name if call else "")
+    return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
+
+
+async def _answer(session: Session, reply: Reply) -> Observation:
+    if reply.turn.tool_call is not None:
+        return await session.step(reply.turn.tool_call)
+    cut = " The reply was cut at the token limit." if reply.stop == "length" else ""
+    return Observation(text=f"Error: {reply.turn.parse_error}{cut}", is_error=True)
+
+
+def _turn(reply: Reply, observation: Observation, seconds: float) -> Turn:
+    return Turn(
+        prompt_ids=reply.prompt_ids,
+        completion_ids=reply.completion_ids,
+        logprobs=reply.logprobs,
+        stop=reply.stop,
+        policy_version=reply.policy_version,
+        seconds=seconds,
+        text=reply.turn.text,
+        tool_call=reply.turn.tool_call,
+        parse_error=reply.turn.parse_error,
+        observation=observation,
+    )

@@ -1,0 +1,128 @@
+"""Evaluation: the same rollout code with no learner."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.contracts import Environment
+from finqa_cli.errors import DataError
+from finqa_cli.evals import EvalReport, item_rows, summarize
+from finqa_cli.extend import registry
+from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.wiring import Stage, stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """Where the evaluation lies, and what it says."""
+
+    run: Path
+    target: str
+    report: EvalReport
+
+
+async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Reporter, stopper: Stopper) -> EvalResult:
+    """Plays every question of the evaluation split and writes report.json, items.csv and trajectories.jsonl.
+
+    Raises:
+        DataError: The split has no questions.
+        InterruptedRun: A signal stopped it; finished episodes are on disk.
+    """
+    policy = policy_of(target)
+    facts = to_public_dict(settings)
+    with RunFolder.create(run, command="eval", settings=facts, save_token_ids=settings.run.save_token_ids) as folder:
+        async with stage(settings, policy, run_id=run.name, reporter=reporter) as parts:
+            tasks = eval_tasks(parts.environment, settings)
+            if not tasks:
+                raise DataError(f"Split {settings.data.eval_split!r} of {settings.data.snapshot!r} has no questions.")
+            trajectories: list[Trajectory] = []
+
+            def record(trajectory: Trajectory) -> None:
+                folder.trajectory(trajectory, phase="eval", iteration=0)
+                trajectories.append(trajectory)
+
+            report = await evaluate_tasks(
+                parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
+            )
+            stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
+        write_json(run / "report.json", {"target": target, **report.to_dict()})
+        write_items(run / "items.csv", sorted(trajectories, key=lambda trajectory: trajectory.id))
+        registry().hook.on_eval(iteration=0, metrics=report.to_dict())
+        folder.finish("completed")
+    return EvalResult(run=run, target=target, report=report)
+
+
+async def evaluate_tasks(
+    parts: Stage,
+    settings: Settings,
+    tasks: Sequence[Task],
+    *,
+    on_trajectory: Callable[[Trajectory], None],
+    reporter: Reporter,
+    stopper: Stopper,
+    key: str,
+) -> EvalReport:
+    """Plays the tasks at the evaluation temperature, `eval.attempts` times each, and sums up."""
+    attempts = [
+        Attempt(
+            id=f"{key}/{task.id}/{member}",
+            task=task,
+            member=member,
+            seed=derive(settings.train.seed, "eval", task.id, member),
+        )
+        for task in tasks
+        for member in range(settings.eval.attempts)
+    ]
+    reporter.start("eval", len(attempts))
+    done = 0
+
+    def heard(trajectory: Trajectory) -> None:
+        nonlocal done
+        on_trajectory(trajectory)
+        done += 1
+        reporter.advance("eval", done)
+
+    trajectories = await play_all(
+        parts.player(settings, temperature=settings.eval.temperature),
+        attempts,
+        concurrency=min(settings.pool.max_concurrent_play, settings.pool.sandboxes),
+        on_trajectory=heard,
+        stopping=lambda: stopper.requested,
+    )
+    reporter.finish("eval")
+    return summarize(trajectories)
+
+
+def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
+    """The questions of the evaluation split, or a seeded choice of `eval.limit` of them."""
+    tasks = environment.tasks(settings.data.eval_split)
+    if not settings.eval.limit:
+        return tasks
+    seed = derive(settings.train.seed, "eval-limit")
+    return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
+
+
+def policy_of(target: str) -> PolicyVersion:
+    """The policy of a target; an engine that brings its own mind (`scripted`) has none."""
+    engines = {component.name for component in registry().components("engine")}
+    return PolicyVersion(number=0, model="") if target in engines else resolve(target)
+
+
+def write_items(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """One row per attempt."""
+    rows = item_rows(trajectories)
+    with storage(path), path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
+        writer.writeheader()
+        writer.writerows(rows)

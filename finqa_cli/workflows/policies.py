@@ -1,0 +1,72 @@
+"""From what a user types to a policy: a run, a checkpoint, an adapter, a model folder, a hub id, or a plugin's name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.extend import registry
+from finqa_cli.record.checkpoints import Checkpoint, latest, verified
+from finqa_cli.record.run_folder import read_settings
+from finqa_cli.types import PolicyVersion
+
+
+def resolve(reference: str) -> PolicyVersion:
+    """The policy behind a reference. Hub ids are taken as they are; the engine finds out whether they exist.
+
+    Raises:
+        DataError: A run without a checkpoint, or a damaged one.
+        ConfigError: A folder that is neither run, checkpoint, adapter nor model.
+    """
+    policy: PolicyVersion | None = registry().hook.resolve_policy(reference=reference)
+    if policy is not None:
+        return policy
+    path = Path(reference)
+    if not path.exists():
+        if reference.startswith((".", "/", "~")) or reference.count("/") > 1:
+            raise ConfigError(f"There is no model, run or checkpoint at {reference}.")
+        return PolicyVersion(number=0, model=reference)
+    if (path / "run.json").exists():
+        checkpoint = latest(path)
+        if checkpoint is None:
+            raise DataError(f"The run {path} has no usable checkpoint.", remedy=f"finqa train --resume {path}")
+        return of_checkpoint(checkpoint)
+    if (path / "manifest.json").exists() and (path / "state.json").exists():
+        return of_checkpoint(verified(path))
+    if (path / "adapter_config.json").exists():
+        return _adapter(path)
+    if (path / "config.json").exists():
+        return PolicyVersion(number=0, model=str(path))
+    raise ConfigError(f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).")
+
+
+def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
+    """The policy that a training checkpoint holds."""
+    number = int(checkpoint.state["policy_version"])
+    policy = checkpoint.path / "policy"
+    if (policy / "config.json").exists():
+        return PolicyVersion(number=number, model=str(policy))
+    base = resolve(str(checkpoint.state["model"]))
+    return PolicyVersion(number=number, model=base.model, adapter=policy)
+
+
+def run_of(reference: str) -> Path | None:
+    """The run folder that a reference lies in, if it lies in one."""
+    path = Path(reference).resolve()
+    candidates = (path, *path.parents[:2])
+    return next((folder for folder in candidates if (folder / "run.json").exists()), None)
+
+
+def settings_of(reference: str) -> dict[str, object] | None:
+    """The settings that a run or checkpoint was made with, so that an evaluation can follow them."""
+    run = run_of(reference)
+    return read_settings(run) if run is not None else None
+
+
+def _adapter(path: Path) -> PolicyVersion:
+    try:
+        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path / 'adapter_config.json'} does not name its base model ({error!r}).") from error
+    return PolicyVersion(number=1, model=resolve(str(base)).model, adapter=path)

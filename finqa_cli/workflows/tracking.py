@@ -1,0 +1,124 @@
+"""Where a run's numbers go: the run folder first, then hooks and trackers, whose failures never stop a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from finqa_cli.contracts import Tracker
+from finqa_cli.evals import EvalReport
+from finqa_cli.extend import registry
+from finqa_cli.learn import group_statistics
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.types import PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.workflows.groups import Collected
+from finqa_cli.workflows.reporter import Reporter
+
+
+class Tracking:
+    """Fans a run's events out. A tracker or hook that raises is named once and then left out."""
+
+    def __init__(self, folder: RunFolder, trackers: Sequence[Tracker], reporter: Reporter) -> None:
+        self._folder = folder
+        self._trackers = list(trackers)
+        self._reporter = reporter
+        self._broken_hooks: set[str] = set()
+
+    def run_start(self, settings: Mapping[str, Any]) -> None:
+        """The run begins."""
+        self._folder.event("run_start")
+        self._hook("on_run_start", run_id=self._folder.path.name, settings=settings)
+        self._each_tracker(lambda tracker: tracker.on_run_start(settings))
+
+    def run_end(self, status: str) -> None:
+        """The run ends."""
+        self._folder.event("run_end", status=status)
+        self._hook("on_run_end", run_id=self._folder.path.name, status=status)
+        self._each_tracker(lambda tracker: tracker.on_run_end(status))
+
+    def trajectory(self, trajectory: Trajectory) -> None:
+        """An attempt ended."""
+        if trajectory.retries:
+            self._folder.event("retried", id=trajectory.id, retries=trajectory.retries, status=trajectory.status)
+        self._hook("on_trajectory", trajectory=trajectory)
+
+    def update(self, iteration: int, report: UpdateReport) -> None:
+        """The learner took a step."""
+        self._hook("on_update", iteration=iteration, report=report)
+
+    def weights(self, policy: PolicyVersion) -> None:
+        """The engine serves another version."""
+        self._folder.event("weights", version=policy.number)
+        self._hook("on_weights", policy=policy)
+
+    def iteration(self, metrics: Mapping[str, Any]) -> None:
+        """An iteration ended."""
+        self._metrics(metrics)
+        shown = {name: metrics[name] for name in ("reward_mean", "informative", "groups", "loss") if name in metrics}
+        self._reporter.advance("train", metrics["iteration"], **shown)
+
+    def evaluation(self, iteration: int, version: int, report: EvalReport) -> None:
+        """An evaluation ended."""
+        facts = report.to_dict()
+        self._metrics({"kind": "eval", "iteration": iteration, "policy_version": version, **facts})
+        self._hook("on_eval", iteration=iteration, metrics=facts)
+
+    def groups(self, collected: Collected) -> None:
+        """The groups of an iteration stand."""
+        for group in collected.groups:
+            self._hook("on_group", group=group)
+
+    def _metrics(self, record: Mapping[str, Any]) -> None:
+        self._folder.metrics(record)
+        self._each_tracker(lambda tracker: tracker.on_metrics(record))
+
+    def _each_tracker(self, call: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._trackers):
+            try:
+                call(tracker)
+            except Exception as error:  # a tracker is a copy; its failure must not cost the run
+                self._trackers.remove(tracker)
+                self._reporter.line(f"Tracker {type(tracker).__name__} failed and is left out: {error}")
+
+    def _hook(self, name: str, **facts: Any) -> None:
+        if name in self._broken_hooks:
+            return
+        try:
+            getattr(registry().hook, name)(**facts)
+        except Exception as error:  # an observer of a stranger's plugin
+            self._broken_hooks.add(name)
+            self._reporter.line(f"A plugin's {name} failed and is left out: {error}")
+
+
+def iteration_metrics(
+    iteration: int,
+    version: int,
+    collected: Collected,
+    reports: Sequence[UpdateReport],
+    timing: Mapping[str, float],
+) -> dict[str, Any]:
+    """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
+    episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
+    turns = [len(trajectory.turns) for trajectory in episodes]
+    metrics: dict[str, Any] = {
+        "kind": "train",
+        "iteration": iteration,
+        "policy_version": version,
+        "rounds": collected.rounds,
+        "turns_mean": sum(turns) / len(turns) if turns else 0.0,
+        "retries": sum(trajectory.retries for trajectory in episodes),
+        **group_statistics(collected.groups, collected.credits).as_metrics(),
+        "updates": len(reports),
+    }
+    if reports:
+        last = reports[-1]
+        metrics |= {
+            "loss": sum(report.loss for report in reports) / len(reports),
+            "grad_norm": max(report.grad_norm for report in reports),
+            "learning_rate": last.learning_rate,
+            "tokens": sum(report.tokens for report in reports),
+            "loss_tokens": sum(report.loss_tokens for report in reports),
+            **reports[0].metrics,  # of the first step: the only one whose weights sampled the batch
+        }
+    metrics["timing"] = {name: round(seconds, 4) for name, seconds in timing.items()}
+    return metrics

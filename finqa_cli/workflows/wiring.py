@@ -1,0 +1,187 @@
+"""From settings to live objects. The only place that builds components."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.contracts import (
+    ChatCodec,
+    ChatEngine,
+    CodecContext,
+    EngineContext,
+    Environment,
+    EnvironmentContext,
+    Learner,
+    LearnerContext,
+    Optimizer,
+    SandboxContext,
+    SandboxProvider,
+    TokenEngine,
+    Tracker,
+    TrackerContext,
+)
+from finqa_cli.data import EMBEDDED_SNAPSHOT, LocalSnapshots
+from finqa_cli.extend import registry
+from finqa_cli.rollout.attempts import Player
+from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
+from finqa_cli.settings import Settings
+from finqa_cli.types import PolicyVersion, Sampling, Snapshot
+from finqa_cli.workflows.reporter import Reporter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Everything that plays episodes, started.
+
+    Attributes:
+        environment: Where tasks come from.
+        pool: The boxes.
+        engine: Who generates.
+        codec: Between messages and tokens; None for chat engines.
+        policy: What the engine serves at first.
+        snapshot: The data behind the environment.
+    """
+
+    environment: Environment
+    pool: Pool
+    engine: TokenEngine | ChatEngine
+    codec: ChatCodec | None
+    policy: PolicyVersion
+    snapshot: Snapshot
+
+    def player(self, settings: Settings, *, temperature: float) -> Player:
+        """A player at this temperature, with the limits of the settings."""
+        generation = settings.generation
+        return Player(
+            self.environment,
+            self.pool,
+            self.engine,
+            self.codec,
+            limits=Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s),
+            sampling=Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens),
+            max_retries=settings.pool.max_play_retries,
+        )
+
+
+@asynccontextmanager
+async def stage(
+    settings: Settings, policy: PolicyVersion, *, run_id: str, reporter: Reporter, boxes: int | None = None
+) -> AsyncIterator[Stage]:
+    """Starts boxes and engine side by side, and ends both whatever happens inside."""
+    snapshot = open_snapshot(settings, reporter)
+    environment = make_environment(settings, snapshot)
+    pool = make_pool(settings, environment, run_id, boxes or settings.pool.sandboxes)
+    engine = make_engine(settings, policy)
+    codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+    try:
+        await pool.start()
+        await engine.start()
+        if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
+            await engine.load(policy)
+        yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, snapshot=snapshot)
+    finally:
+        await asyncio.gather(engine.close(), pool.close())
+
+
+def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
+    """The snapshot that the settings name; the default one is built from the embedded data when it is missing.
+
+    Raises:
+        DataError: There is no such snapshot, or its files are damaged.
+    """
+    snapshots = LocalSnapshots(settings.data.home)
+    name = settings.data.snapshot
+    if name == EMBEDDED_SNAPSHOT and not snapshots.exists(name):
+        snapshot = snapshots.build_embedded()
+        reporter.line(f"Built snapshot {name} from the embedded data set ({snapshot.digest[:19]}).")
+        return snapshot
+    return snapshots.get(name)
+
+
+def make_environment(settings: Settings, snapshot: Snapshot) -> Environment:
+    """The environment of the settings."""
+    context = EnvironmentContext(snapshot=snapshot, max_turns=settings.generation.max_steps)
+    choice = settings.environment
+    environment: Environment = registry().create("environment", choice.name, choice.options, context)
+    return environment
+
+
+def make_provider(settings: Settings) -> SandboxProvider:
+    """The sandbox provider of the settings."""
+    context = SandboxContext(home=settings.data.home, max_concurrent_create=settings.pool.max_concurrent_create)
+    provider: SandboxProvider = registry().create("sandbox", settings.sandbox.name, settings.sandbox.options, context)
+    return provider
+
+
+def make_pool(settings: Settings, environment: Environment, run_id: str, size: int) -> Pool:
+    """The boxes that the environment asks for, or none."""
+    spec = environment.sandbox_spec()
+    if spec is None:
+        return NoSandboxes()
+    return SandboxPool(
+        make_provider(settings),
+        spec,
+        size=size,
+        max_concurrent_create=settings.pool.max_concurrent_create,
+        labels={"finqa.run": run_id},
+    )
+
+
+def make_engine(settings: Settings, policy: PolicyVersion) -> TokenEngine | ChatEngine:
+    """The engine of the settings, not started."""
+    context = EngineContext(
+        model=policy.model,
+        seed=settings.train.seed,
+        dispatch_wait_ms=settings.generation.rollout_dispatch_wait_ms,
+        tensor_parallel_size=settings.model.tensor_parallel_size,
+        gpu_memory_utilization=settings.model.gpu_memory_utilization,
+        lora_rank=settings.lora.rank,
+    )
+    engine: TokenEngine | ChatEngine = registry().create(
+        "engine", settings.engine.name, settings.engine.options, context
+    )
+    return engine
+
+
+def make_codec(settings: Settings, model: str) -> ChatCodec:
+    """The chat codec of the settings for a model."""
+    codec: ChatCodec = registry().create(
+        "codec", settings.codec.name, settings.codec.options, CodecContext(model=model)
+    )
+    return codec
+
+
+def make_learner(settings: Settings, model: str) -> Learner:
+    """The learner of the settings, not started."""
+    lora, train = settings.lora, settings.train
+    context = LearnerContext(
+        model=model,
+        learning_rate=train.learning_rate,
+        lora_rank=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        lora_target_modules=lora.target_modules,
+        gradient_checkpointing=train.gradient_checkpointing,
+        max_grad_norm=train.max_grad_norm,
+        temperature=settings.generation.temperature,
+        seed=train.seed,
+    )
+    learner: Learner = registry().create("learner", settings.learner.name, settings.learner.options, context)
+    return learner
+
+
+def make_optimizer(settings: Settings) -> Optimizer:
+    """The training method of the settings."""
+    optimizer: Optimizer = registry().create("optimizer", settings.optimizer.name, settings.optimizer.options)
+    return optimizer
+
+
+def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
+    """The trackers of the settings; the run folder itself needs none."""
+    context = TrackerContext(run_dir=run_dir, run_id=run_dir.name)
+    return [registry().create("tracker", choice.name, choice.options, context) for choice in settings.trackers]

@@ -1,1 +1,21 @@
-"""Placeholder."""
+"""What can be set, where it came from, and what is chosen when nobody says."""
+
+from finqa_cli.settings.auto import Choices, Facts, choose, facts
+from finqa_cli.settings.load import Loaded, load_settings
+from finqa_cli.settings.public import from_public_dict, to_public_dict
+from finqa_cli.settings.schema import AUTO, EMBEDDED, Choice, Settings
+
+__all__ = [
+    "AUTO",
+    "EMBEDDED",
+    "Choice",
+    "Choices",
+    "Facts",
+    "Loaded",
+    "Settings",
+    "choose",
+    "facts",
+    "from_public_dict",
+    "load_settings",
+    "to_public_dict",
+]

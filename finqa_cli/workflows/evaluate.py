@@ -113,10 +113,14 @@ def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
     return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
 
 
+def is_engine(target: str) -> bool:
+    """True for the name of an engine, such as `scripted`, instead of a policy."""
+    return any(component.name == target for component in registry().components("engine"))
+
+
 def policy_of(target: str) -> PolicyVersion:
     """The policy of a target; an engine that brings its own mind (`scripted`) has none."""
-    engines = {component.name for component in registry().components("engine")}
-    return PolicyVersion(number=0, model="") if target in engines else resolve(target)
+    return PolicyVersion(number=0, model="") if is_engine(target) else resolve(target)
 
 
 def write_items(path: Path, trajectories: Sequence[Trajectory]) -> None:

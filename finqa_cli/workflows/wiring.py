@@ -24,7 +24,7 @@ from finqa_cli.contracts import (
     Tracker,
     TrackerContext,
 )
-from finqa_cli.data import EMBEDDED_SNAPSHOT, LocalSnapshots
+from finqa_cli.data.snapshots import LocalSnapshots
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
@@ -94,13 +94,10 @@ def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
     Raises:
         DataError: There is no such snapshot, or its files are damaged.
     """
-    snapshots = LocalSnapshots(settings.data.home)
-    name = settings.data.snapshot
-    if name == EMBEDDED_SNAPSHOT and not snapshots.exists(name):
-        snapshot = snapshots.build_embedded()
-        reporter.line(f"Built snapshot {name} from the embedded data set ({snapshot.digest[:19]}).")
-        return snapshot
-    return snapshots.get(name)
+    snapshot, built = LocalSnapshots(settings.data.home).get_or_build(settings.data.snapshot)
+    if built:
+        reporter.line(f"Built snapshot {snapshot.name} from the embedded data set ({snapshot.digest[:19]}).")
+    return snapshot
 
 
 def make_environment(settings: Settings, snapshot: Snapshot) -> Environment:

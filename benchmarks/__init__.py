@@ -1,0 +1,1 @@
+"""What is measured, against what, and how to run it again; results in RESULTS.md."""

@@ -1,0 +1,8 @@
+"""`python -m finqa_cli`."""
+
+import sys
+
+from finqa_cli.app import main
+
+if __name__ == "__main__":
+    sys.exit(main())

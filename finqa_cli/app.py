@@ -1,0 +1,109 @@
+"""The command line: a lazy table of commands and the boundary that turns errors into exit codes.
+
+To add a command: one line in `COMMANDS`, and a module with a Typer instance named `app`. The module is imported only
+when its command is called, so `finqa --help` stays fast whatever commands need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
+
+from finqa_cli import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "play": ("finqa_cli.commands.play", "Play one episode and show it as a readable transcript."),
+    "train": ("finqa_cli.commands.train", "Train a policy by reinforcement learning in sandboxes."),
+    "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
+    "sft": ("finqa_cli.commands.sft", "Teach a policy by imitation of recorded demonstrations."),
+    "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
+    "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
+    "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
+    "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
+    "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Lists commands from the static table and imports a command's module when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names  # suggestions for misspelt commands are made from the keys
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The loaded command, or None when there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Help of the group, without importing any command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Completes command names from the table."""
+        return [
+            CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"finqa {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="finqa",
+    cls=LazyGroup,
+    help="Evaluate and train LLM agents on financial question answering in sandboxes.",
+    epilog="First run: finqa play. Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 65 data, 69 service, "
+    "74 storage, 77 key, 78 settings, 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere. Same as FINQA_DEBUG=1.")
+    ] = False,
+) -> None: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns the exit status; never raises, whatever happens inside."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        from finqa_cli import boundary
+
+        return boundary.report(error, given)
+    return status if isinstance(status, int) else 0
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,108 @@
+"""The error boundary: whatever escapes a command becomes two lines on stderr and an exit status."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+
+REPORT = "This is a bug in finqa. Please report it with what the same command prints with --debug."
+
+EXTRAS = {
+    "torch": "train",
+    "transformers": "train",
+    "peft": "train",
+    "safetensors": "train",
+    "openenv": "openenv",
+    "fastmcp": "openenv",
+    "daytona": "daytona",
+    "vllm": "vllm",
+}
+"""Optional package -> the extra of `finqa` that installs it."""
+
+
+def report(error: BaseException, arguments: Sequence[str]) -> int:
+    """Prints an error for a person, and as a JSON document on stdout with `--json`; returns the exit status."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, BrokenPipeError):
+        # Whoever read stdout is gone; point it elsewhere so that the interpreter's last flush stays silent too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it; with rich the help is printed already
+        print(str(error), file=sys.stderr)
+        return 2
+    if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error, file=sys.stderr)
+    return _show(explain(error) or _unexpected(error), as_json="--json" in arguments)
+
+
+def explain(error: BaseException) -> FinqaError | None:
+    """The error as one of the product's own, or None when it is a bug."""
+    if isinstance(error, FinqaError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return UsageError(error.format_message() or "Something is missing.", remedy=_help_of(error))
+    if isinstance(error, ImportError) and (root := (error.name or "").partition(".")[0]) in EXTRAS:
+        verb = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not fit: {error}"
+        return MissingDependencyError(
+            f"This needs {root}, which {verb}.", remedy=f"pip install --upgrade 'finqa[{EXTRAS[root]}]'"
+        )
+    if isinstance(error, OSError):
+        return _storage(error)
+    return _by_plugins(error)
+
+
+def _storage(error: OSError) -> FinqaError | None:
+    place = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"The disk is full{place}.", remedy="Free some space and run the same command again.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR) and error.filename:
+        return StorageError(f"{error.strerror}{place}.", remedy="Choose another path, or change its permissions.")
+    return None
+
+
+def _by_plugins(error: BaseException) -> FinqaError | None:
+    """Asks the plugins, but only when a command has loaded them already."""
+    loaded = sys.modules.get("finqa_cli.extend.registry")
+    if loaded is None:
+        return None
+    try:
+        remedy = loaded.registry().hook.explain_error(error=error)
+    except Exception:  # a plugin that fails to explain must not hide the error itself
+        return None
+    return FinqaError(str(error) or type(error).__name__, remedy=str(remedy)) if remedy else None
+
+
+def _unexpected(error: BaseException) -> FinqaError:
+    return FinqaError(f"Unexpected {type(error).__name__}: {error}", remedy=REPORT)
+
+
+def _help_of(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context else 'finqa'} --help"
+
+
+def _show(error: FinqaError, *, as_json: bool) -> int:
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.remedy:
+        print(f"fix: {error.remedy}", file=sys.stderr)
+    if as_json:
+        document = {
+            "type": type(error).__name__,
+            "message": error.message,
+            "remedy": error.remedy,
+            "exit_code": error.exit_code,
+        }
+        print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
+    return error.exit_code

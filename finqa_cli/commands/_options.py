@@ -1,0 +1,168 @@
+"""Options that several commands share, and how they become settings.
+
+A command lists the options that it takes as parameters with these types and default None; `load(ctx)` finds those that
+were given by their parameter name in `PATHS`. Defaults are shown in the help as the settings define them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.settings import Loaded, load_settings
+
+BACKENDS, ROLLOUT, POLICY, TRAINING, RUN, GENERAL = "Backends", "Rollout", "Model", "Training", "Run", "General"
+
+PATHS: Mapping[str, str] = MappingProxyType(
+    {
+        "environment": "environment.name",
+        "engine": "engine.name",
+        "sandbox": "sandbox.name",
+        "optimizer": "optimizer.name",
+        "model": "model.name",
+        "tensor_parallel_size": "model.tensor_parallel_size",
+        "gpu_memory_utilization": "model.gpu_memory_utilization",
+        "snapshot": "data.snapshot",
+        "train_split": "data.train_split",
+        "eval_split": "data.eval_split",
+        "sandboxes": "pool.sandboxes",
+        "max_gen_tokens": "generation.max_gen_tokens",
+        "temperature": "generation.temperature",
+        "max_steps": "generation.max_steps",
+        "rollout_dispatch_wait_ms": "generation.rollout_dispatch_wait_ms",
+        "iterations": "train.iterations",
+        "group_size": "train.group_size",
+        "target_groups_per_iter": "train.target_groups_per_iter",
+        "max_rollout_rounds": "train.max_rollout_rounds",
+        "learning_rate": "train.learning_rate",
+        "grpo_update_batch_size": "train.grpo_update_batch_size",
+        "gradient_checkpointing": "train.gradient_checkpointing",
+        "sync_every": "train.sync_every",
+        "shuffle_rewards": "train.shuffle_rewards",
+        "seed": "train.seed",
+        "lora_rank": "lora.rank",
+        "lora_alpha": "lora.alpha",
+        "lora_dropout": "lora.dropout",
+        "lora_target_modules": "lora.target_modules",
+        "limit": "eval.limit",
+        "attempts": "eval.attempts",
+        "eval_temperature": "eval.temperature",
+        "run_dir": "run.dir",
+        "save_token_ids": "run.save_token_ids",
+    }
+)
+"""Parameter name of a command -> the setting that it overrides."""
+
+
+def _option(names: str, text: str, panel: str, default: str | bool = False) -> Any:
+    return typer.Option(*names.split(), help=text, rich_help_panel=panel, show_default=default)
+
+
+AsJson = Annotated[bool, _option("--json", "Print one JSON document on stdout and nothing else there.", GENERAL)]
+Quiet = Annotated[bool, _option("--quiet -q", "No progress on stderr.", GENERAL)]
+Config = Annotated[Path | None, _option("--config -c", "Settings file, TOML or YAML.", GENERAL, "./finqa.toml")]
+Assign = Annotated[
+    list[str] | None, _option("--set", "Any setting as section.key=value; repeatable. See finqa config.", GENERAL)
+]
+Seed = Annotated[int | None, _option("--seed", "Seed of every random choice.", GENERAL, "0")]
+
+EnvironmentName = Annotated[str | None, _option("--environment", "What asks the questions.", BACKENDS, "finqa")]
+Engine = Annotated[str | None, _option("--engine", "Who generates; see finqa plugins.", BACKENDS, "auto")]
+Sandbox = Annotated[str | None, _option("--sandbox", "Who makes the boxes: local, daytona, ...", BACKENDS, "auto")]
+Optimizer = Annotated[str | None, _option("--optimizer", "Training method.", BACKENDS, "grpo")]
+
+Model = Annotated[
+    str | None, _option("--model", "Model folder, hub id, or `embedded`.", POLICY, "auto: embedded without a GPU")
+]
+TensorParallelSize = Annotated[
+    int | None, _option("--tensor-parallel-size", "GPUs that share one copy of the model.", POLICY, "2")
+]
+GpuMemoryUtilization = Annotated[
+    float | None, _option("--gpu-memory-utilization", "Share of GPU memory for the engine.", POLICY, "0.85")
+]
+LoraRank = Annotated[int | None, _option("--lora-rank", "Adapter rank; 0 trains all weights.", POLICY, "16")]
+LoraAlpha = Annotated[int | None, _option("--lora-alpha", "Adapter scale numerator.", POLICY, "32")]
+LoraDropout = Annotated[float | None, _option("--lora-dropout", "Dropout on the adapter's input.", POLICY, "0.0")]
+LoraTargetModules = Annotated[
+    str | None,
+    _option("--lora-target-modules", "Comma list of layers to adapt.", POLICY, "all attention + MLP projections"),
+]
+
+Snapshot = Annotated[str | None, _option("--snapshot", "Name of the data set.", ROLLOUT, "openenv-finqa")]
+Split = Annotated[str | None, _option("--split", "Split of the questions.", ROLLOUT, "dev")]
+Sandboxes = Annotated[int | None, _option("--sandboxes", "Sandboxes in the pool.", ROLLOUT, "500")]
+Temperature = Annotated[float | None, _option("--temperature", "Sampling temperature.", ROLLOUT, "1.0")]
+MaxSteps = Annotated[int | None, _option("--max-steps", "Most tool calls per episode.", ROLLOUT, "20")]
+MaxGenTokens = Annotated[int | None, _option("--max-gen-tokens", "Most tokens per generation.", ROLLOUT, "512")]
+DispatchWait = Annotated[
+    int | None,
+    _option("--rollout-dispatch-wait-ms", "Longest wait to fill a generation batch.", ROLLOUT, "500"),
+]
+
+Iterations = Annotated[int | None, _option("--iterations", "Training iterations.", TRAINING, "10")]
+GroupSize = Annotated[int | None, _option("--group-size", "Attempts at the same question.", TRAINING, "6")]
+TargetGroups = Annotated[
+    int | None,
+    _option("--target-groups-per-iter", "Informative groups per iteration; 0 uses all rounds.", TRAINING, "100"),
+]
+MaxRolloutRounds = Annotated[int | None, _option("--max-rollout-rounds", "Rollout rounds at most.", TRAINING, "8")]
+LearningRate = Annotated[float | None, _option("--lr --learning-rate", "AdamW step size.", TRAINING, "8e-5")]
+UpdateBatchSize = Annotated[
+    int | None, _option("--grpo-update-batch-size", "Episodes per optimizer step.", TRAINING, "12")
+]
+GradientCheckpointing = Annotated[
+    bool | None,
+    typer.Option(
+        "--gradient-checkpointing/--disable-gradient-checkpointing",
+        help="Recompute activations in the backward pass.",
+        rich_help_panel=TRAINING,
+        show_default="on",
+    ),
+]
+SyncEvery = Annotated[int | None, _option("--sync-every", "Iterations between weight syncs.", TRAINING, "1")]
+ShuffleRewards = Annotated[
+    bool | None, _option("--shuffle-rewards", "Control experiment: rewards are dealt out at random.", TRAINING)
+]
+
+Limit = Annotated[int | None, _option("--limit", "Ask only so many questions; 0 asks all.", ROLLOUT, "0")]
+Attempts = Annotated[int | None, _option("--attempts", "Attempts per question.", ROLLOUT, "1")]
+
+RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, "runs/YYYYMMDD_HHMMSS")]
+SaveTokenIds = Annotated[bool | None, _option("--save-token-ids", "Token ids in trajectories.jsonl.", RUN)]
+
+
+def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> Loaded:
+    """Resolves the settings of a command and sets up its logs.
+
+    One line on stderr says which backends were chosen when nobody named them, unless `--json` or `--quiet` is given.
+
+    Args:
+        ctx: The command's context: parameters named in `PATHS`, and `config`, `assign`, `as_json`, `quiet`.
+        extra: Further overrides by dotted path, such as an argument that stands for a setting.
+        base: Recorded settings of an earlier run, below the file and all that is given now.
+        quiet: The command uses no backend, so which was chosen is of no interest.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+    """
+    from finqa_cli import logs
+    from finqa_cli.extend import registry
+
+    given = ctx.params
+    flags = {PATHS[name]: value for name, value in given.items() if name in PATHS}
+    loaded = load_settings(
+        flags={**flags, **(extra or {})},
+        file=given.get("config"),
+        assignments=given.get("assign") or (),
+        registered={(component.kind, component.name) for component in registry().components()},
+        base=base,
+    )
+    logs.configure()
+    if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):
+        print(loaded.choices.line, file=sys.stderr)
+    return loaded

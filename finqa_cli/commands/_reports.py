@@ -1,0 +1,87 @@
+"""Evaluations and training results as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from finqa_cli.commands._output import plain_table
+from finqa_cli.settings import Settings
+from finqa_cli.workflows.evaluate import EvalResult
+from finqa_cli.workflows.train import TrainResult
+
+MEASURES: tuple[tuple[str, str, bool], ...] = (
+    ("accuracy", "accuracy, greedy", True),
+    ("quoted_years", "queries with quoted years", True),
+    ("sql_error_rate", "SQL errors per query", True),
+    ("turns_mean", "turns per episode", False),
+)
+"""Key in the report, its label, and whether it is a share."""
+
+
+def evaluation(result: EvalResult, settings: Settings) -> str:
+    """Accuracy with its interval, then the breakdown by question type."""
+    report = result.report.to_dict()
+    low, high = report["accuracy_interval"]
+    head = (
+        f"{result.target} on {settings.data.snapshot}/{settings.data.eval_split}: "
+        f"accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
+        f"({report['episodes']} episodes, {report['clusters']} companies)"
+    )
+    rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
+    statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
+    lines = [
+        head,
+        f"{report['turns_mean']:.1f} turns; {_share(report['sql_error_rate'])} of SQL queries failed; "
+        f"{_share(report['quoted_years'])} quoted their years; {statuses}",
+        "",
+        plain_table(["question type", "episodes", "accuracy"], rows),
+        "",
+        f"Report: {result.run / 'report.json'}; one row per question: {result.run / 'items.csv'}",
+    ]
+    return "\n".join(lines)
+
+
+def training(result: TrainResult) -> str:
+    """The before and after table, and where the run lies."""
+    if not result.before:
+        return f"{result.iterations} iterations in {result.seconds:.0f} s, not evaluated.\nRun: {result.run}"
+    rows = [
+        [label, *(_measure(facts, key, share) for facts in (result.before, result.after))]
+        for key, label, share in MEASURES
+    ]
+    clusters, episodes = result.after["clusters"], result.after["episodes"]
+    return "\n".join(
+        [
+            f"Held-out companies ({episodes} questions, {clusters} companies never trained on):",
+            plain_table(["", "before", f"after {result.iterations} iterations"], rows),
+            "",
+            f"Run: {result.run} ({result.seconds:.0f} s)",
+            f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",
+        ]
+    )
+
+
+def training_document(result: TrainResult) -> dict[str, Any]:
+    """The `--json` form."""
+    return {
+        "run": str(result.run),
+        "iterations": result.iterations,
+        "seconds": round(result.seconds, 3),
+        "before": result.before,
+        "after": result.after,
+    }
+
+
+def _measure(facts: Mapping[str, Any], key: str, share: bool) -> str:
+    value = facts[key]
+    if not share:
+        return f"{value:.2f}"
+    if key == "accuracy":
+        low, high = facts["accuracy_interval"]
+        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return _share(value)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,33 @@
+"""What the commands that play episodes share: the run's folder, and a workflow under progress and signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from finqa_cli.commands._progress import progress
+from finqa_cli.record.run_folder import new_run_path
+from finqa_cli.settings import Settings
+from finqa_cli.workflows.interrupts import Stopper, run
+from finqa_cli.workflows.reporter import Reporter
+
+Result = TypeVar("Result")
+
+
+def run_path(settings: Settings, prefix: str = "") -> Path:
+    """The folder that was asked for, or a new one below ./runs."""
+    return settings.run.dir or new_run_path(Path("runs"), prefix)
+
+
+def perform(
+    work: Callable[[Reporter, Stopper], Coroutine[Any, Any, Result]],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    remedy: str = "",
+) -> Result:
+    """Runs a workflow with progress on stderr and signals handled; `remedy` is said when a signal ends it."""
+    with progress(as_json=as_json, quiet=quiet) as reporter:
+        stopper = Stopper(reporter)
+        return run(work(reporter, stopper), stopper, remedy=remedy)

@@ -1,0 +1,96 @@
+"""`finqa eval TARGET`: accuracy with its confidence interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands import _reports as reports
+from finqa_cli.commands._output import emit
+from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.errors import ThresholdError
+from finqa_cli.settings import Settings
+from finqa_cli.workflows.evaluate import EvalResult, evaluate, is_engine
+from finqa_cli.workflows.policies import settings_of
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+FOLLOWED = {
+    "environment": "environment.name",
+    "snapshot": "data.snapshot",
+    "model": "model.name",
+    "max_steps": "generation.max_steps",
+    "max_gen_tokens": "generation.max_gen_tokens",
+    "seed": "train.seed",
+}
+"""Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
+
+
+@app.command(epilog="Example: finqa eval runs/20260101_120000 --eval-split test")
+def main(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(help="A run, a checkpoint, a model folder or hub id, `embedded`, or `scripted` (the expert)."),
+    ],
+    eval_split: options.Split = None,
+    limit: options.Limit = None,
+    attempts: options.Attempts = None,
+    environment: options.EnvironmentName = None,
+    engine: options.Engine = None,
+    sandbox: options.Sandbox = None,
+    snapshot: options.Snapshot = None,
+    sandboxes: options.Sandboxes = None,
+    max_steps: options.MaxSteps = None,
+    max_gen_tokens: options.MaxGenTokens = None,
+    eval_temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.", show_default="0")
+    ] = None,
+    run_dir: options.RunDir = None,
+    save_token_ids: options.SaveTokenIds = None,
+    seed: options.Seed = None,
+    config: options.Config = None,
+    assign: options.Assign = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Play every question of a split and report accuracy with its 95 % confidence interval, clustered by company.
+
+    Saves report.json, items.csv and trajectories.jsonl in the run folder.
+    """
+    settings = options.load(ctx, _target_settings(ctx, target)).settings
+    run = run_path(settings, "eval_")
+    result = perform(
+        lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper),
+        as_json=as_json,
+        quiet=quiet,
+    )
+    document = {"target": target, "run": str(run), **result.report.to_dict()}
+    emit(document, as_json=as_json, text=lambda: reports.evaluation(result, settings))
+    _check_faults(result, settings)
+
+
+def _target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
+    if is_engine(target):
+        return {"engine.name": target}
+    if (stored := settings_of(target)) is None:
+        return {"model.name": target}
+    given = {name for name, value in ctx.params.items() if value is not None}
+    return {path: _get(stored, path) for parameter, path in FOLLOWED.items() if parameter not in given}
+
+
+def _get(tree: Mapping[str, Any], path: str) -> Any:
+    section, _, field = path.partition(".")
+    return tree[section][field]
+
+
+def _check_faults(result: EvalResult, settings: Settings) -> None:
+    report = result.report
+    if report.faults > settings.pool.max_fault_share * report.episodes:
+        raise ThresholdError(
+            f"{report.faults} of {report.episodes} episodes ended in faults; the accuracy is that of the others.",
+            remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
+        )

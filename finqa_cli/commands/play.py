@@ -1,0 +1,72 @@
+"""`finqa play`: one episode as a readable transcript."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands import _transcript as transcript
+from finqa_cli.commands._output import emit
+from finqa_cli.commands._runs import perform
+from finqa_cli.errors import FinqaError
+from finqa_cli.record.trajectories import trajectory_record
+from finqa_cli.types import Task, Turn
+from finqa_cli.workflows.play import play
+from finqa_cli.workflows.policies import resolve
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(epilog="Example: finqa play --engine scripted")
+def main(
+    ctx: typer.Context,
+    question: Annotated[
+        str | None, typer.Option("--question", "-n", help="Id of the question.", show_default="one drawn by the seed")
+    ] = None,
+    eval_split: options.Split = None,
+    environment: options.EnvironmentName = None,
+    engine: options.Engine = None,
+    sandbox: options.Sandbox = None,
+    model: options.Model = None,
+    snapshot: options.Snapshot = None,
+    max_steps: options.MaxSteps = None,
+    max_gen_tokens: options.MaxGenTokens = None,
+    eval_temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.", show_default="0")
+    ] = None,
+    seed: options.Seed = None,
+    config: options.Config = None,
+    assign: options.Assign = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Play one episode and show it: each tool call, what came back, the reward and why.
+
+    With `--engine human` you play it yourself; with `--engine scripted` an expert does.
+    """
+    settings = options.load(ctx).settings
+    policy = resolve(settings.model.name)
+    turns = 0
+
+    def on_start(task: Task) -> None:
+        if not as_json:
+            typer.echo(transcript.opening(task))
+
+    def on_turn(turn: Turn) -> None:
+        nonlocal turns
+        turns += 1
+        if not as_json:
+            typer.echo(transcript.one_turn(turns, turn))
+
+    trajectory = perform(
+        lambda reporter, _: play(
+            settings, policy, question=question, reporter=reporter, on_start=on_start, on_turn=on_turn
+        ),
+        as_json=as_json,
+        quiet=quiet,
+    )
+    emit(trajectory_record(trajectory), as_json=as_json, text=transcript.verdict(trajectory))
+    if trajectory.status.is_fault:
+        raise FinqaError(f"The episode ended with {trajectory.status.value}: {trajectory.error}")

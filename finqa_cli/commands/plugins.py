@@ -1,0 +1,173 @@
+"""`finqa plugins`: what is installed, whether it is ready or broken, and what options it takes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, SecretStr
+from pydantic_core import PydanticUndefined
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands._output import emit, print_table
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import KINDS, Component, PluginReport, missing_requirements, registry
+from finqa_cli.masking import MASK, is_secret
+
+app = typer.Typer(
+    help="Show what is installed, ready or broken, and its options.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def overview(ctx: typer.Context, as_json: options.AsJson = False) -> None:
+    """Show what is installed, ready or broken. `finqa plugins show NAME` has the options of one.
+
+    Exit code 0 even when a plugin is broken: the others work.
+    """
+    if ctx.invoked_subcommand is None:
+        emit(_overview(), as_json=as_json, text=_print_overview)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a component or a plugin, such as grpo or local_sandbox.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the components of this name or plugin: options with defaults and meaning, and hooks.
+
+    Exit codes: 0 ok, 78 there is nothing of this name.
+
+    Example: finqa plugins show grpo
+    """
+    found = [(report, component) for report, component in _components() if name in (component.name, report.name)]
+    reports = [report for report in registry().reports if report.name == name]
+    if not found and not reports:
+        raise _unknown(name)
+    owners = {report.name: report for report in [*reports, *(report for report, _ in found)]}
+    document = {
+        "components": [_component(report, component, details=True) for report, component in found],
+        "plugins": [_plugin(report) for report in owners.values()],
+    }
+    emit(document, as_json=as_json, text=lambda: _print_details(document))
+
+
+def _components() -> list[tuple[PluginReport, Component]]:
+    pairs = [(report, component) for report in registry().reports for component in report.components]
+    return sorted(pairs, key=lambda pair: (KINDS.index(pair[1].kind), pair[1].name))
+
+
+def _overview() -> dict[str, Any]:
+    return {
+        "components": [_component(report, component, details=False) for report, component in _components()],
+        "plugins": [_plugin(report) for report in registry().reports],
+    }
+
+
+def _plugin(report: PluginReport) -> dict[str, Any]:
+    module = registry().manager.get_plugin(report.name)
+    callers = (registry().manager.get_hookcallers(module) if module else None) or []
+    return {
+        "name": report.name,
+        "module": report.module,
+        "distribution": report.distribution,
+        "version": report.version,
+        "status": "broken" if report.error else "ok",
+        "error": report.error,
+        "hooks": sorted(caller.name for caller in callers),
+    }
+
+
+def _component(report: PluginReport, component: Component, *, details: bool) -> dict[str, Any]:
+    missing = missing_requirements(component)
+    document: dict[str, Any] = {
+        "kind": component.kind,
+        "name": component.name,
+        "status": f"needs {', '.join(missing)}" if missing else "ready",
+        "summary": component.summary,
+        "plugin": report.name,
+        "install": f"pip install 'finqa[{component.extra}]'" if missing and component.extra else "",
+    }
+    return {**document, "options": _component_options(component)} if details else document
+
+
+def _component_options(component: Component) -> list[dict[str, Any]] | None:
+    """Its options, [] when it has none, None when its config class cannot be imported on this machine."""
+    if not component.config:
+        return []
+    module, _, attribute = component.config.partition(":")
+    try:
+        model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
+    except ImportError:
+        return None
+    return [_field(name, info) for name, info in model.model_fields.items()]
+
+
+def _field(name: str, info: Any) -> dict[str, Any]:
+    default = None if info.default is PydanticUndefined else info.default
+    if info.default_factory is not None:
+        default = info.get_default(call_default_factory=True)
+    if isinstance(default, SecretStr) or (default and is_secret(name)):
+        default = MASK
+    annotation = info.annotation
+    kind = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    return {
+        "name": name,
+        "type": kind,
+        "default": default,
+        "required": info.is_required(),
+        "doc": info.description or "",
+    }
+
+
+def _print_overview() -> None:
+    document = _overview()
+    rows = [[part[key] for key in ("kind", "name", "status", "summary")] for part in document["components"]]
+    print_table(("kind", "name", "status", "summary"), rows)
+    for plugin in document["plugins"]:
+        if plugin["status"] == "broken":
+            print(f"broken  {plugin['name']} ({plugin['module']}): {' '.join(plugin['error'].split())}")
+
+
+def _print_details(document: Mapping[str, Any]) -> None:
+    for component in document["components"]:
+        print(f"{component['kind']} {component['name']}: {component['summary']}")
+        print(f"  plugin {component['plugin']}, {component['status']}")
+        if component["install"]:
+            print(f"  install: {component['install']}")
+        _print_options(component["kind"], component["options"])
+    for plugin in document["plugins"]:
+        version = f"{plugin['distribution']} {plugin['version']}".strip() or "no distribution"
+        print(f"plugin {plugin['name']}: {plugin['module']} ({version}), {plugin['status']}")
+        print(f"  hooks: {', '.join(plugin['hooks']) or 'none'}")
+        if plugin["error"]:
+            print(f"  reason: {plugin['error']}")
+
+
+def _print_options(kind: str, fields: list[dict[str, Any]] | None) -> None:
+    if fields is None:
+        print("  options: known once its packages are installed")
+    elif not fields:
+        print("  options: none")
+    else:
+        print(f"  options, as --set {kind}.options.NAME=VALUE:")
+        headers = ("name", "type", "default", "meaning")
+        rows = [[part["name"], part["type"], _default(part), part["doc"]] for part in fields]
+        print_table(headers, rows)
+
+
+def _default(field: Mapping[str, Any]) -> object:
+    return "required" if field["required"] else field["default"]
+
+
+def _unknown(name: str) -> ConfigError:
+    import difflib
+
+    known = sorted({component.name for _, component in _components()} | {one.name for one in registry().reports})
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigError(f"There is no component or plugin named {name!r}.{hint}", remedy="finqa plugins")

@@ -1,0 +1,102 @@
+"""`finqa train`: reinforcement learning in sandboxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands import _reports as reports
+from finqa_cli.commands._output import emit
+from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.record.run_folder import read_run, read_settings
+from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.workflows.train import train
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet", "run_dir")
+
+
+@app.command(epilog="Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2")
+def main(
+    ctx: typer.Context,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Continue this run after its newest checkpoint; only --iterations may change."),
+    ] = None,
+    sandboxes: options.Sandboxes = None,
+    iterations: options.Iterations = None,
+    group_size: options.GroupSize = None,
+    target_groups_per_iter: options.TargetGroups = None,
+    max_rollout_rounds: options.MaxRolloutRounds = None,
+    model: options.Model = None,
+    snapshot: options.Snapshot = None,
+    learning_rate: options.LearningRate = None,
+    temperature: options.Temperature = None,
+    max_steps: options.MaxSteps = None,
+    max_gen_tokens: options.MaxGenTokens = None,
+    rollout_dispatch_wait_ms: options.DispatchWait = None,
+    tensor_parallel_size: options.TensorParallelSize = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    lora_rank: options.LoraRank = None,
+    lora_alpha: options.LoraAlpha = None,
+    lora_dropout: options.LoraDropout = None,
+    lora_target_modules: options.LoraTargetModules = None,
+    sync_every: options.SyncEvery = None,
+    grpo_update_batch_size: options.UpdateBatchSize = None,
+    gradient_checkpointing: options.GradientCheckpointing = None,
+    run_dir: options.RunDir = None,
+    save_token_ids: options.SaveTokenIds = None,
+    environment: options.EnvironmentName = None,
+    engine: options.Engine = None,
+    sandbox: options.Sandbox = None,
+    optimizer: options.Optimizer = None,
+    eval_split: options.Split = None,
+    limit: options.Limit = None,
+    shuffle_rewards: options.ShuffleRewards = None,
+    seed: options.Seed = None,
+    config: options.Config = None,
+    assign: options.Assign = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train a LoRA policy: groups of episodes in sandboxes, credit, an update, the new weights back to the engine.
+
+    Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy.
+    """
+    if resume is not None:
+        settings, run = _stored(ctx, resume), resume
+    else:
+        settings = options.load(ctx).settings
+        run = run_path(settings)
+    result = perform(
+        lambda reporter, stopper: train(settings, run, resume=resume is not None, reporter=reporter, stopper=stopper),
+        as_json=as_json,
+        quiet=quiet,
+        remedy=f"finqa train --resume {run}",
+    )
+    emit(reports.training_document(result), as_json=as_json, text=lambda: reports.training(result))
+
+
+def _stored(ctx: typer.Context, run: Path) -> Settings:
+    """The run's own settings: a resumed run with others would be another run."""
+    given: dict[str, Any] = {
+        name: value for name, value in ctx.params.items() if value not in (None, False, ()) and value != []
+    }
+    refused = sorted(set(given) - set(FREE_ON_RESUME))
+    if refused:
+        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
+        raise UsageError(
+            f"A resumed run keeps its settings; it does not take {flags}.", remedy=f"finqa train --resume {run}"
+        )
+    command = read_run(run).get("command")
+    if command != "train":
+        raise ConfigError(f"{run} is a run of `finqa {command}`, which cannot be resumed.")
+    settings = from_public_dict(read_settings(run))
+    if (iterations := given.get("iterations")) is None:
+        return settings
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})

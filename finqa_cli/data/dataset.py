@@ -1,0 +1,112 @@
+"""A data set in memory: tables of companies, and the questions about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from finqa_cli.errors import DataError
+
+Cell = str | int | float | None
+
+LINE_ITEM = "line_item"
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table of a company.
+
+    Attributes:
+        columns: Names, unique; the first column holds the line items.
+        rows: [R][C] cells in the order of the columns.
+        metadata: What get_table_info tells besides the columns (title, unit, ...); JSON values.
+    """
+
+    company: str
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question with its truth.
+
+    Attributes:
+        user_query: What the agent reads.
+        answer: The truth as the grader takes it.
+        type: Question type, for breakdowns; may be empty.
+        table_name: The table that holds the answer, or empty when unknown.
+        gold_sql: One query on that table that yields the answer, or empty when unknown.
+    """
+
+    id: str
+    company: str
+    question: str
+    user_query: str
+    answer: str
+    split: str
+    type: str = ""
+    explanation: str = ""
+    table_name: str = ""
+    gold_sql: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """Tables and questions; companies never cross splits.
+
+    Attributes:
+        source: Where it comes from, in words.
+        evaluation_only: Its owner forbids training on it.
+    """
+
+    tables: tuple[Table, ...]
+    questions: tuple[Question, ...]
+    source: str
+    licence: str
+    evaluation_only: bool = False
+
+    def companies(self) -> tuple[str, ...]:
+        """All companies that have tables, sorted."""
+        return tuple(sorted({table.company for table in self.tables}))
+
+    def split_counts(self) -> dict[str, int]:
+        """Questions by split, in the order train, dev, test, then others by name."""
+        counts = Counter(question.split for question in self.questions)
+        order = [split for split in SPLITS if split in counts] + sorted(set(counts) - set(SPLITS))
+        return {split: counts[split] for split in order}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitShares:
+    """Shares of the companies by split; they sum to 1.
+
+    Raises:
+        DataError: A share is negative, or they do not sum to 1.
+    """
+
+    train: float = 0.6
+    dev: float = 0.15
+    test: float = 0.25
+
+    def __post_init__(self) -> None:
+        shares = (self.train, self.dev, self.test)
+        if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-6:
+            given = ",".join(f"{share:g}" for share in shares)
+            raise DataError(
+                f"Split shares must be three numbers of 0 or more that sum to 1, but are {given}.",
+                remedy="--splits 0.6,0.15,0.25",
+            )
+
+    def counts(self, total: int) -> dict[str, int]:
+        """How many of `total` companies each split gets: largest remainders, ties to the earlier split."""
+        shares = {"train": self.train, "dev": self.dev, "test": self.test}
+        counts = {split: int(share * total + 1e-9) for split, share in shares.items()}
+        by_remainder = sorted(shares, key=lambda split: counts[split] - shares[split] * total)
+        for split in by_remainder[: total - sum(counts.values())]:
+            counts[split] += 1
+        return counts

@@ -1,0 +1,170 @@
+"""From trajectories to a report and a table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finqa_cli.evals.intervals import Interval, clustered_interval
+from finqa_cli.types import Status, Trajectory, Turn
+
+RIGHT = 1.0 - 1e-9
+_QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
+_BARE_YEAR = re.compile(r"(?<![\w.'\"`\[])(?:19|20)\d{2}(?![\w.'\"`\]])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindReport:
+    """One question type."""
+
+    episodes: int
+    accuracy: float
+    reward_mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """What the graded episodes came to. Shares and means are over graded episodes unless they say otherwise.
+
+    Attributes:
+        episodes: All attempts, faults included.
+        faults: Attempts that infrastructure ended; they are in no mean.
+        clusters: Companies among the graded.
+        accuracy: Share with full reward.
+        accuracy_interval: 95 %, clustered by company.
+        reward_mean: Mean total reward.
+        turns_mean: Assistant turns per episode.
+        sampled_tokens_mean: Sampled tokens per episode; 0 for engines without tokens.
+        sql_queries: SQL queries in all.
+        sql_error_rate: Share of them that were refused or failed; None without queries.
+        quoted_years: Among queries that name a year as a column, the share that quotes every one; None without any.
+        statuses: Attempts by status.
+        by_kind: The same by question type.
+    """
+
+    episodes: int
+    faults: int
+    clusters: int
+    accuracy: float
+    accuracy_interval: tuple[float, float]
+    reward_mean: float
+    turns_mean: float
+    sampled_tokens_mean: float
+    sql_queries: int
+    sql_error_rate: float | None
+    quoted_years: float | None
+    statuses: Mapping[str, int]
+    by_kind: Mapping[str, KindReport]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**asdict(self), "accuracy_interval": list(self.accuracy_interval)}
+
+
+def summarize(trajectories: Sequence[Trajectory]) -> EvalReport:
+    """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1]."""
+    graded = [trajectory for trajectory in trajectories if trajectory.reward is not None]
+    right = [float(_reward(trajectory) >= RIGHT) for trajectory in graded]
+    interval = (
+        clustered_interval(right, [trajectory.task.cluster for trajectory in graded])
+        if graded
+        else Interval(mean=0.0, standard_error=0.0, low=0.0, high=1.0, clusters=0)
+    )
+    queries = [turn for trajectory in graded for turn in trajectory.turns if _is_query(turn)]
+    quoting = [quotes for turn in queries if (quotes := quotes_years(_query(turn))) is not None]
+    return EvalReport(
+        episodes=len(trajectories),
+        faults=len(trajectories) - len(graded),
+        clusters=interval.clusters,
+        accuracy=interval.mean,
+        accuracy_interval=(interval.low, interval.high),
+        reward_mean=_mean(map(_reward, graded)) or 0.0,
+        turns_mean=_mean(len(trajectory.turns) for trajectory in graded) or 0.0,
+        sampled_tokens_mean=_mean(sum(len(turn.completion_ids) for turn in trajectory.turns) for trajectory in graded)
+        or 0.0,
+        sql_queries=len(queries),
+        sql_error_rate=_mean(_failed(turn) for turn in queries),
+        quoted_years=_mean(quoting),
+        statuses=_counts(trajectories),
+        by_kind=_by_kind(graded),
+    )
+
+
+def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """One row per attempt, for a spreadsheet."""
+    return [
+        {
+            "id": trajectory.task.id,
+            "member": trajectory.member,
+            "company": trajectory.task.cluster,
+            "type": trajectory.task.kind,
+            "status": trajectory.status.value,
+            "reward": trajectory.reward,
+            "turns": len(trajectory.turns),
+            "answer": _answer(trajectory),
+            "explanation": trajectory.rewards.explanation if trajectory.rewards else trajectory.error,
+        }
+        for trajectory in trajectories
+    ]
+
+
+def quotes_years(query: str) -> bool | None:
+    """True when every year column of a query is quoted, False when one is bare, None when it names none.
+
+    Text in single quotes is a value and no column.
+    """
+    columns = re.sub(r"'(?:[^']|'')*'", "''", query)
+    if _BARE_YEAR.search(columns):
+        return False
+    return True if _QUOTED_YEAR.search(columns) else None
+
+
+def _reward(trajectory: Trajectory) -> float:
+    assert trajectory.reward is not None
+    return trajectory.reward
+
+
+def _is_query(turn: Turn) -> bool:
+    return turn.tool_call is not None and turn.tool_call.name == "sql_query"
+
+
+def _query(turn: Turn) -> str:
+    assert turn.tool_call is not None
+    return str(turn.tool_call.arguments.get("query", ""))
+
+
+def _failed(turn: Turn) -> bool:
+    return turn.observation is None or turn.observation.is_error
+
+
+def _answer(trajectory: Trajectory) -> str:
+    calls = [turn.tool_call for turn in trajectory.turns if turn.tool_call is not None]
+    submitted = [call for call in calls if call.name == "submit_answer"]
+    return str(submitted[-1].arguments.get("answer", "")) if submitted else ""
+
+
+def _counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    counts = Counter(trajectory.status for trajectory in trajectories)
+    return {status.value: counts[status] for status in Status}
+
+
+def _by_kind(graded: Sequence[Trajectory]) -> dict[str, KindReport]:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for trajectory in graded:
+        kinds[trajectory.task.kind].append(_reward(trajectory))
+    return {
+        kind: KindReport(
+            episodes=len(rewards),
+            accuracy=sum(reward >= RIGHT for reward in rewards) / len(rewards),
+            reward_mean=sum(rewards) / len(rewards),
+        )
+        for kind, rewards in sorted(kinds.items())
+    }
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None

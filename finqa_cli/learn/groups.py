@@ -1,0 +1,91 @@
+"""What an iteration's groups looked like, for logs and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from finqa_cli.types import Credit, Group
+
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """Counts over groups and episodes. A zero-variance group counts once: under all_0, all_1 or zero_variance_other.
+
+    Attributes:
+        groups: All groups.
+        informative: Groups that carry signal.
+        zero_variance_all_0: Dropped because every scored member got 0: too hard for this policy.
+        zero_variance_all_1: Dropped because every scored member got 1: learnt already.
+        zero_variance_other: Dropped because every scored member got the same other reward.
+        too_few: Dropped because faults left too few members.
+        dropped_other: Dropped for a reason that only the optimizer knows.
+        episodes: All members.
+        faults: Members that ended in an infrastructure fault or were never graded.
+        episodes_in_groups: Scored members: each of them has its place in a group.
+        episodes_trained: Members whose advantage is neither excluded nor 0, in informative groups.
+        reward_mean: Mean over scored members; 0.0 when there is none.
+    """
+
+    groups: int
+    informative: int
+    zero_variance_all_0: int
+    zero_variance_all_1: int
+    zero_variance_other: int
+    too_few: int
+    dropped_other: int
+    episodes: int
+    faults: int
+    episodes_in_groups: int
+    episodes_trained: int
+    reward_mean: float
+
+    def as_metrics(self) -> dict[str, float]:
+        """The numbers by name."""
+        return asdict(self)
+
+
+def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> GroupStatistics:
+    """Counts what became of the groups that `credits` belong to, in the same order."""
+    kinds = [_kind(group, credit) for group, credit in zip(groups, credits, strict=True)]
+    rewards = [reward for group in groups for reward in _scored(group)]
+    episodes = sum(len(group.trajectories) for group in groups)
+    return GroupStatistics(
+        groups=len(groups),
+        informative=kinds.count("informative"),
+        zero_variance_all_0=kinds.count("all_0"),
+        zero_variance_all_1=kinds.count("all_1"),
+        zero_variance_other=kinds.count("same"),
+        too_few=kinds.count("too_few"),
+        dropped_other=kinds.count("dropped_other"),
+        episodes=episodes,
+        faults=episodes - len(rewards),
+        episodes_in_groups=len(rewards),
+        episodes_trained=sum(sum(map(bool, credit.advantages)) for credit in credits if not credit.dropped),
+        reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+    )
+
+
+def _scored(group: Group) -> list[float]:
+    return [
+        trajectory.reward
+        for trajectory in group.trajectories
+        if trajectory.reward is not None and not trajectory.status.is_fault
+    ]
+
+
+def _kind(group: Group, credit: Credit) -> str:
+    if not credit.dropped:
+        return "informative"
+    if credit.dropped == "too_few":
+        return "too_few"
+    if credit.dropped != "zero_variance":
+        return "dropped_other"
+    rewards = _scored(group)
+    if all(abs(reward) <= _TOLERANCE for reward in rewards):
+        return "all_0"
+    if all(abs(reward - 1) <= _TOLERANCE for reward in rewards):
+        return "all_1"
+    return "same"

@@ -1,0 +1,96 @@
+"""Which backends to use when nobody says: a pure choice from what this machine has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.settings.schema import AUTO, EMBEDDED
+
+GPU_MODEL = "Qwen/Qwen3-14B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice depends on.
+
+    Attributes:
+        cuda: A CUDA device is visible to this process.
+        vllm: The vllm component is registered and its package is installed.
+        daytona: The daytona provider is registered.
+        daytona_key: DAYTONA_API_KEY is set.
+    """
+
+    cuda: bool = False
+    vllm: bool = False
+    daytona: bool = False
+    daytona_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The backends to use. `reasons` has one phrase for each that was chosen here and not by the user."""
+
+    model: str
+    engine: str
+    sandbox: str
+    reasons: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """One line that says what was chosen and why; empty when all was given."""
+        return "chosen: " + ", ".join(self.reasons) if self.reasons else ""
+
+
+def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str = AUTO) -> Choices:
+    """Fills in every name that is `auto`; a name that is given is kept."""
+    reasons: list[str] = []
+    if model == AUTO:
+        model = GPU_MODEL if facts.cuda else EMBEDDED
+        reasons.append(f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})")
+    if engine == AUTO:
+        engine = "vllm" if facts.cuda and facts.vllm and model != EMBEDDED else "transformers"
+        reasons.append(f"engine {engine} ({_engine_reason(facts, model)})")
+    if sandbox == AUTO:
+        sandbox = "daytona" if facts.daytona_key and facts.daytona else "local"
+        reasons.append(f"sandbox {sandbox} ({_sandbox_reason(facts)})")
+    return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
+
+
+def facts(registered: Collection[tuple[str, str]]) -> Facts:
+    """Looks at this machine without importing anything heavy.
+
+    Args:
+        registered: (kind, name) of every registered component.
+    """
+    return Facts(
+        cuda=cuda_visible(),
+        vllm=("engine", "vllm") in registered and importlib.util.find_spec("vllm") is not None,
+        daytona=("sandbox", "daytona") in registered,
+        daytona_key=bool(os.environ.get("DAYTONA_API_KEY")),
+    )
+
+
+def cuda_visible(devices: Path = Path("/dev")) -> bool:
+    """True when the NVIDIA driver offers a device and CUDA_VISIBLE_DEVICES does not hide it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return False
+    return any(device.name[6:].isdigit() for device in devices.glob("nvidia*")) or (devices / "dxg").exists()
+
+
+def _engine_reason(facts: Facts, model: str) -> str:
+    if model == EMBEDDED:
+        return "it serves the embedded model"
+    if not facts.cuda:
+        return "no CUDA device"
+    return "vllm is installed" if facts.vllm else "vllm is not installed"
+
+
+def _sandbox_reason(facts: Facts) -> str:
+    if not facts.daytona_key:
+        return "no DAYTONA_API_KEY"
+    return "DAYTONA_API_KEY is set" if facts.daytona else "no daytona provider is registered"

@@ -1,0 +1,137 @@
+"""One layer of settings: dotted paths to values, each with where it came from.
+
+Layers are flat, so merging them is `dict.update` and the origin of every setting falls out of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.settings.schema import AUTO, Choice, Settings
+
+CHOICES = tuple(name for name, field in Settings.model_fields.items() if field.annotation is Choice)
+SHOW = "finqa config show --origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A raw value and the layer that set it, such as `environment LORA_RANK`."""
+
+    raw: Any
+    origin: str
+
+
+Layer = dict[str, Value]
+
+
+def section_fields() -> dict[str, tuple[str, ...]]:
+    """Settable names by top-level key; `options` of a choice takes any further key."""
+    fields: dict[str, tuple[str, ...]] = {}
+    for name, field in Settings.model_fields.items():
+        model = field.annotation
+        fields[name] = tuple(getattr(model, "model_fields", ()))
+    return fields
+
+
+def known_paths() -> tuple[str, ...]:
+    """Every dotted path that can be set; component options stand as `kind.options.KEY`."""
+    paths: list[str] = []
+    for section, fields in section_fields().items():
+        tails = ("name", "options.KEY") if section in CHOICES else fields
+        paths += [f"{section}.{tail}" for tail in tails] or [section]
+    return tuple(paths)
+
+
+def canonical(path: str, origin: str) -> str:
+    """The full dotted path; `engine` is short for `engine.name`.
+
+    Raises:
+        ConfigError: There is no such setting; the message names the nearest one.
+    """
+    section, _, field = path.partition(".")
+    fields = section_fields()
+    if section in CHOICES:
+        if field in ("", "name"):
+            return f"{section}.name"
+        head, _, key = field.partition(".")
+        if head == "options" and key and "." not in key:
+            return path
+    elif section in fields and (field in fields[section] or not (field or fields[section])):
+        return path
+    raise _unknown(path, origin)
+
+
+def flatten(tree: Mapping[str, Any], origin: str) -> Layer:
+    """A nested mapping, as a file holds it, as a layer.
+
+    Raises:
+        ConfigError: A key is unknown, or a section is not a table.
+    """
+    layer: Layer = {}
+    for section, body in tree.items():
+        if section not in section_fields():
+            raise _unknown(section, origin)
+        if section in CHOICES and isinstance(body, str):
+            layer[f"{section}.name"] = Value(body, origin)
+        elif section == "trackers":
+            layer[section] = Value(body, origin)
+        elif not isinstance(body, Mapping):
+            raise ConfigError(f"{section!r} must be a table of settings, not {body!r} ({origin}).", remedy=SHOW)
+        else:
+            layer |= _flatten_section(section, body, origin)
+    return layer
+
+
+def merge(layers: list[Layer]) -> Layer:
+    """Later layers win. A layer that names another component drops the options that were meant for the earlier one."""
+    merged: Layer = {}
+    for layer in layers:
+        for kind in CHOICES:
+            path = f"{kind}.name"
+            before = merged[path].raw if path in merged else AUTO
+            if path in layer and before not in (AUTO, layer[path].raw):
+                merged = {key: value for key, value in merged.items() if not key.startswith(f"{kind}.options.")}
+        merged |= layer
+    return merged
+
+
+def nest(layer: Layer) -> dict[str, Any]:
+    """A layer as the nested mapping that `Settings` validates."""
+    tree: dict[str, Any] = {}
+    for path, value in layer.items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value.raw
+    return tree
+
+
+def _flatten_section(section: str, body: Mapping[str, Any], origin: str) -> Layer:
+    layer: Layer = {}
+    for field, value in body.items():
+        path = f"{section}.{field}"
+        if section in CHOICES and field == "options":
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path} must be a table of options, not {value!r} ({origin}).", remedy=SHOW)
+            layer |= {f"{path}.{key}": Value(option, origin) for key, option in value.items()}
+        else:
+            layer[canonical(path, origin)] = Value(value, origin)
+    return layer
+
+
+def _unknown(path: str, origin: str) -> ConfigError:
+    return ConfigError(f"There is no setting {path!r} ({origin}).{_nearest(path)}", remedy=SHOW)
+
+
+def _nearest(path: str) -> str:
+    known = [*known_paths(), *section_fields()]
+    nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
+    if not nearest:  # the right name in the wrong section is the commonest mistake of all
+        leaf = path.rpartition(".")[2]
+        nearest = [known_path for known_path in known if known_path.rpartition(".")[2] == leaf][:1]
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,0 +1,39 @@
+"""Settings as a plain mapping for files and screens, free of secrets, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.masking import MASK, masked
+from finqa_cli.settings.schema import Settings
+
+
+def to_public_dict(settings: Settings) -> dict[str, Any]:
+    """JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
+    public: dict[str, Any] = masked(settings.model_dump(mode="json"))
+    return public
+
+
+def from_public_dict(public: Mapping[str, Any]) -> Settings:
+    """The settings that `to_public_dict` described. Masked options are left out, so their own defaults apply.
+
+    Raises:
+        ConfigError: A key or value is not a setting of this version.
+    """
+    try:
+        return Settings.model_validate(without_masks(public))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"The recorded settings do not fit this version: {place}: {first['msg']}.") from error
+
+
+def without_masks(value: Any) -> Any:
+    """A copy of nested mappings and lists without the entries whose value was masked."""
+    if isinstance(value, Mapping):
+        return {key: without_masks(item) for key, item in value.items() if item != MASK}
+    return [without_masks(item) for item in value] if isinstance(value, (list, tuple)) else value

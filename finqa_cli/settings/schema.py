@@ -1,0 +1,172 @@
+"""The sections of the settings: what can be set, its default and its limits.
+
+Each section is frozen and refuses unknown keys. To add a setting: one field here, and a line in `.env.example` when it
+has a variable of its own in `sources.BARE_NAMES`; `--set section.field=value` and `FINQA_SECTION__FIELD` work at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+EMBEDDED = "embedded"
+"""Name of the small policy that ships with the package."""
+
+AUTO = "auto"
+"""Stands for a backend that is chosen by what this machine has."""
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NaturalInt = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Section(BaseModel):
+    """Base of all sections."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+class Choice(Section):
+    """One component by name, with its own options; `finqa plugins show NAME` lists them."""
+
+    name: str = Field(min_length=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class PoolSettings(Section):
+    """The pool of sandboxes and how attempts run in it."""
+
+    sandboxes: PositiveInt = 500
+    max_concurrent_create: PositiveInt = 100
+    max_concurrent_play: PositiveInt = 200
+    max_play_retries: NaturalInt = 3
+    max_fault_share: Fraction = 0.2
+
+
+class DataSettings(Section):
+    """Which questions are asked."""
+
+    snapshot: str = Field(default="openenv-finqa", min_length=1)
+    train_split: str = "train"
+    eval_split: str = "dev"
+    home: Path = Path("~/.cache/finqa")
+
+    @field_validator("home")
+    @classmethod
+    def _expand(cls, home: Path) -> Path:
+        return home.expanduser()
+
+
+class ModelSettings(Section):
+    """The policy model and how it lies on the GPUs."""
+
+    name: str = Field(default=AUTO, min_length=1)
+    tensor_parallel_size: PositiveInt = 2
+    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.85
+
+
+class LoraSettings(Section):
+    """The adapter. Rank 0 trains all weights instead."""
+
+    rank: NaturalInt = 16
+    alpha: PositiveInt = 32
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    target_modules: tuple[str, ...] = ATTENTION_AND_MLP
+
+    @field_validator("target_modules")
+    @classmethod
+    def _needs_targets(cls, modules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not modules and info.data.get("rank"):
+            raise ValueError("name at least one layer, or set lora.rank to 0 to train all weights")
+        return modules
+
+
+class GenerationSettings(Section):
+    """How the policy speaks during rollouts."""
+
+    max_gen_tokens: PositiveInt = 512
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    max_steps: PositiveInt = 20
+    episode_timeout_s: Annotated[float, Field(ge=0.0)] = 1800.0
+    rollout_dispatch_wait_ms: NaturalInt = 500
+
+
+class TrainSettings(Section):
+    """The training loop."""
+
+    iterations: PositiveInt = 10
+    group_size: Annotated[int, Field(ge=2)] = 6
+    target_groups_per_iter: NaturalInt = 100
+    max_rollout_rounds: PositiveInt = 8
+    learning_rate: Annotated[float, Field(gt=0.0)] = 8e-5
+    grpo_update_batch_size: PositiveInt = 12
+    token_budget: PositiveInt = 16384
+    updates_per_iteration: PositiveInt = 1
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    gradient_checkpointing: bool = True
+    sync_every: PositiveInt = 1
+    eval_every: NaturalInt = 0
+    checkpoint_every: PositiveInt = 1
+    keep_checkpoints: NaturalInt = 3
+    shuffle_rewards: bool = False
+    seed: NaturalInt = 0
+
+
+class EvalSettings(Section):
+    """Evaluation: `limit` 0 asks every question of the split; `attempts` per question."""
+
+    limit: NaturalInt = 0
+    attempts: PositiveInt = 1
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+
+
+class SftSettings(Section):
+    """Supervised fine-tuning. `batch_tokens` counts the tokens of one optimizer step, padding excluded."""
+
+    epochs: Annotated[float, Field(gt=0.0)] = 3.0
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-6
+    batch_tokens: PositiveInt = 8192
+    warmup_share: Fraction = 0.03
+    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02
+    validate_every: PositiveInt = 200
+    minimum_reward: float | None = None
+
+
+class RunSettings(Section):
+    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS."""
+
+    dir: Path | None = None
+    save_token_ids: bool = False
+
+
+class Settings(Section):
+    """Everything that a run depends on."""
+
+    environment: Choice = Choice(name="finqa")
+    engine: Choice = Choice(name=AUTO)
+    sandbox: Choice = Choice(name=AUTO)
+    optimizer: Choice = Choice(name="grpo")
+    learner: Choice = Choice(name="torch")
+    codec: Choice = Choice(name="qwen3")
+    trackers: tuple[Choice, ...] = ()
+    pool: PoolSettings = PoolSettings()
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    lora: LoraSettings = LoraSettings()
+    generation: GenerationSettings = GenerationSettings()
+    train: TrainSettings = TrainSettings()
+    eval: EvalSettings = EvalSettings()
+    sft: SftSettings = SftSettings()
+    run: RunSettings = RunSettings()
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _names_become_choices(cls, trackers: Any) -> Any:
+        if isinstance(trackers, (list, tuple)):
+            return tuple({"name": item} if isinstance(item, str) else item for item in trackers)
+        return trackers

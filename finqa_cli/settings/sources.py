@@ -1,0 +1,188 @@
+"""Where settings come from: files, `.env`, environment variables, flags. Each source becomes one layer."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical, flatten
+
+DEFAULT_FILE = Path("finqa.toml")
+DOTENV_FILE = Path(".env")
+PREFIX = "FINQA_"
+LISTS = ("trackers", "lora.target_modules")
+
+BARE_NAMES: Mapping[str, str] = {
+    "FINQA_HOME": "data.home",
+    "SANDBOX_COUNT": "pool.sandboxes",
+    "MAX_CONCURRENT_CREATE": "pool.max_concurrent_create",
+    "MAX_CONCURRENT_PLAY": "pool.max_concurrent_play",
+    "MAX_PLAY_RETRIES": "pool.max_play_retries",
+    "MODEL_NAME": "model.name",
+    "TENSOR_PARALLEL_SIZE": "model.tensor_parallel_size",
+    "GPU_MEMORY_UTILIZATION": "model.gpu_memory_utilization",
+    "MAX_GEN_TOKENS": "generation.max_gen_tokens",
+    "TEMPERATURE": "generation.temperature",
+    "ROLLOUT_DISPATCH_WAIT_MS": "generation.rollout_dispatch_wait_ms",
+    "LEARNING_RATE": "train.learning_rate",
+    "EPISODES_PER_GROUP": "train.group_size",
+    "TRAINING_ITERATIONS": "train.iterations",
+    "TARGET_GROUPS_PER_ITER": "train.target_groups_per_iter",
+    "MAX_ROLLOUT_ROUNDS": "train.max_rollout_rounds",
+    "GRPO_UPDATE_BATCH_SIZE": "train.grpo_update_batch_size",
+    "SYNC_EVERY": "train.sync_every",
+    "LORA_RANK": "lora.rank",
+    "LORA_ALPHA": "lora.alpha",
+    "LORA_DROPOUT": "lora.dropout",
+    "LORA_TARGET_MODULES": "lora.target_modules",
+}
+"""Environment variables with a name of their own; every setting also answers to FINQA_SECTION__FIELD."""
+
+
+def file_layer(file: Path | None) -> Layer:
+    """The settings file: the one asked for, or ./finqa.toml when it is there.
+
+    Raises:
+        ConfigError: It cannot be read or is not valid TOML or YAML; the message carries line and column.
+    """
+    if file is None:
+        if not DEFAULT_FILE.is_file():
+            return {}
+        file = DEFAULT_FILE
+    return flatten(_read(file), f"file {file}")
+
+
+def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
+    """The variables of `.env` that the environment does not set itself.
+
+    Those that are not settings (keys of services, FINQA_HOME) are put into the environment for whoever reads them
+    there. Settings are not, so that their origin stays `.env`.
+    """
+    if not file.is_file():
+        return {}
+    from dotenv import dotenv_values
+
+    try:
+        given = dotenv_values(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read {file}: {error}.", remedy=f"Save {file} as UTF-8 text.") from error
+    variables = {name: value for name, value in given.items() if value and not os.environ.get(name)}
+    for name, value in variables.items():
+        if variable_path(name, ".env") is None or name == "FINQA_HOME":
+            os.environ[name] = value
+    return variables
+
+
+def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
+    """The layer of environment variables; an empty value counts as not set.
+
+    Raises:
+        ConfigError: A FINQA_SECTION__FIELD variable names no setting.
+    """
+    layer: Layer = {}
+    for name, text in sorted(variables.items()):
+        if not text.strip():
+            continue
+        origin = f"{source} {name}"
+        if path := variable_path(name, source):
+            layer[path] = Value(_from_text(path, text.strip()), origin)
+    return layer
+
+
+def variable_path(name: str, source: str) -> str | None:
+    """The setting that an environment variable sets, or None when it is no setting."""
+    if path := BARE_NAMES.get(name):
+        return path
+    if not name.startswith(PREFIX):
+        return None
+    rest = name.removeprefix(PREFIX).lower()
+    if "__" in rest:
+        return canonical(rest.replace("__", "."), f"{source} {name}")
+    return canonical(rest, source) if rest in (*CHOICES, "trackers") else None
+
+
+def flags_layer(flags: Mapping[str, Any]) -> Layer:
+    """Typed flags by dotted path; None means that the flag was not given."""
+    return {
+        canonical(path, "flag"): Value(_split(value) if path in LISTS else value, "flag")
+        for path, value in flags.items()
+        if value is not None
+    }
+
+
+def assignments_layer(assignments: Sequence[str]) -> Layer:
+    """`--set section.key=value`, the value in TOML syntax; what is not valid TOML is taken as plain text.
+
+    Raises:
+        UsageError: There is no `=`.
+        ConfigError: The key is unknown.
+    """
+    layer: Layer = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path.strip():
+            raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=SHOW)
+        path = canonical(path.strip(), "--set")
+        layer[path] = Value(_from_text(path, text.strip()), "--set")
+    return layer
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no settings file {file}.", remedy="finqa config show") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read settings file {file}: {error}.", remedy="finqa config show") from error
+    tree = _parse_yaml(file, text) if file.suffix.lower() in (".yaml", ".yml") else _parse_toml(file, text)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file}: the top level must be a table of sections.", remedy=SHOW)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _parse_toml(file: Path, text: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}.", remedy=f"Mend {file} at that place.") from error
+
+
+def _parse_yaml(file: Path, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ConfigError(
+            f"{file} is not valid YAML: {error.problem}{place}.", remedy=f"Mend {file} at that place."
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}.", remedy=f"Mend {file}.") from error
+
+
+def _from_text(path: str, text: str) -> Any:
+    """A value written as text: lists may be comma separated, quotes are optional, numbers are left to the schema."""
+    value = _toml_value(text)
+    if path in LISTS:
+        return _split(value)
+    return value if ".options." in path or isinstance(value, str) else text
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if list(parsed) == ["value"] else text
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value

@@ -1,0 +1,1 @@
+"""Chat codecs: messages to token ids and back."""

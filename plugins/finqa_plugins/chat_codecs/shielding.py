@@ -1,0 +1,79 @@
+"""Keeps control-token strings inside contents ordinary text.
+
+A tokenizer turns `<|im_start|>` into the control id wherever it reads it, so a question or a tool reply could speak
+for the system. Contents are therefore rendered as placeholders, and contents that hold such strings are encoded in
+pieces, cut inside every control-token string: no piece holds a whole one, and the decoded text is unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+Encode = Callable[[str], list[int]]
+
+# Private-use characters: no template contains them, and JSON does not escape them.
+_MARKS = range(0xE000, 0xF8FF)
+
+
+class Shield:
+    """Encodes texts around the control-token strings of one tokenizer."""
+
+    def __init__(self, control: Iterable[str], encode: Encode) -> None:
+        longest_first = sorted((token for token in control if len(token) > 1), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else re.compile(r"(?!)")
+        # A lookahead also finds occurrences that overlap each other.
+        self._starts = re.compile(f"(?={self._pattern.pattern})")
+        self._encode = encode
+
+    def encode(self, text: str, contents: Mapping[str, str]) -> list[int]:
+        """Ids of `text` with its placeholders (keys of `contents`) filled in; control tokens only from `text` itself.
+
+        Harmless contents are filled in before encoding, so that the ids are those of the tokenizer on the whole text.
+        """
+        whole = _fill(text, contents)
+        if len(self._starts.findall(whole)) == len(self._starts.findall(text)):
+            return self._encode(whole)
+        ids: list[int] = []
+        for piece in _split(text, contents):
+            ids += self._encode_plain(contents[piece]) if piece in contents else self._encode(piece)
+        return ids
+
+    def hold(self, value: Any, contents: dict[str, str], mark: str) -> Any:
+        """`value` (JSON-like) with every control-token string in it replaced by a placeholder added to `contents`."""
+        if isinstance(value, str):
+            return self._pattern.sub(lambda found: add_placeholder(found.group(), contents, mark), value)
+        if isinstance(value, Mapping):
+            return {self.hold(key, contents, mark): self.hold(item, contents, mark) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hold(item, contents, mark) for item in value]
+        return value
+
+    def _encode_plain(self, content: str) -> list[int]:
+        cuts = [0, *(found.start() + 1 for found in self._starts.finditer(content)), len(content)]
+        return [i for start, end in pairwise(cuts) for i in self._encode(content[start:end])]
+
+
+def free_mark(texts: Iterable[str]) -> str:
+    """A private-use character that occurs in none of the texts."""
+    used = set().union(*map(set, texts))
+    return next(chr(code) for code in _MARKS if chr(code) not in used)
+
+
+def add_placeholder(content: str, contents: dict[str, str], mark: str) -> str:
+    """Adds `content` under a new placeholder, which is returned."""
+    placeholder = f"{mark}{len(contents)}{mark}"
+    contents[placeholder] = content
+    return placeholder
+
+
+def _fill(text: str, contents: Mapping[str, str]) -> str:
+    return "".join(contents.get(piece, piece) for piece in _split(text, contents))
+
+
+def _split(text: str, contents: Mapping[str, str]) -> list[str]:
+    if not contents:
+        return [text]
+    return [piece for piece in re.split(f"({'|'.join(map(re.escape, contents))})", text) if piece]

@@ -1,0 +1,1 @@
+"""The human engine: a person plays an episode at the terminal."""

@@ -1,0 +1,1 @@
+"""Boxes as server processes on the loopback of this machine."""

@@ -1,0 +1,102 @@
+"""The four tools of the environment: one table that the server, the client and the prompt share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SUBMIT = "submit_answer"
+_COMPANY = "The name of the company"
+_TABLE = "The name of the table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool whose arguments are strings, all required.
+
+    Attributes:
+        arguments: Description by name, in the order in which a model should write them.
+        limits: Longest accepted argument in characters, by name.
+    """
+
+    name: str
+    description: str
+    arguments: Mapping[str, str]
+    limits: Mapping[str, int]
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments, as FastMCP derives it from the signature."""
+        properties = {name: {"type": "string", "description": text} for name, text in self.arguments.items()}
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": properties,
+            "required": list(properties),
+        }
+
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            name="get_descriptions",
+            description="List the tables of a company.",
+            arguments={"company_name": _COMPANY},
+            limits={"company_name": 256},
+        ),
+        Tool(
+            name="get_table_info",
+            description="Describe a table: columns, types, row labels.",
+            arguments={"company_name": _COMPANY, "table_name": _TABLE},
+            limits={"company_name": 256, "table_name": 256},
+        ),
+        Tool(
+            name="sql_query",
+            description="Run one SQLite SELECT on a table. Needs a filter such as WHERE; SELECT * is not allowed.",
+            arguments={"company_name": _COMPANY, "table_name": _TABLE, "query": "SELECT ... FROM table_name WHERE ..."},
+            limits={"company_name": 256, "table_name": 256, "query": 10_000},
+        ),
+        Tool(
+            name=SUBMIT,
+            description="Submit the final answer and end the episode.",
+            arguments={"answer": "The final answer"},
+            limits={"answer": 4096},
+        ),
+    )
+}
+
+
+class InvalidArgumentsError(ValueError):
+    """A call that its tool does not accept; the message is meant for the model."""
+
+
+def validated(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments as strings, in declared order. Numbers are accepted for `answer`, as models like to send them.
+
+    Raises:
+        InvalidArgumentsError: One is missing, unknown, no text or too long.
+    """
+    if unknown := [name for name in arguments if name not in tool.arguments]:
+        raise InvalidArgumentsError(f"Unexpected argument {unknown[0][:64]!r}. {_expected(tool)}")
+    if missing := [name for name in tool.arguments if name not in arguments]:
+        raise InvalidArgumentsError(f"Missing required argument {missing[0]!r}. {_expected(tool)}")
+    return {name: _text(tool, name, arguments[name]) for name in tool.arguments}
+
+
+def _text(tool: Tool, name: str, value: object) -> str:
+    if tool.name == SUBMIT and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InvalidArgumentsError(f"Argument {name!r} must be a string.")
+    if len(value) > tool.limits[name]:
+        raise InvalidArgumentsError(f"Argument {name!r} is longer than {tool.limits[name]} characters.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentsError(f"Argument {name!r} is not valid text (lone surrogate).") from None
+    return value
+
+
+def _expected(tool: Tool) -> str:
+    return f"{tool.name} takes: {', '.join(tool.arguments)}."

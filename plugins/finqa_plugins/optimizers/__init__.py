@@ -1,0 +1,1 @@
+"""Training methods as pure functions."""

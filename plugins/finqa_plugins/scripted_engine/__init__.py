@@ -1,0 +1,1 @@
+"""The scripted expert: solves generated tasks from messages alone."""

@@ -1,0 +1,19 @@
+"""Registers the scripted expert."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The `scripted` engine."""
+    return [
+        Component(
+            kind="engine",
+            name="scripted",
+            target="finqa_plugins.scripted_engine.engine:ScriptedEngine",
+            config="finqa_plugins.scripted_engine.engine:ScriptedConfig",
+            summary="An expert that solves the generated FinQA tasks, with adjustable careless habits; play and eval",
+        )
+    ]

@@ -1,0 +1,1 @@
+"""The PyTorch learner: LoRA or full training on one device."""

@@ -1,0 +1,35 @@
+"""Options of the PyTorch learner."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class TorchLearnerConfig(BaseModel):
+    """Options of `torch`; what every learner needs is in the learner's context."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
+    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset leaves PyTorch's own choice.")
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's running averages.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="linear and cosine fall from the learning rate to 0 at total_steps."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps over which the rate rises from 0 to its full value.")
+    total_steps: int = Field(default=0, ge=0, description="Length of the schedule; needed by linear and cosine.")
+
+    @model_validator(mode="after")
+    def _check(self) -> TorchLearnerConfig:
+        if self.schedule != "constant" and self.total_steps <= self.warmup_steps:
+            raise ValueError(f"schedule {self.schedule!r} needs total_steps above warmup_steps ({self.warmup_steps})")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), not {self.betas}")
+        return self

@@ -1,0 +1,211 @@
+"""The learner: owns the weights, takes the step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finqa_cli.contracts import LearnerContext
+from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_plugins.torch_learner import state
+from finqa_plugins.torch_learner.config import TorchLearnerConfig
+from finqa_plugins.torch_learner.forward import Inputs, collate, token_logprobs
+from finqa_plugins.torch_learner.losses import LossFunction, build_loss
+from finqa_plugins.torch_learner.model import (
+    PROJECTIONS,
+    add_adapter,
+    attends_fully,
+    compute_dtype,
+    fingerprint,
+    load_base,
+    pick_device,
+)
+from finqa_plugins.torch_learner.schedule import rate_factor
+
+_TOKENS_PER_SCORING_FORWARD = 16_384
+
+
+class TorchLearner:
+    """LoRA (rank > 0) or full training (rank 0) of one causal language model on one device.
+
+    Trained weights and optimizer state are float32. On the CPU equal inputs give equal bits, for a given number of
+    threads. Randomness (adapter initialisation, adapter dropout) follows from the seed and the step number alone, so
+    that no other user of PyTorch's generator in this process can change the result.
+    """
+
+    def __init__(self, config: TorchLearnerConfig, context: LearnerContext) -> None:
+        if context.temperature <= 0:
+            raise ConfigError(
+                f"Training needs a sampling temperature above 0, not {context.temperature}: greedy attempts are alike.",
+                remedy="--temperature 1.0",
+            )
+        self._config = config
+        self._context = context
+        self._targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
+        self._step = 0
+        self._model: Any = None
+
+    def start(self) -> None:
+        """Loads the model, adds the adapter and makes the optimizer. Idempotent."""
+        if self._model is not None:
+            return
+        if self._config.threads:
+            torch.set_num_threads(self._config.threads)
+        self._device = pick_device(self._config)
+        self._dtype = compute_dtype(self._config, self._device)
+        adapts = self._context.lora_rank > 0
+        base = load_base(self._context.model, dtype=self._dtype if adapts else torch.float32, device=self._device)
+        self._identity = state.Identity(
+            base=fingerprint(base),
+            lora_rank=self._context.lora_rank,
+            lora_alpha=self._context.lora_alpha if adapts else 0,
+            lora_target_modules=tuple(sorted(self._targets)) if adapts else (),
+        )
+        model = add_adapter(base, self._context, self._targets) if adapts else base
+        self._causal = base
+        self._shares_prefix = attends_fully(base) and not self._context.gradient_checkpointing
+        if self._context.gradient_checkpointing:
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
+        self._optimizer = torch.optim.AdamW(
+            self._trained.values(),
+            lr=self._context.learning_rate,
+            betas=self._config.betas,
+            weight_decay=self._config.weight_decay,
+            fused=True,
+        )
+        self._model = model
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        """One AdamW step on the sum of token losses divided by `batch.loss_tokens`.
+
+        Raises:
+            ConfigError: The loss or one of its parameters is unknown.
+            FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
+        """
+        function = build_loss(loss)
+        if batch.loss_tokens < 1:
+            raise FinqaError("The batch has no token with loss, so there is nothing to learn from.")
+        self.start()
+        began = time.perf_counter()
+        self._optimizer.zero_grad(set_to_none=True)
+        temperature = self._context.temperature if loss.name == "policy_gradient" else 1.0
+        try:
+            metrics = self._accumulate(batch, function, temperature)
+            norm = self._clip()
+            if not (math.isfinite(metrics["loss"]) and math.isfinite(norm)):
+                raise FinqaError(
+                    f"Step {self._step} was not taken: loss {metrics['loss']}, gradient norm {norm}.",
+                    remedy="lower --lr, or look at the trajectories of this step",
+                )
+            rate = self._context.learning_rate * rate_factor(self._config, self._step)
+            self._optimizer.param_groups[0]["lr"] = rate
+            self._optimizer.step()
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+        self._step += 1
+        return UpdateReport(
+            loss=metrics.pop("loss"),
+            grad_norm=norm,
+            learning_rate=rate,
+            tokens=sum(len(sample.token_ids) for sample in batch.samples),
+            loss_tokens=batch.loss_tokens,
+            seconds=time.perf_counter() - began,
+            metrics=metrics,
+        )
+
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """[N][L] log-probability of each masked token at the rollout temperature, without dropout; 0.0 elsewhere."""
+        self.start()
+        result = [(0.0,) * len(sample.token_ids) for sample in samples]
+        for rows in _scoring_batches(samples):
+            inputs = self._collate([samples[row] for row in rows])
+            with torch.no_grad(), self._mode(training=False):
+                values = iter(token_logprobs(self._causal, inputs, self._context.temperature)[0].tolist())
+            for row in rows:
+                result[row] = tuple(next(values) if masked else 0.0 for masked in samples[row].loss_mask)
+        return tuple(result)
+
+    def publish(self, folder: Path, number: int) -> PolicyVersion:
+        """Writes a PEFT adapter, or with rank 0 a complete model folder, in place of whatever `folder` was.
+
+        Raises:
+            StorageError: The disk is full or may not be written to.
+        """
+        self.start()
+        if self._context.lora_rank > 0:
+            state.publish_adapter(self._model, folder)
+            return PolicyVersion(number=number, model=self._context.model, adapter=folder)
+        state.publish_model(self._model, self._context.model, folder)
+        return PolicyVersion(number=number, model=str(folder))
+
+    def save(self, folder: Path) -> None:
+        """Writes trained weights, optimizer moments, step number and identity.
+
+        Raises:
+            StorageError: The disk is full or may not be written to.
+        """
+        self.start()
+        state.save(folder, self._identity, self._step, self._trained, self._optimizer)
+
+    def load(self, folder: Path) -> None:
+        """Continues where the learner that saved `folder` was; on the CPU to the bit.
+
+        Raises:
+            ConfigError: It belongs to another base model, rank, alpha or set of target modules, or it is damaged.
+        """
+        self.start()
+        self._step = state.load(folder, self._identity, self._trained, self._optimizer)
+
+    def _accumulate(self, batch: Batch, function: LossFunction, temperature: float) -> dict[str, float]:
+        sums: dict[str, torch.Tensor] = {}
+        maxima: dict[str, torch.Tensor] = {}
+        with self._mode(training=True):
+            for rows in batch.microbatches:
+                bearing = [batch.samples[row] for row in rows if any(batch.samples[row].loss_mask)]
+                if not bearing:
+                    continue
+                inputs = self._collate(bearing)
+                logprobs, entropy = token_logprobs(self._causal, inputs, temperature)
+                part = function(logprobs, inputs)
+                (part.loss / batch.loss_tokens).backward()  # type: ignore[no-untyped-call]
+                for name, value in {**part.sums, "loss": part.loss.detach(), "entropy": entropy.sum()}.items():
+                    sums[name] = sums[name] + value if name in sums else value
+                for name, value in part.maxima.items():
+                    maxima[name] = torch.maximum(maxima[name], value) if name in maxima else value
+        metrics = {name: float(value) / batch.loss_tokens for name, value in sums.items()}
+        return metrics | {name: float(value) for name, value in maxima.items()}
+
+    def _collate(self, samples: Sequence[Sample]) -> Inputs:
+        return collate(samples, self._device, share_prefix=self._shares_prefix)
+
+    def _clip(self) -> float:
+        """Global gradient norm; gradients are scaled down to `max_grad_norm`, and left alone when it is 0."""
+        largest = self._context.max_grad_norm if self._context.max_grad_norm > 0 else math.inf
+        return float(torch.nn.utils.clip_grad_norm_(self._trained.values(), largest))
+
+    @contextlib.contextmanager
+    def _mode(self, *, training: bool) -> Iterator[None]:
+        self._model.train(training)
+        mixed = self._context.lora_rank == 0 and self._dtype != torch.float32
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.autocast(self._device.type, self._dtype, enabled=mixed):
+            torch.manual_seed((self._context.seed * 1_000_003 + self._step) % 2**63)
+            yield
+
+
+def _scoring_batches(samples: Sequence[Sample]) -> Iterator[list[int]]:
+    bearing = [index for index, sample in enumerate(samples) if any(sample.loss_mask)]
+    order = sorted(bearing, key=lambda index: -len(samples[index].token_ids))
+    start = 0
+    while start < len(order):
+        rows = max(1, _TOKENS_PER_SCORING_FORWARD // max(1, len(samples[order[start]].token_ids)))
+        yield order[start : start + rows]
+        start += rows

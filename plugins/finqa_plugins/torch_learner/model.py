@@ -1,0 +1,143 @@
+"""Loads a causal language model and makes its trainable parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from finqa_cli.contracts import LearnerContext
+from finqa_cli.errors import ConfigError
+from finqa_plugins.torch_learner.config import TorchLearnerConfig
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+
+
+def pick_device(config: TorchLearnerConfig) -> torch.device:
+    """The device that the configuration names, or the best there is.
+
+    Raises:
+        ConfigError: It asks for cuda and there is none.
+    """
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError(
+            "learner option device=cuda, but PyTorch sees no CUDA device.", remedy="--set learner.options.device=cpu"
+        )
+    return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+
+
+def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:
+    """What the forward pass computes in."""
+    if config.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+
+
+def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """The base model in `dtype`, without dropout of its own: the sampler has none either.
+
+    Raises:
+        ConfigError: The folder is incomplete, the hub has no such model, or its head is not a plain projection.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    check_folder(model)
+    transformers_logging.disable_progress_bar()
+    try:
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"Model {model!r} cannot be loaded: {reason}", remedy="--model FOLDER_OR_HUB_ID") from error
+    for option, neutral in _LOGIT_RESCALING.items():
+        if getattr(base.config, option, neutral) not in (None, neutral):
+            raise ConfigError(
+                f"Model {model!r} rescales its logits ({option}), which learner 'torch' does not support.",
+                remedy="choose a model without it, such as a Qwen3",
+            )
+    for module in base.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    return base.to(device)
+
+
+def check_folder(model: str) -> None:
+    """Says what a local model folder lacks; a hub id passes.
+
+    Raises:
+        ConfigError: There is no such folder, or configuration, weights or tokenizer are missing from it.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        if model.startswith(("/", "./", "../", "~")) or not model:
+            raise ConfigError(f"There is no model folder {model!r}.", remedy="--model FOLDER_OR_HUB_ID")
+        return
+    lacking = []
+    if not (folder / "config.json").is_file():
+        lacking.append("configuration (config.json)")
+    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        lacking.append("weights (*.safetensors)")
+    if not any((folder / name).is_file() for name in _TOKENIZER):
+        lacking.append("tokenizer (tokenizer.json)")
+    if lacking:
+        raise ConfigError(
+            f"Model folder {model!r} is incomplete; it lacks: {', '.join(lacking)}.",
+            remedy="copy the missing files into the folder, or name another with --model",
+        )
+
+
+def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) -> Any:
+    """The base model wrapped in a fresh LoRA adapter whose output is 0; its initialisation is seeded.
+
+    Raises:
+        ConfigError: No linear layer has one of the target names.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    linear = sorted({name.rpartition(".")[2] for name, part in base.named_modules() if isinstance(part, nn.Linear)})
+    if unknown := [target for target in targets if target not in linear]:
+        raise ConfigError(
+            f"Model {context.model!r} has no linear layer named {', '.join(unknown)}; it has {', '.join(linear)}.",
+            remedy="--lora-target-modules " + ",".join(target for target in PROJECTIONS if target in linear),
+        )
+    options = LoraConfig(
+        r=context.lora_rank,
+        lora_alpha=context.lora_alpha,
+        lora_dropout=context.lora_dropout,
+        target_modules=list(targets),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        adapted = get_peft_model(base, options)
+    adapted.peft_config["default"].base_model_name_or_path = context.model
+    return adapted
+
+
+def attends_fully(base: Any) -> bool:
+    """True when every layer is known to attend to all earlier tokens, so that a prefix may be computed apart."""
+    kinds = getattr(base.config, "layer_types", None)
+    return bool(kinds) and all(kind == "full_attention" for kind in kinds)
+
+
+def fingerprint(base: Any) -> str:
+    """Tells base models apart: sha256 over each parameter's name, shape and first 32 values, rounded to bfloat16.
+
+    Rounding makes it the same whether the model was loaded in float32 or bfloat16.
+    """
+    digest = hashlib.sha256()
+    heads = []
+    for name, parameter in sorted(base.named_parameters()):
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        heads.append(parameter.detach().flatten()[:32].to(torch.bfloat16))
+    digest.update(torch.cat(heads).float().cpu().numpy().tobytes())
+    return digest.hexdigest()

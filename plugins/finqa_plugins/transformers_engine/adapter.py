@@ -1,0 +1,195 @@
+"""Reads a PEFT LoRA folder and puts it on a model without ever changing what the base weights are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from finqa_cli.errors import EngineError
+
+_PREFIX = "base_model.model."
+# Options of peft.LoraConfig that change the arithmetic beyond `W + scale * B @ A`.
+_UNSUPPORTED = (
+    "use_dora",
+    "lora_bias",
+    "fan_in_fan_out",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The low-rank change of one linear layer: `W + scale * up @ down` (Hu et al., 2021).
+
+    Attributes:
+        name: Of the layer inside the model.
+        layer: The layer.
+        down: [r, in] fp32 or as saved.
+        up: [out, r].
+        scale: alpha / r, or alpha / sqrt(r) for rsLoRA.
+    """
+
+    name: str
+    layer: nn.Linear
+    down: Tensor
+    up: Tensor
+    scale: float
+
+
+def read_adapter(folder: Path, module: nn.Module, *, max_rank: int) -> list[Patch]:
+    """Checks an adapter against the model, changing nothing.
+
+    Raises:
+        EngineError: Files are missing or damaged, it is not plain LoRA, its rank is above `max_rank`, or it belongs
+            to another model.
+    """
+    config = _read_config(folder)
+    rank = int(config["r"])
+    if rank > max_rank:
+        raise EngineError(
+            f"The adapter {folder} has rank {rank}, but the engine was started for ranks up to {max_rank}.",
+            remedy=f"--lora-rank {rank}",
+        )
+    scale = float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    tensors = _read_tensors(folder)
+    layers = dict(module.named_modules())
+    device = next(module.parameters()).device
+    return [_patch(folder, name, layers, pair, rank, scale, device) for name, pair in sorted(_pairs(folder, tensors))]
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    path = folder / "adapter_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind, _, _ = str(config["peft_type"]), int(config["r"]), float(config["lora_alpha"])
+    except OSError as error:
+        raise EngineError(f"The adapter {folder} has no readable adapter_config.json: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{path} is not the configuration of a LoRA adapter: {error!r}.") from error
+    extra = [name for name in _UNSUPPORTED if config.get(name)]
+    if config.get("bias", "none") != "none":
+        extra.append("bias")
+    if kind != "LORA" or extra or int(config["r"]) < 1:
+        raise EngineError(
+            f"The transformers engine serves plain LoRA adapters, but {folder} is {kind} with {', '.join(extra) or 'r'}"
+            f" = {config.get(extra[0]) if extra else config['r']!r}."
+        )
+    checked: Mapping[str, Any] = config
+    return checked
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / "adapter_model.safetensors"
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except OSError as error:
+        raise EngineError(f"The adapter {folder} has no readable adapter_model.safetensors: {error}.") from error
+    except SafetensorError as error:
+        raise EngineError(f"{path} is damaged: {error}.") from error
+    if not tensors:
+        raise EngineError(f"{path} holds no tensors.")
+    return tensors
+
+
+def _pairs(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    """Layer names with their two matrices."""
+    left = set(tensors)
+    for key in tensors:
+        if key.endswith(".lora_A.weight") and (other := key.replace(".lora_A.", ".lora_B.")) in tensors:
+            left -= {key, other}
+            yield key.removeprefix(_PREFIX).removesuffix(".lora_A.weight"), (tensors[key], tensors[other])
+    if left:
+        raise EngineError(f"The adapter {folder} holds tensors that are not LoRA matrices, such as {min(left)}.")
+
+
+def _patch(
+    folder: Path,
+    name: str,
+    layers: Mapping[str, nn.Module],
+    pair: tuple[Tensor, Tensor],
+    rank: int,
+    scale: float,
+    device: torch.device,
+) -> Patch:
+    layer, (down, up) = layers.get(name), pair
+    if not isinstance(layer, nn.Linear):
+        raise EngineError(f"The adapter {folder} belongs to another base model: this one has no linear layer {name}.")
+    expected = ((rank, layer.in_features), (layer.out_features, rank))
+    if (tuple(down.shape), tuple(up.shape)) != expected:
+        raise EngineError(
+            f"The adapter {folder} belongs to another base model or rank: {name} needs {expected[0]} and "
+            f"{expected[1]}, but it has {tuple(down.shape)} and {tuple(up.shape)}."
+        )
+    if not (down.isfinite().all() and up.isfinite().all()):
+        raise EngineError(f"The adapter {folder} holds numbers that are not finite, in {name}.")
+    return Patch(name, layer, down.to(device), up.to(device), scale)
+
+
+class AdapterSlot:
+    """Puts at most one adapter on a model.
+
+    In fp32 it is merged, for the speed of the base model: each time from a kept copy of the base weight, so that
+    many swaps leave the same bits as one. In lower precision merging would round the adapter away, so it stays
+    beside the weight and is computed in its own precision, as PEFT does. So does one on a weight that is shared with
+    another layer.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._pristine: dict[str, tuple[nn.Linear, Tensor]] = {}
+        self._hooks: list[RemovableHandle] = []
+        self._shared = _shared_weights(module)
+
+    @torch.no_grad()
+    def put(self, patches: list[Patch]) -> None:
+        """Replaces the present adapter; an empty list leaves the base model."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for layer, weight in self._pristine.values():
+            layer.weight.copy_(weight)
+        for patch in patches:
+            weight = patch.layer.weight
+            if weight.dtype == torch.float32 and weight.data_ptr() not in self._shared:
+                _, base = self._pristine.setdefault(patch.name, (patch.layer, weight.clone()))
+                weight.copy_(base + patch.scale * (patch.up.float() @ patch.down.float()))
+            else:
+                self._hooks.append(patch.layer.register_forward_hook(_Beside(patch)))
+
+
+class _Beside:
+    """A forward hook that adds the low-rank term in the adapter's own precision."""
+
+    def __init__(self, patch: Patch) -> None:
+        self._patch = patch
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        patch = self._patch
+        low_rank = inputs[0].to(patch.down.dtype) @ patch.down.T @ patch.up.T
+        return (output + patch.scale * low_rank).to(output.dtype)
+
+
+def _shared_weights(module: nn.Module) -> set[int]:
+    """Addresses of weights that more than one layer uses (tied embeddings)."""
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for layer in module.modules():
+        weight = layer._parameters.get("weight")
+        if weight is not None:
+            (shared if weight.data_ptr() in seen else seen).add(weight.data_ptr())
+    return shared

@@ -1,0 +1,29 @@
+"""Options of the `transformers` engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TransformersEngineConfig(BaseModel):
+    """What `finqa plugins show transformers` lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA when there is a device")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: float32 on CPU, bfloat16 on CUDA")
+    max_batch: int = Field(128, ge=1, description="rows decoded together")
+    lockstep: bool | None = Field(
+        None,
+        description="dispatch only when every live episode waits, so that batches do not depend on timing; "
+        "unset: yes on CPU, no on CUDA",
+    )
+    threads: int | None = Field(None, ge=1, description="torch threads of the whole process; unset: as torch chose")
+    kv_cache_gb: float | None = Field(
+        None,
+        ge=0,
+        description="memory for the keys and values of one batch, and again for those kept between turns; "
+        "0 recomputes every prompt; unset: 2 on CPU, on CUDA half of what gpu_memory_utilization leaves",
+    )

@@ -1,0 +1,194 @@
+"""The `transformers` engine: requests from the event loop, batches in one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+import structlog
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import EngineError
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.transformers_engine.config import TransformersEngineConfig
+from finqa_plugins.transformers_engine.decode import Job
+from finqa_plugins.transformers_engine.waiting import Ticket, WaitingRoom
+from finqa_plugins.transformers_engine.worker import Worker
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class TransformersEngine:
+    """A token engine on one CPU or CUDA device.
+
+    Requests wait until a batch is due (see `WaitingRoom`): in lockstep when every seat waits, otherwise also when the
+    oldest has waited `dispatch_wait_ms`, without seats at once. A prompt that leaves no room in the context is the
+    episode's limit, not a fault: it is answered with an empty completion and stop `length`.
+
+    Whoever holds a seat must not wait for another seat's holder outside `generate`: in lockstep that would stop both.
+    """
+
+    def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
+        self._worker = Worker(config or TransformersEngineConfig(), context)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finqa-engine")
+        self._starting = asyncio.Lock()
+        self._room: WaitingRoom | None = None
+        self._busy: asyncio.Task[None] | None = None
+        self._running: list[Ticket] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._seats = 0
+        self._loads = 0
+        self._exclusive = asyncio.Lock()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Loads the model. Idempotent.
+
+        Raises:
+            ConfigError: The folder is incomplete, does not fit, or the device or an option is not available.
+            EngineError: The engine was closed.
+        """
+        async with self._starting:
+            if self._closed:
+                raise EngineError("The engine is closed.")
+            if self._room is None:
+                self._room = await self._in_worker(self._worker.start)
+                self._room.seats = self._seats
+
+    def seat(self) -> AbstractContextManager[None]:
+        """Announces one live episode for as long as the context is open."""
+        return self._seat()
+
+    @contextmanager
+    def _seat(self) -> Iterator[None]:
+        self._count_seat(1)
+        try:
+            yield
+        finally:
+            self._count_seat(-1)
+
+    def _count_seat(self, change: int) -> None:
+        self._seats += change
+        if self._room is not None:
+            self._room.seats = self._seats
+            # Not at once: whoever leaves may pass the seat on to the next episode in the same turn of the loop.
+            asyncio.get_running_loop().call_soon(self._check)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Samples one completion under the loaded policy version. Cancellation frees its place.
+
+        Raises:
+            EngineError: The engine is not started or closed, the ids are not the model's, or the batch failed.
+        """
+        room = self._open_room()
+        vocabulary = self._worker.vocabulary
+        if not request.token_ids or not all(0 <= token_id < vocabulary for token_id in request.token_ids):
+            raise EngineError(
+                f"Request {request.key!r} has no token ids or some that are not in the model's vocabulary of "
+                f"{vocabulary}; were they encoded with another model's tokenizer?"
+            )
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(Job(request), loop.create_future(), loop.time())
+        room.tickets.append(ticket)
+        # Not at once: requests that arrive in the same turn of the loop belong into the same batch.
+        loop.call_soon(self._check)
+        try:
+            return await ticket.answer
+        finally:
+            ticket.job.abandoned = True
+            room.leave(ticket)
+            self._check()
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Switches to another policy version, after the running batch; requests dispatched later use the new one.
+
+        Raises:
+            EngineError: It cannot be loaded; the old version keeps serving.
+        """
+        self._open_room()
+        self._loads += 1
+        try:
+            async with self._exclusive:
+                self._open_room()
+                await self._in_worker(lambda: self._worker.load(policy))
+        finally:
+            self._loads -= 1
+            self._check()
+
+    @property
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; 0 before `start`."""
+        return self._worker.max_context
+
+    async def close(self) -> None:
+        """Ends the running batch at its next token, fails what waits, frees the model. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting = self._room.take() if self._room is not None else []
+        for ticket in [*waiting, *self._running]:
+            ticket.job.abandoned = True
+            if not ticket.answer.done():
+                ticket.answer.set_exception(EngineError("The engine was closed."))
+        async with self._starting:
+            await self._in_worker(self._worker.close)
+            self._thread.shutdown(wait=False)
+
+    def _open_room(self) -> WaitingRoom:
+        if self._closed:
+            raise EngineError("The engine is closed.")
+        if self._room is None:
+            raise EngineError("The engine is not started.")
+        return self._room
+
+    async def _in_worker(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _check(self) -> None:
+        """Dispatches when a batch is due; called after everything that may make one due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._room is None or self._closed or self._busy is not None or self._loads:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._room.due_in(loop.time())
+        if due is None:
+            return
+        if due > 0:
+            self._timer = loop.call_later(due, self._check)
+            return
+        everyone = self._room.everyone
+        self._running = self._room.take()
+        self._busy = loop.create_task(self._run(self._running, everyone))
+
+    async def _run(self, tickets: list[Ticket], everyone: bool) -> None:
+        try:
+            async with self._exclusive:
+                if not self._closed:
+                    await self._in_worker(lambda: self._worker.run([ticket.job for ticket in tickets], everyone))
+        except Exception as error:
+            log.exception("engine_worker_failed")
+            for ticket in tickets:
+                ticket.job.outcome = EngineError(f"The engine's worker failed: {type(error).__name__}: {error}")
+        finally:
+            self._busy = None
+            self._running = []
+            for ticket in tickets:
+                _answer(ticket)
+            self._check()
+
+
+def _answer(ticket: Ticket) -> None:
+    if ticket.answer.done():
+        return
+    if isinstance(ticket.job.outcome, Completion):
+        ticket.answer.set_result(ticket.job.outcome)
+    else:
+        ticket.answer.set_exception(ticket.job.outcome or EngineError("The engine was interrupted."))

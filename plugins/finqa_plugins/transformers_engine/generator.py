@@ -1,0 +1,166 @@
+"""From requests to completions: openings, batches, failures. Runs in the engine's worker thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import structlog
+import torch
+
+from finqa_cli.errors import EngineError
+from finqa_cli.types import Completion
+from finqa_plugins.transformers_engine.batch_cache import Scratch
+from finqa_plugins.transformers_engine.decode import Decoder, Job
+from finqa_plugins.transformers_engine.kv_store import Entry, KvStore, common_prefix
+from finqa_plugins.transformers_engine.model import CausalModel
+from finqa_plugins.transformers_engine.prefill import Prompt, fill
+
+log = structlog.get_logger(__name__)
+MIN_OPENING = 32
+MAX_OPENINGS = 4
+NEAR = 256  # tokens by which prompts of one batch may always differ in length
+
+
+class Generator:
+    """Serves one policy version; everything that it keeps is worthless under another one."""
+
+    def __init__(self, model: CausalModel, *, max_batch: int, kv_bytes: int, max_context: int) -> None:
+        self.model = model
+        self.version = 0
+        self.max_batch = max_batch
+        self.kv_bytes = kv_bytes
+        self.max_context = max_context
+        self.store = KvStore(kv_bytes)
+        self.openings: list[Entry] = []
+        self.scratch = Scratch(model.shape, model.device)
+
+    def reset(self, version: int) -> None:
+        """Forgets all keys and values and serves as `version` from now on."""
+        self.version = version
+        self.store.clear()
+        self.openings.clear()
+
+    def run(self, jobs: list[Job], *, everyone: bool) -> None:
+        """Sets the outcome of every job that was not abandoned.
+
+        Args:
+            jobs: In the order of their keys.
+            everyone: Every live episode is among them, so what is kept of other episodes is of no more use.
+        """
+        if everyone:
+            self.store.keep({job.episode for job in jobs})
+        for job in jobs:
+            job.limit = min(job.request.sampling.max_tokens, self.max_context - len(job.request.token_ids))
+            if job.limit <= 0:
+                job.finish(self.version)
+        jobs = [job for job in jobs if job.limit > 0]
+        try:
+            self._learn_openings(jobs)
+            prepared = [(job, self._opening(job.request.token_ids)) for job in jobs]
+        except Exception as error:  # whatever torch raises belongs to these requests
+            self._fail(jobs, error)
+            return
+        for opening in [*self.openings, None]:
+            members = [job for job, its_opening in prepared if its_opening is opening]
+            for batch in self._batches(members, len(opening.token_ids) if opening else 0):
+                try:
+                    self._run_batch(batch, opening)
+                except Exception as error:
+                    self._fail(batch, error)
+
+    def _learn_openings(self, jobs: list[Job]) -> None:
+        """Computes the common beginning of new prompts once."""
+        if not self.model.shares_openings or not self.kv_bytes:
+            return
+        families: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        for job in jobs:
+            token_ids = job.request.token_ids
+            if len(token_ids) > MIN_OPENING and self._opening(token_ids) is None:
+                families.setdefault(token_ids[:MIN_OPENING], set()).add(token_ids)
+        for family in families.values():
+            least, greatest = min(family), max(family)
+            length = common_prefix(least, greatest, limit=min(len(member) for member in family) - 1)
+            if len(family) < 2 or length < MIN_OPENING:
+                continue
+            self.openings.append(self._entries([least[:length]], None)[least[:length]])
+            del self.openings[:-MAX_OPENINGS]
+
+    def _opening(self, token_ids: tuple[int, ...]) -> Entry | None:
+        fitting = [
+            opening
+            for opening in self.openings
+            if len(token_ids) > len(opening.token_ids) and token_ids[: len(opening.token_ids)] == opening.token_ids
+        ]
+        return max(fitting, key=lambda opening: len(opening.token_ids), default=None)
+
+    def _batches(self, jobs: list[Job], start: int) -> Iterator[list[Job]]:
+        """Cuts by length, rows and memory; depends on nothing but the requests."""
+        batch: list[Job] = []
+        for job in sorted(jobs, key=lambda job: (len(job.request.token_ids), job.request.key)):
+            length = len(job.request.token_ids)
+            if batch:
+                shortest = len(batch[0].request.token_ids)
+                columns = length - start + max(job.limit, *(member.limit for member in batch))
+                heavy = (len(batch) + 1) * columns * self.model.shape.token_bytes > max(self.kv_bytes, 1 << 30)
+                if len(batch) >= self.max_batch or heavy or length > max(2 * shortest, shortest + NEAR):
+                    yield batch
+                    batch = []
+            batch.append(job)
+        if batch:
+            yield batch
+
+    def _run_batch(self, jobs: list[Job], opening: Entry | None) -> None:
+        start = len(opening.token_ids) if opening else 0
+        kept = {job: self.store.get(job.episode) for job in jobs}
+        prompts = {job: self._prompt(job.request.token_ids, kept[job], start) for job in jobs}
+        fresh = Counter(job.request.token_ids for job in jobs if prompts[job].known == start)
+        repeated = [token_ids for token_ids, count in fresh.items() if count > 1]
+        if repeated and self.kv_bytes:
+            entries = self._entries(repeated, opening)
+            for job in jobs:
+                if prompts[job].known == start and job.request.token_ids in entries:
+                    prompts[job] = self._prompt(job.request.token_ids, entries[job.request.token_ids], start)
+        jobs = sorted(jobs, key=lambda job: (prompts[job].unknown, job.request.key))
+        columns = max(len(job.request.token_ids) for job in jobs) - start + max(job.limit for job in jobs)
+        buffer = self.scratch.view(len(jobs), columns)
+        filled = fill(self.model, [prompts[job] for job in jobs], buffer, opening)
+        Decoder(self.model, self.store, self.version).run(jobs, filled, opening)
+
+    def _prompt(self, token_ids: tuple[int, ...], entry: Entry | None, start: int) -> Prompt:
+        known = entry.usable(token_ids, start) if entry else 0
+        return Prompt(token_ids, entry if known else None, known or start)
+
+    def _entries(self, sequences: list[tuple[int, ...]], opening: Entry | None) -> dict[tuple[int, ...], Entry]:
+        """Computes whole sequences for their keys and values alone."""
+        start = len(opening.token_ids) if opening else 0
+        entries: dict[tuple[int, ...], Entry] = {}
+        sequences = sorted(sequences, key=lambda token_ids: (len(token_ids), token_ids))
+        for begin in range(0, len(sequences), self.max_batch):
+            part = sequences[begin : begin + self.max_batch]
+            buffer = self.scratch.view(len(part), len(part[-1]) - start)
+            filled = fill(self.model, [Prompt(token_ids, None, start) for token_ids in part], buffer, opening)
+            entries |= {token_ids: filled.entry(row, token_ids, start) for row, token_ids in enumerate(part)}
+        return entries
+
+    def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
+        jobs = list(jobs)
+        self.reset(self.version)
+        self.scratch.release()
+        failure = _explain(jobs, error)
+        log.error("engine_batch_failed", requests=len(jobs), error=failure.message)
+        for job in jobs:
+            if not isinstance(job.outcome, Completion):
+                job.outcome = failure
+
+
+def _explain(jobs: list[Job], error: Exception) -> EngineError:
+    longest = max((len(job.request.token_ids) + job.limit for job in jobs), default=0)
+    sizes = f"a batch of {len(jobs)} requests of up to {longest} tokens"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    if out_of_memory:
+        return EngineError(
+            f"The transformers engine ran out of memory on {sizes}: {error}",
+            remedy="a lower --set engine.options.max_batch=N or engine.options.kv_cache_gb=N, or a lower --max-gen-tokens",
+        )
+    return EngineError(f"The transformers engine failed on {sizes}: {type(error).__name__}: {error}")

@@ -1,0 +1,111 @@
+"""Drawing tokens so that a request's draws depend on its own seed and logits alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from finqa_cli.types import Sampling
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def uniforms(seed: int, count: int) -> list[float]:
+    """[count] numbers in [0, 1): element t is a pure function of (seed, t).
+
+    SplitMix64 (Steele, Lea and Flood, 2014) as a counter-based generator. 48 bits are kept so that `u * mass` can
+    never round up to `mass`.
+    """
+    start = int(_mix(numpy.array([(seed + _GOLDEN) & _MASK], dtype=numpy.uint64))[0])
+    steps = numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(_GOLDEN)
+    bits = _mix(steps + numpy.uint64(start)) >> numpy.uint64(16)
+    drawn: list[float] = (bits.astype(numpy.float64) / float(1 << 48)).tolist()
+    return drawn
+
+
+def _mix(state: numpy.ndarray) -> numpy.ndarray:
+    state = (state ^ (state >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    mixed: numpy.ndarray = state ^ (state >> numpy.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """The sampling settings of N rows.
+
+    Attributes:
+        temperature: [N] 1 where the row is greedy.
+        greedy: [N] bool, or None when no row is.
+        top_p: [N] or None when every row keeps the whole distribution.
+        uniforms: [N, steps] float64.
+    """
+
+    temperature: Tensor
+    greedy: Tensor | None
+    top_p: Tensor | None
+    uniforms: Tensor
+
+    @classmethod
+    def of(cls, settings: list[Sampling], steps: int, device: torch.device) -> Sampler:
+        """For rows that each draw at most `steps` tokens."""
+        greedy = [sampling.temperature <= 0 for sampling in settings]
+        top_p = [1.0 if cold else sampling.top_p for cold, sampling in zip(greedy, settings, strict=True)]
+        warmth = [1.0 if cold else sampling.temperature for cold, sampling in zip(greedy, settings, strict=True)]
+        draws = [uniforms(sampling.seed, min(steps, sampling.max_tokens)) for sampling in settings]
+        table = numpy.zeros((len(settings), steps))
+        for row, drawn in enumerate(draws):
+            table[row, : len(drawn)] = drawn
+        return cls(
+            temperature=torch.tensor(warmth, dtype=torch.float32, device=device),
+            greedy=torch.tensor(greedy, device=device) if any(greedy) else None,
+            top_p=torch.tensor(top_p, dtype=torch.float32, device=device) if min(top_p) < 1 else None,
+            uniforms=torch.from_numpy(table).to(device),
+        )
+
+    def select(self, rows: Tensor) -> Sampler:
+        """The settings of some rows, in that order."""
+        return Sampler(
+            temperature=self.temperature[rows],
+            greedy=None if self.greedy is None else self.greedy[rows],
+            top_p=None if self.top_p is None else self.top_p[rows],
+            uniforms=self.uniforms[rows],
+        )
+
+    def draw(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Token `step` of every row, by inverse CDF.
+
+        Args:
+            logits: [N, V].
+            step: Which column of the uniforms.
+
+        Returns:
+            ids [N] and their log-probabilities [N] in fp32 under the distribution that was drawn from; untempered
+            for greedy rows.
+        """
+        logprobs = torch.log_softmax(logits.float() / self.temperature[:, None], dim=-1)
+        probs = logprobs.exp()
+        if self.top_p is not None:
+            probs = _nucleus(probs, self.top_p)
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
+        mass = cumulative[:, -1:]
+        ids = torch.searchsorted(cumulative, self.uniforms[:, step, None] * mass, right=True)
+        ids = ids.clamp_(max=logits.shape[-1] - 1)
+        if self.greedy is not None:
+            ids = torch.where(self.greedy[:, None], logits.argmax(-1, keepdim=True), ids)
+        chosen = logprobs.gather(-1, ids)
+        if self.top_p is not None:
+            chosen = torch.where(self.top_p[:, None] < 1, chosen - mass.log().to(chosen.dtype), chosen)
+        return ids[:, 0], chosen[:, 0]
+
+
+def _nucleus(probs: Tensor, top_p: Tensor) -> Tensor:
+    """Zeroes all but the smallest set of most likely tokens whose mass reaches top_p [N] (Holtzman et al., 2020)."""
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = ordered.masked_fill((before >= top_p[:, None]) & (top_p[:, None] < 1), 0.0)
+    return torch.zeros_like(probs).scatter_(-1, order, kept)

@@ -1,0 +1,77 @@
+"""The product's source as syntax trees, and the floor of each part."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+FLOORS = {
+    "types": 0,
+    "errors": 0,
+    "masking": 0,
+    "contracts": 1,
+    "extend": 2,
+    "settings": 2,
+    "logs": 2,
+    "rollout": 3,
+    "learn": 3,
+    "data": 3,
+    "record": 3,
+    "evals": 3,
+    "workflows": 4,
+    "commands": 5,
+    "app": 5,
+    "boundary": 5,
+    "__main__": 5,
+}
+FOR_PLUGINS = ("types", "errors", "contracts", "extend")
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    tree: ast.Module
+    lines: int
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def part(self) -> str:
+        """`finqa_cli/rollout/pool.py` -> `rollout`; of plugins the folder below finqa_plugins."""
+        parts = self.path.relative_to(ROOT).with_suffix("").parts
+        return parts[2] if parts[0] == "plugins" else parts[1]
+
+    def imports(self) -> Iterator[tuple[str, bool]]:
+        """Dotted name of each import, and whether it runs when the module is imported."""
+        inner = {id(n) for f in ast.walk(self.tree) if _is_function(f) for n in ast.walk(f)}
+        typing_only = {id(n) for test in ast.walk(self.tree) if _is_type_checking(test) for n in ast.walk(test)}
+        for node in ast.walk(self.tree):
+            if id(node) in typing_only:
+                continue
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, id(node) not in inner) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module, id(node) not in inner
+                yield from ((f"{node.module}.{alias.name}", id(node) not in inner) for alias in node.names)
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+@lru_cache
+def sources(folder: str) -> tuple[Source, ...]:
+    found = sorted((ROOT / folder).rglob("*.py"))
+    texts = [(path, path.read_text(encoding="utf-8")) for path in found]
+    return tuple(Source(path, ast.parse(text), text.count("\n")) for path, text in texts)

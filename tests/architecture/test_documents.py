@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import ast
+import re
+
+from source_tree import FLOORS, ROOT, sources
+
+from finqa_cli.app import COMMANDS
+from finqa_cli.extend import KINDS, hookspecs
+from finqa_cli.settings.sources import BARE_NAMES
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_every_hook_is_documented_with_its_arguments() -> None:
+    (module,) = (source for source in sources("finqa_cli") if source.name == "finqa_cli/extend/hookspecs.py")
+    hooks = [node for node in module.tree.body if isinstance(node, ast.FunctionDef)]
+    assert hooks and all(hasattr(hookspecs, hook.name) for hook in hooks)
+    signatures = [f"`{hook.name}({', '.join(argument.arg for argument in hook.args.args)})`" for hook in hooks]
+    missing = [signature for signature in signatures if signature not in text("plugins/README.md")]
+    assert not missing, f"plugins/README.md lacks {missing}"
+
+
+def test_every_kind_of_component_is_documented() -> None:
+    assert not [kind for kind in KINDS if f"| `{kind}` |" not in text("plugins/README.md")]
+
+
+def test_the_example_of_the_plugin_guide_is_the_package_that_the_tests_install() -> None:
+    guide = text("plugins/README.md")
+    for name in ("pyproject.toml", "finqa_example/plugin.py", "finqa_example/optimizer.py"):
+        assert text(f"tests/fixtures/plugin_package/{name}").strip() in guide, name
+
+
+def test_every_variable_of_the_settings_and_the_logs_is_in_the_example() -> None:
+    example = set(re.findall(r"^#? ?([A-Z][A-Z0-9_]+)=", text(".env.example"), flags=re.MULTILINE))
+    wanted = {*BARE_NAMES, "DAYTONA_API_KEY", "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"}
+    assert wanted == example
+
+
+def test_the_contributors_page_names_every_floor() -> None:
+    page = text("CONTRIBUTING.md")
+    assert not [part for part in FLOORS if part != "__main__" and f"`{part}`" not in page]
+
+
+def test_every_command_has_a_module() -> None:
+    for module, summary in COMMANDS.values():
+        assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
+        assert summary.endswith(".") and len(summary) <= 70

@@ -1,0 +1,48 @@
+"""What every test may rely on: no settings, keys or caches of the person who runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from finqa_cli.settings.sources import BARE_NAMES
+
+for name, value in {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "TOKENIZERS_PARALLELISM": "false",
+}.items():
+    os.environ.setdefault(name, value)
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+PRIVATE = (*BARE_NAMES, "DAYTONA_API_KEY", "CI", "NO_COLOR")
+
+
+@pytest.fixture(scope="session")
+def finqa_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home folder for the whole test session, so that the embedded snapshot is built once."""
+    return tmp_path_factory.mktemp("finqa-home")
+
+
+@pytest.fixture(autouse=True)
+def _neutral_environment(monkeypatch: pytest.MonkeyPatch, finqa_home: Path) -> Iterator[None]:
+    for name in list(os.environ):
+        if name in PRIVATE or name.startswith("FINQA_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("FINQA_HOME", str(finqa_home))
+    yield
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, without settings file and `.env`."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.settings import EMBEDDED, Facts, choose, facts
+from finqa_cli.settings.auto import GPU_MODEL, cuda_visible
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (Facts(), (EMBEDDED, "transformers", "local")),
+        (Facts(vllm=True), (EMBEDDED, "transformers", "local")),
+        (Facts(cuda=True), (GPU_MODEL, "transformers", "local")),
+        (Facts(cuda=True, vllm=True), (GPU_MODEL, "vllm", "local")),
+        (Facts(daytona_key=True), (EMBEDDED, "transformers", "local")),
+        (Facts(daytona=True), (EMBEDDED, "transformers", "local")),
+        (Facts(daytona=True, daytona_key=True), (EMBEDDED, "transformers", "daytona")),
+    ],
+)
+def test_backends_follow_from_what_is_there(known: Facts, expected: tuple[str, str, str]) -> None:
+    chosen = choose(known)
+    assert (chosen.model, chosen.engine, chosen.sandbox) == expected
+    assert len(chosen.reasons) == 3 and chosen.line.count("(") == 3 and "\n" not in chosen.line
+
+
+def test_a_given_name_is_kept_and_needs_no_reason() -> None:
+    chosen = choose(Facts(cuda=True, vllm=True), model=EMBEDDED, sandbox="mine")
+    assert (chosen.model, chosen.engine, chosen.sandbox) == (EMBEDDED, "transformers", "mine")
+    assert chosen.reasons == ("engine transformers (it serves the embedded model)",)
+    assert choose(Facts(), model="a", engine="b", sandbox="c").line == ""
+
+
+def test_a_key_without_its_provider_is_mentioned() -> None:
+    assert "no daytona provider is registered" in choose(Facts(daytona_key=True)).line
+
+
+def test_facts_count_only_registered_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", "k")
+    assert facts(()).daytona is False and facts(()).daytona_key is True
+    assert facts({("sandbox", "daytona")}).daytona is True
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "expected"),
+    [
+        (None, ["nvidia0", "nvidiactl"], True),
+        (None, ["nvidiactl", "nvidia-uvm"], False),
+        (None, [], False),
+        (None, ["dxg"], True),
+        ("", ["nvidia0"], False),
+        ("-1", ["nvidia0"], False),
+        ("0", ["nvidia0"], True),
+    ],
+)
+def test_cuda_is_found_without_torch(
+    visible: str | None, devices: list[str], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for device in devices:
+        (tmp_path / device).touch()
+    assert cuda_visible(tmp_path) is expected

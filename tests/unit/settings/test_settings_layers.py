@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.settings import Loaded, load_settings
+from finqa_cli.settings.layers import known_paths, section_fields
+from finqa_cli.settings.sources import BARE_NAMES
+
+pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def value(loaded: Loaded, path: str) -> Any:
+    section, field = path.split(".")
+    return getattr(getattr(loaded.settings, section), field)
+
+
+SEED_DEFAULTS = {
+    "pool.sandboxes": 500,
+    "pool.max_concurrent_create": 100,
+    "pool.max_concurrent_play": 200,
+    "pool.max_play_retries": 3,
+    "data.snapshot": "openenv-finqa",
+    "model.tensor_parallel_size": 2,
+    "model.gpu_memory_utilization": 0.85,
+    "generation.max_gen_tokens": 512,
+    "generation.temperature": 1.0,
+    "generation.max_steps": 20,
+    "generation.rollout_dispatch_wait_ms": 500,
+    "train.iterations": 10,
+    "train.group_size": 6,
+    "train.target_groups_per_iter": 100,
+    "train.max_rollout_rounds": 8,
+    "train.learning_rate": 8e-5,
+    "train.grpo_update_batch_size": 12,
+    "train.gradient_checkpointing": True,
+    "train.sync_every": 1,
+    "lora.rank": 16,
+    "lora.alpha": 32,
+    "lora.dropout": 0.0,
+    "lora.target_modules": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+
+
+@pytest.mark.parametrize(("path", "expected"), SEED_DEFAULTS.items())
+def test_defaults_for_a_hub_model_are_those_of_the_published_run(path: str, expected: object) -> None:
+    loaded = load_settings(flags={"model.name": "Qwen/Qwen3-14B"})
+    assert value(loaded, path) == expected
+    assert loaded.origins[path] == "default"
+
+
+VARIABLES: dict[str, tuple[str, object]] = {
+    "SANDBOX_COUNT": ("7", 7),
+    "MAX_CONCURRENT_CREATE": ("8", 8),
+    "MAX_CONCURRENT_PLAY": ("9", 9),
+    "MAX_PLAY_RETRIES": ("0", 0),
+    "MODEL_NAME": ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+    "TENSOR_PARALLEL_SIZE": ("4", 4),
+    "GPU_MEMORY_UTILIZATION": ("0.5", 0.5),
+    "MAX_GEN_TOKENS": ("64", 64),
+    "TEMPERATURE": ("0.7", 0.7),
+    "LEARNING_RATE": ("1e-5", 1e-5),
+    "LORA_RANK": ("8", 8),
+    "LORA_ALPHA": ("16", 16),
+    "LORA_DROPOUT": ("0.1", 0.1),
+    "LORA_TARGET_MODULES": ("q_proj, v_proj", ("q_proj", "v_proj")),
+    "EPISODES_PER_GROUP": ("12", 12),
+    "TRAINING_ITERATIONS": ("3", 3),
+    "TARGET_GROUPS_PER_ITER": ("0", 0),
+    "MAX_ROLLOUT_ROUNDS": ("2", 2),
+    "ROLLOUT_DISPATCH_WAIT_MS": ("0", 0),
+    "GRPO_UPDATE_BATCH_SIZE": ("24", 24),
+    "SYNC_EVERY": ("5", 5),
+    "FINQA_HOME": ("/tmp/elsewhere", Path("/tmp/elsewhere")),
+}
+
+
+def test_each_variable_with_a_name_of_its_own_is_tried_below() -> None:
+    assert set(VARIABLES) == set(BARE_NAMES)
+    assert set(BARE_NAMES.values()) <= set(known_paths())
+
+
+@pytest.mark.parametrize("source", ["environment", ".env"])
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_sets_its_setting(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, expected = VARIABLES[name]
+    monkeypatch.delenv(name, raising=False)
+    if source == ".env":
+        monkeypatch.setenv(name, "")  # an empty value counts as not set; monkeypatch undoes what load_settings does
+        Path(".env").write_text(f"{name}='{text}'\n")
+    else:
+        monkeypatch.setenv(name, text)
+    loaded = load_settings()
+    assert value(loaded, BARE_NAMES[name]) == expected
+    assert loaded.origins[BARE_NAMES[name]] == f"{source} {name}"
+
+
+def test_later_layers_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "train.group_size"
+
+    def layer() -> tuple[object, str]:
+        loaded = load_settings(flags=flags, assignments=assignments)
+        return value(loaded, path), loaded.origins[path]
+
+    flags: dict[str, object] = {path: None}
+    assignments: list[str] = []
+    assert layer() == (8, "profile embedded")
+    Path("finqa.toml").write_text("[train]\ngroup_size = 3\n")
+    assert layer() == (3, "file finqa.toml")
+    Path(".env").write_text("EPISODES_PER_GROUP=4\n")
+    assert layer() == (4, ".env EPISODES_PER_GROUP")
+    monkeypatch.setenv("EPISODES_PER_GROUP", "5")
+    assert layer() == (5, "environment EPISODES_PER_GROUP")
+    flags[path] = 6
+    assert layer() == (6, "flag")
+    assignments.append("train.group_size=7")
+    assert layer() == (7, "--set")
+
+
+def test_an_earlier_run_stands_below_the_file() -> None:
+    Path("finqa.toml").write_text("[train]\ngroup_size = 3\n")
+    loaded = load_settings(base={"train": {"group_size": 5, "iterations": 2}, "engine": {"name": "scripted"}})
+    assert (loaded.settings.train.group_size, loaded.settings.train.iterations) == (3, 2)
+    assert loaded.origins["train.iterations"] == "earlier run"
+    assert loaded.settings.engine.name == "scripted"
+
+
+def test_the_profile_applies_to_the_embedded_model_only() -> None:
+    assert load_settings().origins["train.group_size"] == "profile embedded"
+    assert load_settings(flags={"model.name": "some/model"}).origins["train.group_size"] == "default"
+
+
+def test_every_setting_answers_to_a_nested_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINQA_TRAIN__GROUP_SIZE", "4")
+    monkeypatch.setenv("FINQA_TRAIN__SHUFFLE_REWARDS", "true")
+    monkeypatch.setenv("FINQA_ENGINE", "scripted")
+    monkeypatch.setenv("FINQA_ENGINE__OPTIONS__CARELESS", "0.5")
+    monkeypatch.setenv("FINQA_TRACKERS", "console,wandb")
+    loaded = load_settings()
+    assert loaded.settings.train.group_size == 4 and loaded.settings.train.shuffle_rewards
+    assert loaded.settings.engine.name == "scripted" and loaded.settings.engine.options == {"careless": 0.5}
+    assert [tracker.name for tracker in loaded.settings.trackers] == ["console", "wandb"]
+
+
+@pytest.mark.parametrize("suffix", ["toml", "yaml"])
+def test_files_may_be_toml_or_yaml(suffix: str) -> None:
+    file = Path(f"mine.{suffix}")
+    texts = {
+        "toml": 'engine = "scripted"\ntrackers = ["console"]\n[sandbox]\nname = "local"\noptions = {a = 1}\n',
+        "yaml": "engine: scripted\ntrackers: [console]\nsandbox: {name: local, options: {a: 1}}\n",
+    }
+    file.write_text(texts[suffix])
+    settings = load_settings(file=file).settings
+    assert settings.engine.name == "scripted"
+    assert (settings.sandbox.name, settings.sandbox.options) == ("local", {"a": 1})
+    assert [tracker.name for tracker in settings.trackers] == ["console"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "path", "expected"),
+    [
+        ("model.name=Qwen/Qwen3-0.6B", "model.name", "Qwen/Qwen3-0.6B"),
+        ('model.name="quoted"', "model.name", "quoted"),
+        ("data.snapshot=2024", "data.snapshot", "2024"),
+        ("train.learning_rate=1e-4", "train.learning_rate", 1e-4),
+        ("train.gradient_checkpointing=false", "train.gradient_checkpointing", False),
+        ('lora.target_modules=["q_proj"]', "lora.target_modules", ("q_proj",)),
+        ("lora.target_modules=q_proj,k_proj", "lora.target_modules", ("q_proj", "k_proj")),
+        ("engine=scripted", "engine.name", "scripted"),
+        ("engine.options.careless=0.5", "engine.options", {"careless": 0.5}),
+        ("engine.options.note=plain words", "engine.options", {"note": "plain words"}),
+    ],
+)
+def test_assignments_take_toml_values_and_plain_text(assignment: str, path: str, expected: object) -> None:
+    assert value(load_settings(assignments=[assignment]), path) == expected
+
+
+def test_naming_another_component_drops_the_options_of_the_earlier_one() -> None:
+    Path("finqa.toml").write_text('[engine]\nname = "scripted"\n[engine.options]\ncareless = 0.5\n')
+    assert load_settings().settings.engine.options == {"careless": 0.5}
+    assert load_settings(flags={"engine.name": "scripted"}).settings.engine.options == {"careless": 0.5}
+    other = load_settings(flags={"engine.name": "transformers"}, assignments=["engine.options.dtype=float32"])
+    assert other.settings.engine.options == {"dtype": "float32"}
+
+
+def test_keys_of_services_in_dotenv_reach_the_environment_without_overriding_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+
+    monkeypatch.setenv("DAYTONA_API_KEY", "")
+    monkeypatch.setenv("SOME_OTHER_SERVICE", "from the shell")
+    Path(".env").write_text("DAYTONA_API_KEY=key-from-file\nSOME_OTHER_SERVICE=from the file\n")
+    load_settings()
+    assert os.environ["DAYTONA_API_KEY"] == "key-from-file"
+    assert os.environ["SOME_OTHER_SERVICE"] == "from the shell"
+
+
+BAD_FILES = {
+    "[train]\ngroup_size = = 3\n": "line 2, column 14",
+    "[trian]\ngroup_size = 3\n": "Did you mean 'train",
+    "[train]\ngroup_sise = 3\n": "Did you mean 'train.group_size'",
+    "train = 3\n": "must be a table",
+    "[engine]\noptions = 3\n": "must be a table of options",
+    "[train]\ngroup_size = 1\n": "greater than or equal to 2",
+    "[train]\nlearning_rate = nan\n": "finite number",
+    "trackers = 3\n": "trackers",
+    "[lora]\ntarget_modules = []\n": "name at least one layer",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_FILES.items())
+def test_a_bad_file_is_explained(text: str, reason: str) -> None:
+    Path("bad.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file=Path("bad.toml"))
+    assert "bad.toml" in caught.value.message and reason in caught.value.message
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["train: [1", "a: b: c", "- 1\n- 2\n", "\x00"])
+def test_bad_yaml_is_explained(text: str) -> None:
+    Path("bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        load_settings(file=Path("bad.yaml"))
+
+
+def test_a_file_that_is_absent_binary_or_a_folder_is_explained(tmp_path: Path) -> None:
+    Path("binary.toml").write_bytes(b"\xff\xfe\x00")
+    for file in (Path("absent.toml"), Path("binary.toml"), tmp_path):
+        with pytest.raises(ConfigError, match=file.name):
+            load_settings(file=file)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "error", "reason"),
+    [
+        ("train.group_sze=3", ConfigError, "Did you mean 'train.group_size'"),
+        ("group_size=3", ConfigError, "Did you mean 'train.group_size'"),
+        ("train=3", ConfigError, "no setting 'train'"),
+        ("engine.option.a=3", ConfigError, "no setting"),
+        ("engine.options.a.b=3", ConfigError, "no setting"),
+        ("train.group_size", UsageError, "section.key=value"),
+        ("=3", UsageError, "section.key=value"),
+        ("train.group_size=many", ConfigError, r"train.group_size = 'many' \(--set\)"),
+        ("generation.temperature=-1", ConfigError, "greater than or equal to 0"),
+        ("model.name=", ConfigError, "at least 1 character"),
+    ],
+)
+def test_a_bad_assignment_is_explained(assignment: str, error: type[ConfigError], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        load_settings(assignments=[assignment])
+
+
+@pytest.mark.parametrize("name", sorted(set(BARE_NAMES) - {"FINQA_HOME", "MODEL_NAME", "LORA_TARGET_MODULES"}))
+def test_a_bad_variable_is_named_in_the_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "plenty")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert f"environment {name}" in caught.value.message and name in caught.value.remedy
+
+
+def test_an_unknown_nested_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINQA_TRAIN__GROUPSIZE", "4")
+    with pytest.raises(ConfigError, match=r"FINQA_TRAIN__GROUPSIZE\).*Did you mean 'train.group_size'"):
+        load_settings()
+
+
+def test_every_section_refuses_unknown_fields_and_changes() -> None:
+    settings = load_settings().settings
+    assert set(section_fields()) == set(type(settings).model_fields)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.train.group_size = 9  # type: ignore[misc]

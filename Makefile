@@ -40,7 +40,7 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff check --fix .
 
 tiny-policy: install  ## Train the embedded policy again from nothing, as shipped.
-	$(BIN)/python -m benchmarks.tiny_policy
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
 clean:  ## Remove the environment and caches; runs are kept.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

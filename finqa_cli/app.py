@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
 }
 
+INTERRUPTED = 130
+
 
 class LazyGroup(typer.core.TyperGroup):
     """Lists commands from the static table and imports a command's module when it is called."""
@@ -102,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from finqa_cli import boundary
 
         return boundary.report(error, given)
+    if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
+        print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 

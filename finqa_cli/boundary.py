@@ -36,7 +36,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
         # Whoever read stdout is gone; point it elsewhere so that the interpreter's last flush stays silent too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):  # outside a command, or at a prompt
         print("Interrupted.", file=sys.stderr)
         return 130
     if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it; with rich the help is printed already

@@ -136,7 +136,7 @@ RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, 
 SaveTokenIds = Annotated[bool | None, _option("--save-token-ids", "Token ids in trajectories.jsonl.", RUN)]
 
 
-def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> Loaded:
+def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Loaded:
     """Resolves the settings of a command and sets up its logs.
 
     One line on stderr says which backends were chosen when nobody named them, unless `--json` or `--quiet` is given.
@@ -144,7 +144,6 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, base: Mappi
     Args:
         ctx: The command's context: parameters named in `PATHS`, and `config`, `assign`, `as_json`, `quiet`.
         extra: Further overrides by dotted path, such as an argument that stands for a setting.
-        base: Recorded settings of an earlier run, below the file and all that is given now.
         quiet: The command uses no backend, so which was chosen is of no interest.
 
     Raises:
@@ -160,7 +159,6 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, base: Mappi
         file=given.get("config"),
         assignments=given.get("assign") or (),
         registered={(component.kind, component.name) for component in registry().components()},
-        base=base,
     )
     logs.configure()
     if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):

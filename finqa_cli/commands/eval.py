@@ -29,7 +29,7 @@ FOLLOWED = {
 """Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
 
 
-@app.command(epilog="Example: finqa eval runs/20260101_120000 --eval-split test")
+@app.command(epilog="Example: finqa eval runs/20260101_120000 --split test")
 def main(
     ctx: typer.Context,
     target: Annotated[

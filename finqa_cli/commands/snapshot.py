@@ -96,7 +96,7 @@ def show(
     def text() -> None:
         rows = [(key, _readable(value)) for key, value in found.metadata.items() if key not in ("files", "digest")]
         head = [("name", found.name), ("digest", found.digest), ("path", found.path), ("versions", ", ".join(versions))]
-        print_table(("snapshot", ""), [*head, *rows])
+        print_table(("field", "value"), [*head, *rows])
 
     emit({**_document(found), "versions": list(versions)}, as_json=as_json, text=text)
 

@@ -1,19 +1,33 @@
 """Data sets: generated, read, imported, written, and compiled into snapshots. Pure but for the files they name."""
 
+from finqa_cli.data.compile import compile_snapshot
 from finqa_cli.data.dataset import Cell, DataSet, Question, SplitShares, Table
 from finqa_cli.data.embedded import EMBEDDED_SPEC, embedded_layout
+from finqa_cli.data.finqa_import import ImportReport, import_finqa_json
 from finqa_cli.data.generate import GenerateSpec, generate
 from finqa_cli.data.layout import write_layout
+from finqa_cli.data.problems import Problem
+from finqa_cli.data.reader import Reading, read_layout, scan_layout
+from finqa_cli.data.snapshots import DEFAULT_NAME, LocalSnapshots
 
 __all__ = [
+    "DEFAULT_NAME",
     "EMBEDDED_SPEC",
     "Cell",
     "DataSet",
     "GenerateSpec",
+    "ImportReport",
+    "LocalSnapshots",
+    "Problem",
     "Question",
+    "Reading",
     "SplitShares",
     "Table",
+    "compile_snapshot",
     "embedded_layout",
     "generate",
+    "import_finqa_json",
+    "read_layout",
+    "scan_layout",
     "write_layout",
 ]

@@ -46,7 +46,9 @@ class GenerateSpec:
         limits = (("companies", self.companies, _MAX_COMPANIES), ("questions", self.questions, _MAX_QUESTIONS))
         for name, value, most in limits:
             if not 1 <= value <= most:
-                raise DataError(f"{name} must lie between 1 and {most}, but is {value}.", remedy=f"--{name} {most}")
+                nearest = min(max(value, 1), most)
+                reason = f"{name} must lie between 1 and {most}, but is {value}."
+                raise DataError(reason, remedy=f"--{name} {nearest}")
         if self.cells not in ("numbers", "text"):
             raise DataError(f"cells must be `numbers` or `text`, but is {self.cells!r}.", remedy="--cells numbers")
 

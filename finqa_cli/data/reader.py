@@ -64,12 +64,14 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
     Raises:
         DataError: A file that everything depends on is missing or unreadable.
     """
+    if not folder.is_dir():
+        remedy = f"finqa data generate --out {folder}"
+        raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
     try:
         tables, problems = read_tables(folder)
         about = _read_about(folder)
         questions: list[Question] = []
         seen: set[str] = set()
-        splitter = _Splitter(seed, shares or SplitShares())
         known = _Known(tables)
         for row, fields in _csv_rows(folder / QUESTIONS_FILE):
             if isinstance(fields, Problem):
@@ -80,7 +82,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
                 problems.append(found)
                 continue
             seen.add(fields["id"])
-            questions.append(_question(fields, splitter))
+            questions.append(_question(fields, seed, shares or SplitShares()))
     except ProblemError as error:
         raise as_data_error([error.problem], remedy=f"finqa data check {folder}") from error
     boxed = any("\\boxed" in question.answer for question in questions)
@@ -102,17 +104,13 @@ class _Known:
         self.tables = {(table.company, table.name) for table in tables}
 
 
-class _Splitter:
-    def __init__(self, seed: int, shares: SplitShares) -> None:
-        self._seed = seed
-        self._shares = shares
-
-    def split(self, company: str) -> str:
-        digest = hashlib.sha256(f"{self._seed}:{company}".encode()).digest()
-        place = int.from_bytes(digest[:8], "big") / 2**64
-        if place < self._shares.train:
-            return "train"
-        return "dev" if place < self._shares.train + self._shares.dev else "test"
+def split_of(company: str, seed: int, shares: SplitShares) -> str:
+    """The split that a company falls into by its name alone, whatever other companies there are."""
+    digest = hashlib.sha256(f"{seed}:{company}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    if place < shares.train:
+        return "train"
+    return "dev" if place < shares.train + shares.dev else "test"
 
 
 def _read_about(folder: Path) -> dict[str, object]:
@@ -180,7 +178,7 @@ def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, se
     return None
 
 
-def _question(fields: dict[str, str], splitter: _Splitter) -> Question:
+def _question(fields: dict[str, str], seed: int, shares: SplitShares) -> Question:
     split = fields.get("split", "").strip().lower()
     return Question(
         id=fields["id"],
@@ -188,7 +186,7 @@ def _question(fields: dict[str, str], splitter: _Splitter) -> Question:
         question=fields["question"],
         user_query=fields["user_query"],
         answer=fields["answer"],
-        split=_SPLIT_NAMES[split] if split else splitter.split(fields["company"]),
+        split=_SPLIT_NAMES[split] if split else split_of(fields["company"], seed, shares),
         type=fields.get("question_type", ""),
         explanation=fields.get("explanation", ""),
         table_name=fields.get("table_name", ""),

@@ -31,8 +31,13 @@ class LocalSnapshots:
     def __init__(self, home: Path) -> None:
         self._root = home / "snapshots"
 
-    def build(self, name: str, source: DataSet | Path) -> tuple[Snapshot, bool]:
+    def build(self, name: str, source: DataSet | Path, *, skip_bad: bool = False) -> tuple[Snapshot, bool]:
         """Compiles a data set, or a data folder, under a name.
+
+        Args:
+            name: Of the snapshot.
+            source: What to compile.
+            skip_bad: Leave out bad rows of a data folder instead of failing.
 
         Returns:
             The snapshot, and whether it is new: building the same source again changes nothing.
@@ -42,7 +47,7 @@ class LocalSnapshots:
             StorageError: Writing failed; nothing of it is left behind, the current snapshot stays.
         """
         folder = self._folder(name)
-        dataset = read_layout(source) if isinstance(source, Path) else source
+        dataset = read_layout(source, skip_bad) if isinstance(source, Path) else source
         building: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +151,7 @@ class LocalSnapshots:
             except DataError:
                 shutil.rmtree(target)
             else:
+                (building / MANIFEST).replace(target / MANIFEST)  # source and licence are not part of the digest
                 return False
         try:
             building.rename(target)

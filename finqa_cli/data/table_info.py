@@ -1,7 +1,7 @@
 """What the tool get_table_info answers for a table, and how its cells are stored.
 
-Both follow the OpenEnv FinQA environment, which reads tables with pandas: type names are pandas 2's, columns whose
-cells after the first row are all numbers show no values, and a text column that holds only numbers is stored as numbers.
+Both follow the OpenEnv FinQA environment, which reads tables with pandas: type names are pandas 2's; columns whose
+cells after the first row are all numbers show no values; a text column that holds only numbers is stored as numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from finqa_cli.data.dataset import Cell, Table
 
 _NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
-_EXACT_INTEGER = 2**53
+_INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
 
 
 def table_info(table: Table) -> str:
@@ -23,7 +23,7 @@ def table_info(table: Table) -> str:
     for place, column in enumerate(table.columns):
         dtypes[column], cells = _as_frame(table, place)
         if place == 0 or not all(_looks_numeric(cell) for cell in cells[1:]):
-            values[column] = [None if cell != cell else cell for cell in dict.fromkeys(cells)]
+            values[column] = list(dict.fromkeys(None if cell != cell else cell for cell in cells))
     info = {**table.metadata, "column_dtypes": dtypes, "unique_vals_per_col": values}
     return json.dumps(info, separators=(",", ": "))
 
@@ -36,11 +36,9 @@ def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
         return ("INTEGER" if dtype == "int64" else "REAL"), cells
     present = [cell for cell in cells if cell is not None]
     if present and all(isinstance(cell, str) and _NUMBER.fullmatch(cell) for cell in present):
-        numbers = [None if cell is None else float(cell) for cell in cells]
-        whole = all(number is not None and number.is_integer() and abs(number) < _EXACT_INTEGER for number in numbers)
-        if whole:
-            return "INTEGER", [int(number) for number in numbers if number is not None]
-        return "REAL", numbers
+        if len(present) == len(cells) and all(_INTEGER.fullmatch(str(cell)) for cell in present):
+            return "INTEGER", [int(str(cell)) for cell in present]
+        return "REAL", [None if cell is None else float(cell) for cell in cells]
     return "TEXT", cells
 
 

@@ -1,12 +1,13 @@
 """One layer of settings: dotted paths to values, each with where it came from.
 
-Layers are flat, so merging them is `dict.update` and the origin of every setting falls out of it.
+Layers are flat, so that the origin of every setting falls out of them; pydantic-settings merges them.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +87,23 @@ def flatten(tree: Mapping[str, Any], origin: str) -> Layer:
     return layer
 
 
-def merge(layers: list[Layer]) -> Layer:
-    """Later layers win. A layer that names another component drops the options that were meant for the earlier one."""
-    merged: Layer = {}
+def applicable(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers without the options that were meant for a component which a later layer replaces by another."""
+    kept: list[Layer] = []
     for layer in layers:
         for kind in CHOICES:
             path = f"{kind}.name"
-            before = merged[path].raw if path in merged else AUTO
-            if path in layer and before not in (AUTO, layer[path].raw):
-                merged = {key: value for key, value in merged.items() if not key.startswith(f"{kind}.options.")}
-        merged |= layer
-    return merged
+            before = winners(kept).get(path)
+            if path in layer and before is not None and before.raw not in (AUTO, layer[path].raw):
+                options = f"{kind}.options."
+                kept = [{key: value for key, value in low.items() if not key.startswith(options)} for low in kept]
+        kept.append(layer)
+    return kept
+
+
+def winners(layers: Sequence[Layer]) -> Mapping[str, Value]:
+    """For each path the value of the last layer that sets it: where every setting comes from."""
+    return ChainMap(*reversed(layers))
 
 
 def nest(layer: Layer) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import sources
 from finqa_cli.settings.auto import Choices, choose, facts
-from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, flatten, merge, nest
-from finqa_cli.settings.public import without_masks
+from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
 from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings
 
 
@@ -40,7 +41,6 @@ def load_settings(
     file: Path | None = None,
     assignments: Sequence[str] = (),
     registered: Collection[tuple[str, str]] = (),
-    base: Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Reads all layers and resolves what is `auto`.
 
@@ -49,22 +49,20 @@ def load_settings(
         file: The file of `--config`; without it ./finqa.toml is read when it is there.
         assignments: The `section.key=value` texts of `--set`.
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
-        base: Settings of an earlier run, as `to_public_dict` wrote them: a layer below the file.
 
     Raises:
         ConfigError: A layer has an unknown key or a wrong value; the message says which layer.
     """
     dotenv = sources.dotenv_variables()
     given = [
-        flatten(without_masks(base or {}), "earlier run"),
         sources.file_layer(file),
         sources.variables_layer(dotenv, ".env"),
         sources.variables_layer(_environment(dotenv), "environment"),
         sources.flags_layer(flags or {}),
         sources.assignments_layer(assignments),
     ]
-    layers = [_defaults(), *given]
-    wanted = merge(layers)
+    layers = applicable([_defaults(), *given])
+    wanted = winners(layers)
     choices = choose(
         facts(registered),
         model=str(wanted["model.name"].raw),
@@ -73,10 +71,10 @@ def load_settings(
     )
     if choices.model == EMBEDDED:
         layers.insert(1, embedded_profile())
-    merged = merge(layers) | _chosen(wanted, choices)
+    layers.append(_chosen(winners(layers), choices))
     return Loaded(
-        settings=_validated(merged),
-        origins={path: value.origin for path, value in sorted(merged.items())},
+        settings=_merged(layers),
+        origins={path: value.origin for path, value in sorted(winners(layers).items())},
         choices=choices,
     )
 
@@ -104,19 +102,47 @@ def _defaults() -> Layer:
     return layer
 
 
-def _chosen(wanted: Layer, choices: Choices) -> Layer:
+def _chosen(wanted: Mapping[str, Value], choices: Choices) -> Layer:
+    """What this machine decides where nobody else did."""
     names = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
-    return {path: Value(name, "auto") for path, name in names.items() if wanted[path].raw == AUTO}
+    chosen = {path: Value(name, "auto") for path, name in names.items() if wanted[path].raw == AUTO}
+    if choices.engine == "transformers" and wanted["model.tensor_parallel_size"].origin == "default":
+        chosen["model.tensor_parallel_size"] = Value(1, "auto")  # it runs on one device
+    return chosen
 
 
-def _validated(merged: Layer) -> Settings:
+class _LayerSource(PydanticBaseSettingsSource):
+    """One layer as pydantic-settings takes it."""
+
+    def __init__(self, settings_class: type[BaseSettings], layer: Layer) -> None:
+        super().__init__(settings_class)
+        self._tree = nest(layer)
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._tree.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._tree
+
+
+def _merged(layers: Sequence[Layer]) -> Settings:
+    """The settings that pydantic-settings makes of the layers; a later one wins over an earlier one."""
+
+    class Layered(Settings, BaseSettings):  # type: ignore[misc]  # both declare model_config, of compatible content
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(_LayerSource(settings_cls, layer) for layer in reversed(layers))
+
     try:
-        return Settings.model_validate(nest(merged))
+        return Settings.model_validate(Layered().model_dump())
     except ValidationError as error:
         first = error.errors()[0]
+        known = winners(layers)
         place = ".".join(str(part) for part in first["loc"])
-        path = max((known for known in merged if place.startswith(known)), key=len, default="")
-        raise _wrong_value(path or place, first["msg"], merged.get(path)) from error
+        path = max((setting for setting in known if place.startswith(setting)), key=len, default="")
+        raise _wrong_value(path or place, first["msg"], known.get(path)) from error
 
 
 def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:

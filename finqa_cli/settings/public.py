@@ -25,15 +25,14 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
         ConfigError: A key or value is not a setting of this version.
     """
     try:
-        return Settings.model_validate(without_masks(public))
+        return Settings.model_validate(_without_masks(public))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"The recorded settings do not fit this version: {place}: {first['msg']}.") from error
 
 
-def without_masks(value: Any) -> Any:
-    """A copy of nested mappings and lists without the entries whose value was masked."""
+def _without_masks(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_masks(item) for key, item in value.items() if item != MASK}
-    return [without_masks(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _without_masks(item) for key, item in value.items() if item != MASK}
+    return [_without_masks(item) for item in value] if isinstance(value, (list, tuple)) else value

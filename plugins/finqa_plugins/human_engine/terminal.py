@@ -63,7 +63,7 @@ class TerminalReader:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.output import create_output
 
-        self._session: PromptSession[str] = PromptSession(
+        self.session: PromptSession[str] = PromptSession(
             input=source, output=target or create_output(stdout=sys.stderr), complete_while_typing=True
         )
 
@@ -73,7 +73,7 @@ class TerminalReader:
 
         completer = WordCompleter(list(words), sentence=True)
         try:
-            line = await self._session.prompt_async(prompt_text(label, default), completer=completer)
+            line = await self.session.prompt_async(prompt_text(label, default), completer=completer)
         except (EOFError, KeyboardInterrupt) as error:
             raise PersonLeftError from error
         return line.strip() or default

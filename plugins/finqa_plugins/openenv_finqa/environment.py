@@ -117,8 +117,8 @@ class FinQASession:
         observation: dict[str, Any] = reply["observation"]
         if reply["done"]:
             self._reward = self._reward_of(reply)
-        if error := observation.get("error"):
-            message = error.get("message", "") if isinstance(error, dict) else error
+        if refusal := observation.get("error"):
+            message = refusal.get("message", "") if isinstance(refusal, dict) else refusal
             return Observation(text=f"Error: {message}", done=reply["done"], is_error=True)
         if reply["done"]:
             return Observation(text=_farewell(call), done=True)

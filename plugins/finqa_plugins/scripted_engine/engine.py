@@ -23,8 +23,8 @@ from finqa_plugins.scripted_engine.tables import (
     rank_tables,
 )
 
-_MAX_TURNS = 12
-_MAX_QUERIES = 2
+_MAX_TABLES = 3
+_MAX_TURNS = 6
 UNKNOWN = "unknown"
 
 
@@ -56,7 +56,7 @@ class ScriptedEngine:
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The next step of the analyst; after at most a dozen turns it submits whatever it has."""
+        """The next step of the analyst; the seventh at the latest submits an answer."""
         call = next_call(request.messages, self._habits(request.sampling.seed))
         payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
@@ -86,19 +86,18 @@ def next_call(messages: Sequence[Message], habits: Habits) -> ToolCall:
     steps = list(_steps(messages))
     if not steps:
         return ToolCall(name="get_descriptions", arguments={"company_name": company})
-    value = _queried_value(steps[-1])
-    queries = sum(step.call.name == "sql_query" for step in steps)
-    if value is not None or queries >= _MAX_QUERIES or len(steps) >= _MAX_TURNS:
-        return _submit(value)
+    if _calls(steps, "sql_query") or len(steps) >= _MAX_TURNS:
+        return _submit(_queried_value(steps[-1]))
     intent = parse_question(question)
     infos = {step.argument("table_name"): parse_info(step.reply) for step in _calls(steps, "get_table_info")}
-    if not queries and (query := _exact_query(company, intent, infos, habits)):
+    if query := _exact_query(company, intent, infos, habits):
         return query
     listed = [tables for step in _calls(steps, "get_descriptions") if (tables := parse_tables(step.reply))]
-    untried = [table for table in rank_tables(listed[-1] if listed else [], intent.phrases) if table not in infos]
-    if untried and len(steps) < _MAX_TURNS - 2:
+    ranked = rank_tables(listed[-1], intent.phrases, intent.years) if listed else []
+    untried = [table for table in ranked if table not in infos]
+    if untried and len(infos) < _MAX_TABLES:
         return ToolCall(name="get_table_info", arguments={"company_name": company, "table_name": untried[0]})
-    return _guessed_query(company, question, intent, infos) if not queries else _submit(None)
+    return _guessed_query(company, question, intent, infos)
 
 
 def _exact_query(company: str, intent: Intent, infos: dict[str, TableInfo | None], habits: Habits) -> ToolCall | None:

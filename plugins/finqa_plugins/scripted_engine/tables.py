@@ -59,15 +59,18 @@ class TableInfo:
         return next((column for column in list(self.dtypes)[1:] if year in column), None)
 
 
-def rank_tables(tables: Sequence[str], phrases: Sequence[str]) -> list[str]:
-    """Tables in the order in which to try them: most hints of the phrases first, the more special statement on ties."""
+def rank_tables(tables: Sequence[str], phrases: Sequence[str], years: Sequence[str]) -> list[str]:
+    """Tables in the order in which to try them: most hints of the phrases first, the more special statement on ties.
+
+    Of tables without any hint those come first whose names hold a year of the question.
+    """
     words = {word for phrase in phrases for word in re.findall(r"[a-z]+", phrase.lower())}
 
     def rank(table: str) -> tuple[int, int]:
         for place, (name, hints) in enumerate(_HINT_WORDS):
             if name.lower() in table.lower():
                 return -len(words & hints), place
-        return 0, len(_HINT_WORDS)
+        return 0, len(_HINT_WORDS) + (not any(year in table for year in years))
 
     return sorted(tables, key=rank)
 

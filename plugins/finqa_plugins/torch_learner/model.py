@@ -125,8 +125,8 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
 
 def attends_fully(base: Any) -> bool:
     """True when every layer is known to attend to all earlier tokens, so that a prefix may be computed apart."""
-    kinds = getattr(base.config, "layer_types", None)
-    return bool(kinds) and all(kind == "full_attention" for kind in kinds)
+    kinds = getattr(base.config, "layer_types", None) or ()
+    return len(kinds) > 0 and all(kind == "full_attention" for kind in kinds)
 
 
 def fingerprint(base: Any) -> str:

@@ -1,0 +1,1 @@
+"""Copies of a run's metrics for TensorBoard and Weights & Biases."""

@@ -108,7 +108,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _pairs(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     """Layer names with their two matrices."""
-    left = set(tensors)
+    left = {key for key in tensors if not key.endswith(".base_layer.weight")}  # PEFT copies adapted embeddings
     for key in tensors:
         if key.endswith(".lora_A.weight") and (other := key.replace(".lora_A.", ".lora_B.")) in tensors:
             left -= {key, other}

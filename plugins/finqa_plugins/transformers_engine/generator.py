@@ -70,7 +70,7 @@ class Generator:
                     self._fail(batch, error)
 
     def _learn_openings(self, jobs: list[Job]) -> None:
-        """Computes the common beginning of new prompts once."""
+        """Computes the common beginning of prompts once. One that turns out too long for new prompts is cut."""
         if not self.model.shares_openings or not self.kv_bytes:
             return
         families: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
@@ -78,12 +78,18 @@ class Generator:
             token_ids = job.request.token_ids
             if len(token_ids) > MIN_OPENING and self._opening(token_ids) is None:
                 families.setdefault(token_ids[:MIN_OPENING], set()).add(token_ids)
-        for family in families.values():
-            least, greatest = min(family), max(family)
-            length = common_prefix(least, greatest, limit=min(len(member) for member in family) - 1)
-            if len(family) < 2 or length < MIN_OPENING:
+        for start, prompts in families.items():
+            known = next((opening for opening in self.openings if opening.token_ids[:MIN_OPENING] == start), None)
+            members = prompts | {known.token_ids} if known else prompts
+            if len(members) < 2:
                 continue
-            self.openings.append(self._entries([least[:length]], None)[least[:length]])
+            # The smallest and the greatest sequence differ first where any two of them do.
+            length = common_prefix(min(members), max(members), limit=min(map(len, prompts)) - 1)
+            if known is not None:
+                self.openings.remove(known)
+                self.openings.append(Entry(known.token_ids[:length], 0, known.tensor[..., :length, :]))
+            else:
+                self.openings.append(self._entries([min(members)[:length]], None)[min(members)[:length]])
             del self.openings[:-MAX_OPENINGS]
 
     def _opening(self, token_ids: tuple[int, ...]) -> Entry | None:
@@ -161,6 +167,6 @@ def _explain(jobs: list[Job], error: Exception) -> EngineError:
     if out_of_memory:
         return EngineError(
             f"The transformers engine ran out of memory on {sizes}: {error}",
-            remedy="a lower --set engine.options.max_batch=N or engine.options.kv_cache_gb=N, or a lower --max-gen-tokens",
+            remedy="lower --set engine.options.max_batch=N, engine.options.kv_cache_gb=N or --max-gen-tokens N",
         )
     return EngineError(f"The transformers engine failed on {sizes}: {type(error).__name__}: {error}")

@@ -15,7 +15,7 @@ from finqa_plugins.transformers_engine import attention
 from finqa_plugins.transformers_engine.batch_cache import BatchCache, KvShape
 
 Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
-WEIGHTS = ("*.safetensors", "*.bin")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json", "spiece.model")
 
 
@@ -148,8 +148,9 @@ def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, toke
             reference, config=config, dtype=dtype, output_loading_info=True
         )
     except Exception as error:  # transformers, safetensors and the hub each raise their own kinds
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
-            f"The model {reference!r} cannot be loaded: {type(error).__name__}: {error}",
+            f"The model {reference!r} cannot be loaded: {reason}",
             remedy="check the folder or hub id given with --model",
         ) from error
     lacking = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind) or ()})

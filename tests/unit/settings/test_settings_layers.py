@@ -53,9 +53,17 @@ SEED_DEFAULTS = {
 
 @pytest.mark.parametrize(("path", "expected"), SEED_DEFAULTS.items())
 def test_defaults_for_a_hub_model_are_those_of_the_published_run(path: str, expected: object) -> None:
-    loaded = load_settings(flags={"model.name": "Qwen/Qwen3-14B"})
+    loaded = load_settings(flags={"model.name": "Qwen/Qwen3-14B", "engine.name": "vllm"})
     assert value(loaded, path) == expected
+
     assert loaded.origins[path] == "default"
+
+
+def test_an_engine_of_one_device_that_nobody_asked_for_takes_one_device() -> None:
+    loaded = load_settings(flags={"model.name": "Qwen/Qwen3-14B"})
+    assert value(loaded, "model.tensor_parallel_size") == 1
+    asked = load_settings(flags={"model.name": "Qwen/Qwen3-14B", "model.tensor_parallel_size": 2})
+    assert value(asked, "model.tensor_parallel_size") == 2
 
 
 VARIABLES: dict[str, tuple[str, object]] = {
@@ -124,14 +132,6 @@ def test_later_layers_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer() == (6, "flag")
     assignments.append("train.group_size=7")
     assert layer() == (7, "--set")
-
-
-def test_an_earlier_run_stands_below_the_file() -> None:
-    Path("finqa.toml").write_text("[train]\ngroup_size = 3\n")
-    loaded = load_settings(base={"train": {"group_size": 5, "iterations": 2}, "engine": {"name": "scripted"}})
-    assert (loaded.settings.train.group_size, loaded.settings.train.iterations) == (3, 2)
-    assert loaded.origins["train.iterations"] == "earlier run"
-    assert loaded.settings.engine.name == "scripted"
 
 
 def test_the_profile_applies_to_the_embedded_model_only() -> None:

@@ -158,4 +158,5 @@ def tool_result(text: str) -> dict[str, Any]:
 
 def _refused(tool: str, error: RefusedCallError, *, done: bool) -> CallToolObservation:
     reason = ToolError(error_type=ToolErrorType(error.kind), message=str(error))
-    return CallToolObservation(tool_name=tool[:64], result=None, error=reason, done=done)
+    name = tool[:64].encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent back
+    return CallToolObservation(tool_name=name, result=None, error=reason, done=done)

@@ -52,7 +52,8 @@ def _cell(value: Cell, double: bool) -> str:
 
 
 def _string(text: str) -> str:
-    return json.dumps(text).replace("/", "\\/")
+    parts = (json.dumps(part)[1:-1].replace("/", "\\/") for part in text.split("\x7f"))
+    return '"' + "\x7f".join(parts) + '"'  # DEL is the one control character that pandas leaves as it is
 
 
 def _double(value: float) -> str:

@@ -10,9 +10,10 @@ import re
 import sqlite3
 import time
 from collections import OrderedDict
+from contextlib import closing
 from threading import Lock
 
-from finqa_plugins.openenv_finqa.server.records import records_json
+from finqa_plugins.openenv_finqa.server.records import Cell, records_json
 from finqa_plugins.openenv_finqa.server.snapshot import Snapshot, TableImage, quoted
 
 DEADLINE_S = 1.0
@@ -45,6 +46,7 @@ _LIMITS = {
 }
 # Not deterministic, or with effects outside the query.
 _FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "random", "randomblob", "fts3_tokenizer"})
+_WIDE_FORMAT = re.compile(r"\*|\d{3}")
 
 
 def refusal(query: str) -> str:
@@ -125,8 +127,20 @@ def _connect(name: str, image: TableImage) -> sqlite3.Connection:
             return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_DENY
 
+    for function in ("printf", "format"):
+        connection.create_function(function, -1, _printf, deterministic=True)
     connection.set_authorizer(authorize)
     return connection
+
+
+def _printf(template: Cell = None, *values: Cell) -> Cell:
+    """SQLite's own, but `%.*c` and wide fields are refused: one call could run for seconds without a check."""
+    if isinstance(template, str) and _WIDE_FORMAT.search(template):
+        raise ValueError("field too wide")
+    with closing(sqlite3.connect(":memory:")) as clean:
+        places = ", ".join("?" * (1 + len(values)))
+        text: Cell = clean.execute(f"SELECT printf({places})", (template, *values)).fetchone()[0]
+    return text
 
 
 def _execute(connection: sqlite3.Connection, query: str) -> str:
@@ -155,7 +169,7 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 300 else text[:300] + "..."
 
 
-def _reply(columns: list[str], rows: list[tuple[str | int | float | bytes | None, ...]]) -> str:
+def _reply(columns: list[str], rows: list[tuple[Cell, ...]]) -> str:
     records = records_json(columns, rows[:MAX_ROWS])
     size, kept = 2, 0
     for record in records:

@@ -1,0 +1,114 @@
+"""What other processes of this user can know about running servers: one JSON file per server process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from finqa_cli.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxEntry:
+    """One logical box. `created` is Unix time in seconds."""
+
+    labels: Mapping[str, str]
+    created: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEntry:
+    """One server process.
+
+    Attributes:
+        started: Start time of the process in clock ticks since boot; a reused pid differs in it.
+        boxes: Its logical boxes by id.
+    """
+
+    id: str
+    pid: int
+    started: int
+    port: int
+    boxes: Mapping[str, BoxEntry]
+
+
+class Ledger:
+    """The folder with the files. Written by the owner of a process, read and cleaned up by anyone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def log_path(self, server_id: str) -> Path:
+        """Where a server's output goes."""
+        return self._folder / f"{server_id}.log"
+
+    def write(self, entry: ServerEntry) -> None:
+        """Replaces the file of a process in one step.
+
+        Raises:
+            StorageError: The disk is full or the folder cannot be written.
+        """
+        path = self._path(entry.pid)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps({"schema_version": 1, **asdict(entry)}), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
+
+    def remove(self, entry: ServerEntry) -> None:
+        """Forgets a process and its log. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._path(entry.pid).unlink(missing_ok=True)
+            self.log_path(entry.id).unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[ServerEntry]:
+        """Servers that are running now; files of others are removed on the way."""
+        for path in sorted(self._folder.glob("*.json")):
+            entry = _read(path)
+            if entry is None:
+                continue
+            if is_running(entry):
+                yield entry
+            else:
+                self.remove(entry)
+
+    def _path(self, pid: int) -> Path:
+        return self._folder / f"{pid}.json"
+
+
+def _read(path: Path) -> ServerEntry | None:
+    """None for a file that vanished meanwhile or that is not ours."""
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        boxes = {
+            id_: BoxEntry(labels=dict(box["labels"]), created=float(box["created"]))
+            for id_, box in row["boxes"].items()
+        }
+        return ServerEntry(
+            id=str(row["id"]), pid=int(row["pid"]), started=int(row["started"]), port=int(row["port"]), boxes=boxes
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_running(entry: ServerEntry) -> bool:
+    """True when this very process, not a later one with its pid, is running."""
+    return start_time(entry.pid) == entry.started
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks between boot and the start of a running process, from /proc; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold spaces
+    return None if fields[0] in "ZX" else int(fields[19])

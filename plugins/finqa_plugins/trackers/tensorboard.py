@@ -1,0 +1,36 @@
+"""Event files that `tensorboard --logdir RUN` shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from finqa_cli.contracts import TrackerContext
+from finqa_plugins.trackers.scalars import scalars
+
+
+class TensorBoardTracker:
+    """Writes scalars under `<run>/tensorboard`. A resumed run adds a file to the same folder."""
+
+    def __init__(self, config: None, context: TrackerContext) -> None:
+        del config
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(context.run_dir / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def on_run_start(self, settings: Mapping[str, Any]) -> None:
+        """Shows the settings as text."""
+        self._writer.add_text("settings", f"```json\n{json.dumps(settings, indent=2, default=str)}\n```")
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """One point per number."""
+        step, numbers = scalars(metrics)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def on_run_end(self, status: str) -> None:
+        """Closes the files."""
+        del status
+        self._writer.close()

@@ -1,0 +1,236 @@
+"""The command line as a whole: start-up, the error boundary, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from finqa_cli import app as application
+from finqa_cli import errors
+from finqa_cli.app import COMMANDS, main
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}", **variables}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from finqa_cli.app import main
+assert main(["--help"]) == 0
+unwanted = {"pydantic", "rich", "pluggy", "asyncio", "structlog", "yaml", "finqa_plugins", "torch", "click"}
+print(sorted(unwanted & set(sys.modules)), file=sys.stderr)
+print([name for name in sys.modules if name.startswith("finqa_cli.commands.")], file=sys.stderr)
+"""
+    done = python(code)
+    assert done.stderr.split("\n")[:2] == ["[]", "[]"]
+    assert all(f"  {name} " in done.stdout and summary in done.stdout for name, (_, summary) in COMMANDS.items())
+
+
+def test_listing_plugins_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from finqa_cli.app import main
+assert main(["plugins"]) == 0
+heavy = {"torch", "transformers", "peft", "vllm", "openai", "daytona", "openenv", "fastmcp", "gradio"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    assert python(code).stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert "--help" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from finqa_cli import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"finqa {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "remedy"),
+    [
+        (["trian"], "Did you mean 'train'", "finqa --help"),
+        (["xyz"], "No such command 'xyz'", "finqa --help"),
+        (["--jsn"], "No such option", "finqa --help"),
+        (["config", "shw"], "Did you mean 'show'", "finqa config --help"),
+        (["config", "show", "--orign"], "--origin", "finqa config show --help"),
+        (["plugins", "show"], "Missing argument", "finqa plugins show --help"),
+        (["sandbox", "reap"], "Say which", "--dry-run"),
+        (["sandbox", "reap", "--older-than", "soon"], "90s, 30m", ""),
+    ],
+)
+def test_usage_errors(arguments: list[str], reason: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ") and reason in captured.err and remedy in captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["config"], ["sandbox"], ["snapshot"]])
+def test_a_group_without_a_command_shows_its_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "Commands" in captured.out + captured.err and "error" not in captured.err
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`finqa fail [--json]`, which raises what the test wants."""
+
+    def install(error: BaseException) -> None:
+        module = ModuleType("a_failing_command")
+        module.app = typer.Typer(pretty_exceptions_enable=False)  # type: ignore[attr-defined]
+
+        @module.app.command()
+        def fail(as_json: bool = typer.Option(False, "--json")) -> None:
+            raise error
+
+        monkeypatch.setitem(sys.modules, "a_failing_command", module)
+        monkeypatch.setitem(application.COMMANDS, "fail", ("a_failing_command", "Fails."))
+
+    return install
+
+
+EXIT_CODES = {
+    errors.FinqaError: 1,
+    errors.UsageError: 2,
+    errors.ThresholdError: 3,
+    errors.DataError: 65,
+    errors.ServiceUnavailableError: 69,
+    errors.SandboxError: 69,
+    errors.StorageError: 74,
+    errors.AuthenticationError: 77,
+    errors.ConfigError: 78,
+    errors.MissingDependencyError: 78,
+}
+
+
+@pytest.mark.parametrize(("kind", "status"), EXIT_CODES.items())
+def test_each_error_has_its_exit_code_on_both_streams(
+    kind: type[errors.FinqaError], status: int, failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(kind("It broke.", remedy="finqa mend"))
+    assert main(["fail"]) == status
+    assert capsys.readouterr() == ("", "error: It broke.\nfix: finqa mend\n")
+    assert main(["fail", "--json"]) == status
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
+        "error": {"type": kind.__name__, "message": "It broke.", "remedy": "finqa mend", "exit_code": status}
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/run/x"), 74, "The disk is full (/run/x)"),
+        (PermissionError(errno.EACCES, "Permission denied", "/run/x"), 74, "Permission denied (/run/x)"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch.nn"), 78, "pip install --upgrade 'finqa[train]'"),
+        (ImportError("cannot import name 'x'", name="daytona"), 78, "daytona, which does not fit"),
+        (ModuleNotFoundError("No module named 'unknown'", name="unknown"), 1, "bug in finqa"),
+        (ValueError("odd"), 1, "Unexpected ValueError: odd"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (SystemExit(143), 143, ""),
+    ],
+)
+def test_other_exceptions_are_explained_without_a_traceback(
+    error: BaseException, status: int, said: str, failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(error)
+    assert main(["fail"]) == status
+    captured = capsys.readouterr()
+    assert said in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize("place", ["before", "after", "variable"])
+def test_debug_shows_the_traceback(
+    place: str, failing: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(ValueError("odd"))
+    if place == "variable":
+        monkeypatch.setenv("FINQA_DEBUG", "1")
+    arguments = {"before": ["--debug", "fail"], "after": ["fail", "--debug"], "variable": ["fail"]}[place]
+    assert main(arguments) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_plugin_explains_an_exception_of_its_library(
+    failing: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from finqa_cli.extend import Registry, hookimpl, registry
+
+    class QuotaError(Exception):
+        pass
+
+    class Explainer:
+        @hookimpl
+        def explain_error(self, error: BaseException) -> str | None:
+            return "Raise the quota." if isinstance(error, QuotaError) else None
+
+    own = Registry([])
+    own.manager.register(Explainer())
+    monkeypatch.setattr(sys.modules[registry.__module__], "registry", lambda: own)
+    failing(QuotaError("too many"))
+    assert main(["fail"]) == 1
+    assert capsys.readouterr().err == "error: too many\nfix: Raise the quota.\n"
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"'{sys.executable}' -m finqa_cli plugins show grpo | true"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stderr == ""
+
+
+def test_sigterm_ends_with_143() -> None:
+    code = """
+import sys, time, types, typer
+from finqa_cli import app
+module = types.ModuleType("waits")
+module.app = typer.Typer()
+@module.app.command()
+def wait():
+    print("waiting", flush=True)
+    time.sleep(30)
+sys.modules["waits"] = module
+app.COMMANDS["wait"] = ("waits", "Waits.")
+sys.exit(app.main(["wait"]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None and process.stdout.readline() == "waiting\n"
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 143 and time.monotonic() - started < 10
+    process.stdout.close()
+
+
+def test_shell_completion_lists_commands_without_loading_them() -> None:
+    code = """
+import sys
+from finqa_cli.app import main
+status = main()
+print(any(name.startswith("finqa_cli.commands.") for name in sys.modules), file=sys.stderr)
+"""
+    done = python(code, _FINQA_COMPLETE="complete_bash", COMP_WORDS="finqa p", COMP_CWORD="1")
+    assert done.stdout.split() == ["play", "plugins"]

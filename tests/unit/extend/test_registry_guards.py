@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fixtures.plugin_entry_points import PACKAGE, entry
+
+from finqa_cli.errors import ConfigError, MissingDependencyError
+from finqa_cli.extend import Component, Registry, hookimpl
+from finqa_cli.types import Group, Rewards, Status, Task, Trajectory
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    yield
+
+
+def group_of(*rewards: float | None) -> Group:
+    task = Task(id="q", prompt="?", split="train", cluster="c")
+    members = [
+        Trajectory(
+            id=f"t/q/{member}",
+            task=task,
+            member=member,
+            seed=0,
+            status=Status.SANDBOX_ERROR if reward is None else Status.COMPLETED,
+            turns=(),
+            rewards=None if reward is None else Rewards(total=reward),
+        )
+        for member, reward in enumerate(rewards)
+    ]
+    return Group(task=task, trajectories=tuple(members))
+
+
+def test_a_strangers_component_is_found_configured_and_works() -> None:
+    registry = Registry([entry("plugin")])
+    (report,) = registry.reports
+    assert report.error == "" and [component.name for component in report.components] == ["leave-one-out"]
+    optimizer = registry.create("optimizer", "leave-one-out", {"scale": 2.0})
+    assert optimizer.credit(group_of(1.0, 0.0, None)).advantages == (2.0, -2.0, None)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("cannot_import", "a_package_that_nobody_has"),
+        ("misspelt_hook", "register_componets"),
+        ("does_not_exist", "finqa_example.does_not_exist"),
+    ],
+)
+def test_a_broken_plugin_is_reported_and_the_others_work(module: str, reason: str) -> None:
+    registry = Registry([entry("broken", module), entry("plugin")])
+    broken, sound = registry.reports
+    assert reason in broken.error and broken.components == ()
+    assert sound.error == "" and registry.find("optimizer", "leave-one-out")
+    assert not registry.manager.has_plugin("broken")
+
+
+def test_whoever_repeats_a_component_is_broken_and_the_first_stays() -> None:
+    registry = Registry([entry("first", "duplicate"), entry("second", "duplicate"), entry("third", "plugin")])
+    assert [bool(report.error) for report in registry.reports] == [False, True, False]
+    assert "already registered" in registry.reports[1].error
+    assert len(registry.components("optimizer")) == 2
+
+
+def test_an_unknown_name_says_what_was_meant() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'leave-one-out'") as caught:
+        Registry([entry("plugin")]).find("optimizer", "leave-one-oot")
+    assert caught.value.remedy == "finqa plugins"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"scael": 1.0}, "Did you mean 'scale'"),
+        ({"scale": -1}, "greater than 0"),
+        ({"scale": "many"}, "valid number"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_names_it(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Registry([entry("plugin")]).create("optimizer", "leave-one-out", options)
+    assert caught.value.remedy == "finqa plugins show leave-one-out"
+
+
+def test_options_for_a_component_without_any_are_refused() -> None:
+    with pytest.raises(ConfigError, match="takes no options"):
+        Registry([entry("first", "duplicate")]).create("optimizer", "grpo", {"a": 1})
+
+
+class Needy:
+    @hookimpl
+    def register_components(self) -> list[Component]:
+        needs = ("a_package_that_nobody_has",)
+        return [
+            Component(kind="engine", name="far", target="nowhere:Nothing", requires=needs, extra="vllm"),
+            Component(kind="engine", name="alone", target="nowhere:Nothing", requires=needs),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("far", "pip install 'finqa[vllm]'"), ("alone", "pip install a_package_that_nobody_has")]
+)
+def test_missing_packages_name_the_command_that_brings_them(name: str, remedy: str) -> None:
+    registry = Registry([])
+    registry.manager.register(Needy())
+    registry._components = {(part.kind, part.name): part for part in Needy().register_components()}
+    with pytest.raises(MissingDependencyError) as caught:
+        registry.create("engine", name, {})
+    assert caught.value.remedy == remedy

@@ -48,16 +48,17 @@ def main(
     """
     settings = options.load(ctx).settings
     policy = resolve(settings.model.name)
+    shown = not as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
 
     def on_start(task: Task) -> None:
-        if not as_json:
+        if shown:
             typer.echo(transcript.opening(task))
 
     def on_turn(turn: Turn) -> None:
         nonlocal turns
         turns += 1
-        if not as_json:
+        if shown:
             typer.echo(transcript.one_turn(turns, turn))
 
     trajectory = perform(

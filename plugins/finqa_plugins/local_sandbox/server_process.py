@@ -141,4 +141,4 @@ async def _answers(port: int, path: str, timeout_s: float) -> bool:
                 writer.transport.abort()
     except (OSError, TimeoutError, ValueError):
         return False
-    return status.startswith(b"HTTP/1.1 200")
+    return status.startswith(b"HTTP/") and status.split()[1:2] == [b"200"]

@@ -159,7 +159,7 @@ def read_tasks(path: Path) -> list[Task]:
         DataError: The file is missing, a line is no JSON object, a field is missing, or an id appears twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028 too
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"Cannot read {path}: {error}", remedy="finqa snapshot build") from error
     tasks: dict[str, Task] = {}

@@ -97,7 +97,8 @@ def token_logprobs(causal: Any, inputs: Inputs, temperature: float) -> tuple[tor
 def _chunk_logprobs(
     head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = head(hidden).float()
+    logits = head(hidden)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,34 +55,10 @@ class TorchLearner:
 
     def start(self) -> None:
         """Loads the model, adds the adapter and makes the optimizer. Idempotent."""
-        if self._model is not None:
-            return
-        if self._config.threads:
-            torch.set_num_threads(self._config.threads)
-        self._device = pick_device(self._config)
-        self._dtype = compute_dtype(self._config, self._device)
-        adapts = self._context.lora_rank > 0
-        base = load_base(self._context.model, dtype=self._dtype if adapts else torch.float32, device=self._device)
-        self._identity = state.Identity(
-            base=fingerprint(base),
-            lora_rank=self._context.lora_rank,
-            lora_alpha=self._context.lora_alpha if adapts else 0,
-            lora_target_modules=tuple(sorted(self._targets)) if adapts else (),
-        )
-        model = add_adapter(base, self._context, self._targets) if adapts else base
-        self._causal = base
-        self._shares_prefix = attends_fully(base) and not self._context.gradient_checkpointing
-        if self._context.gradient_checkpointing:
-            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        self._trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
-        self._optimizer = torch.optim.AdamW(
-            self._trained.values(),
-            lr=self._context.learning_rate,
-            betas=self._config.betas,
-            weight_decay=self._config.weight_decay,
-            fused=True,
-        )
-        self._model = model
+        if self._model is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by names that it is giving up
+                self._start()
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
         """One AdamW step on the sum of token losses divided by `batch.loss_tokens`.
@@ -163,6 +140,34 @@ class TorchLearner:
         """
         self.start()
         self._step = state.load(folder, self._identity, self._trained, self._optimizer)
+
+    def _start(self) -> None:
+        if self._config.threads:
+            torch.set_num_threads(self._config.threads)
+        self._device = pick_device(self._config)
+        self._dtype = compute_dtype(self._config, self._device)
+        adapts = self._context.lora_rank > 0
+        base = load_base(self._context.model, dtype=self._dtype if adapts else torch.float32, device=self._device)
+        self._identity = state.Identity(
+            base=fingerprint(base),
+            lora_rank=self._context.lora_rank,
+            lora_alpha=self._context.lora_alpha if adapts else 0,
+            lora_target_modules=tuple(sorted(self._targets)) if adapts else (),
+        )
+        model = add_adapter(base, self._context, self._targets) if adapts else base
+        self._causal = base
+        self._shares_prefix = attends_fully(base) and not self._context.gradient_checkpointing
+        if self._context.gradient_checkpointing:
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
+        self._optimizer = torch.optim.AdamW(
+            self._trained.values(),
+            lr=self._context.learning_rate,
+            betas=self._config.betas,
+            weight_decay=self._config.weight_decay,
+            fused=True,
+        )
+        self._model = model
 
     def _accumulate(self, batch: Batch, function: LossFunction, temperature: float) -> dict[str, float]:
         sums: dict[str, torch.Tensor] = {}

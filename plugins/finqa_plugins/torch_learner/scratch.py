@@ -46,15 +46,18 @@ class TokenizerSpec(BaseModel):
     """How the tokenizer is learned.
 
     Attributes:
-        vocab_size: Entries in all: bytes, merges, phrases and control tokens.
+        vocab_size: Entries at most: bytes, merges, phrases and control tokens.
         phrases: Boilerplate that becomes one token each.
         line_share: Lines that occur at least this often, relative to the most frequent line, become one token each.
+        merge_share: Letters are merged only where that occurs at least this often, relative to the most frequent line:
+            a rare token would be seen too seldom to be learned, and names of unseen companies would be full of them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     vocab_size: int = Field(1024, ge=300)
     phrases: tuple[str, ...] = ()
     line_share: float = Field(0.9, gt=0, le=1)
+    merge_share: float = Field(0.03, ge=0, le=1)
 
 
 class PolicySpec(BaseModel):
@@ -112,7 +115,9 @@ def _learn_tokenizer(spec: TokenizerSpec, texts: Sequence[str]) -> Tokenizer:
     """Byte-level BPE over the rest of the vocabulary that control tokens and phrases leave."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    phrases = _phrases(spec, texts)
+    lines = Counter(line for text in texts for line in text.split("\n") if len(line) > 1)
+    most = max(lines.values(), default=0)
+    phrases = _phrases(spec, [line for line, count in sorted(lines.items()) if count >= spec.line_share * most])
     reserved = len(SPECIAL_TOKENS) + len(TAG_TOKENS) + len(phrases)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -124,6 +129,7 @@ def _learn_tokenizer(spec: TokenizerSpec, texts: Sequence[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=max(256, spec.vocab_size - reserved),
+        min_frequency=round(spec.merge_share * most),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -134,11 +140,8 @@ def _learn_tokenizer(spec: TokenizerSpec, texts: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def _phrases(spec: TokenizerSpec, texts: Sequence[str]) -> list[str]:
-    """The given phrases, what the chat template itself says, and the most frequent lines; no control-token strings."""
-    counts = Counter(line for text in texts for line in text.split("\n") if len(line) > 1)
-    enough = spec.line_share * max(counts.values(), default=0)
-    lines = sorted(line for line, count in counts.items() if count >= enough)
+def _phrases(spec: TokenizerSpec, lines: Sequence[str]) -> list[str]:
+    """The given phrases, what the chat template itself says, and the given lines; no control-token strings."""
     candidates = (*spec.phrases, *_template_texts(), *lines)
     return list(dict.fromkeys(piece for text in candidates for piece in _CONTROL.split(text) if len(piece) > 1))
 

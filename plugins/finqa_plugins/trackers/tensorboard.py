@@ -17,7 +17,7 @@ class TensorBoardTracker:
         del config
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(context.run_dir / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(context.run_dir / "tensorboard"))
 
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
         """Shows the settings as text."""

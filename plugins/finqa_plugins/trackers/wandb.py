@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -31,9 +32,8 @@ class WandbTracker:
 
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
         """Opens the run."""
-        import wandb
-
-        self._run = wandb.init(
+        library: Any = importlib.import_module("wandb")
+        self._run = library.init(
             project=self._config.project,
             entity=self._config.entity,
             mode=self._config.mode,

@@ -47,6 +47,12 @@ async def boxes_of(provider: LocalSandboxProvider, spec: SandboxSpec, count: int
     return await asyncio.gather(*(provider.start(spec, RUN) for _ in range(count)))
 
 
+def started(program: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
 def files(home: Path) -> list[Path]:
     return list((home / "local").iterdir())
 
@@ -165,7 +171,7 @@ async def test_one_impatient_caller_spoils_nothing_for_others(spec: SandboxSpec,
 async def test_a_reused_pid_is_never_killed(spec: SandboxSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     box = await local.start(spec, RUN)
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    bystander = started("import time; time.sleep(60)")
     try:
         path = tmp_path / "local" / f"{box.pid}.json"
         row = json.loads(path.read_text())
@@ -178,7 +184,7 @@ async def test_a_reused_pid_is_never_killed(spec: SandboxSpec, tmp_path: Path) -
         assert not forged.exists()
     finally:
         bystander.kill()
-        bystander.wait()
+        bystander.communicate()
     await local.close()
 
 
@@ -214,7 +220,8 @@ PARENT = """
 
     async def main():
         home = Path(sys.argv[1])
-        local = LocalSandboxProvider(LocalSandboxConfig(sandboxes_per_process=1, processes=3), SandboxContext(home=home))
+        config = LocalSandboxConfig(sandboxes_per_process=1, processes=3)
+        local = LocalSandboxProvider(config, SandboxContext(home=home))
         snapshot = Snapshot(name="none", digest="sha256:0", path=home)
         spec = SandboxSpec(snapshot=snapshot, module="fixtures.health_server")
         for _ in range(3):
@@ -226,12 +233,7 @@ PARENT = """
 
 
 async def test_killing_the_parent_leaves_no_server(spec: SandboxSpec, tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-    )
+    parent = started(textwrap.dedent(PARENT), str(tmp_path))
     assert parent.stdout is not None
     with parent.stdout:
         pids = [int(parent.stdout.readline()) for _ in range(3)]

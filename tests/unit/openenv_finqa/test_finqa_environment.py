@@ -83,6 +83,12 @@ def test_damaged_tasks_name_line_and_field(tmp_path: Path, lines: list[str], mes
     assert str(path) in caught.value.message
 
 
+def test_a_question_may_hold_any_character(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(GOOD.replace('"q"', '"q\u2028\u0085q"') + "\n", encoding="utf-8")
+    assert [task.prompt for task in read_tasks(path)] == ["q\u2028\u0085q"]
+
+
 def test_a_missing_or_binary_task_file_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Cannot read"):
         read_tasks(tmp_path / "tasks.jsonl")

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finqa_cli.errors import FinqaError
+from finqa_cli.learn import assign_credit, credited_samples, group_statistics
+from finqa_cli.types import Credit, Group, LossSpec, Rewards, Status, Task, Trajectory, Turn
+from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
+
+GRPO = Grpo(GrpoConfig())
+
+
+def group(*rewards: float | None, task: str = "q1") -> Group:
+    """None is a fault; the tokens of member m are (1, 10 + m)."""
+    about = Task(id=task, prompt="?", split="train", cluster="ACME")
+    trajectories = tuple(
+        Trajectory(
+            id=f"train/{task}/{member}",
+            task=about,
+            member=member,
+            seed=member,
+            status=Status.SANDBOX_ERROR if reward is None else Status.COMPLETED,
+            turns=(Turn(prompt_ids=(1,), completion_ids=(10 + member,), logprobs=(-1.0,)),),
+            rewards=None if reward is None else Rewards(total=reward),
+        )
+        for member, reward in enumerate(rewards)
+    )
+    return Group(task=about, trajectories=trajectories)
+
+
+def test_statistics_name_every_fate() -> None:
+    groups = [group(0, 1, None), group(0, 0), group(1, 1), group(0.5, 0.5), group(1, None), group(0, 0.5, 1)]
+    statistics = group_statistics(groups, assign_credit(GRPO, groups))
+    assert statistics.as_metrics() == {
+        "groups": 6,
+        "informative": 2,
+        "zero_variance_all_0": 1,
+        "zero_variance_all_1": 1,
+        "zero_variance_other": 1,
+        "too_few": 1,
+        "dropped_other": 0,
+        "episodes": 14,
+        "faults": 2,
+        "episodes_in_groups": 12,
+        "episodes_trained": 4,
+        "reward_mean": pytest.approx(6.5 / 12),
+    }
+
+
+def test_statistics_of_nothing() -> None:
+    assert group_statistics([], []).reward_mean == 0.0
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 0.5, None]), min_size=1, max_size=6), max_size=6))
+def test_no_episode_and_no_group_is_lost_in_the_counts(rewards: list[list[float | None]]) -> None:
+    groups = [group(*members) for members in rewards]
+    credits = assign_credit(GRPO, groups)
+    counts = group_statistics(groups, credits)
+    fates = (
+        counts.informative,
+        counts.zero_variance_all_0,
+        counts.zero_variance_all_1,
+        counts.zero_variance_other,
+        counts.too_few,
+        counts.dropped_other,
+    )
+    assert sum(fates) == counts.groups
+    assert counts.episodes == counts.faults + counts.episodes_in_groups
+    assert len(credited_samples(groups, credits)) == counts.episodes_trained
+
+
+def test_only_members_that_can_change_the_policy_become_samples() -> None:
+    groups = [group(0, 0.5, None, 1), group(1, 1), group(1, 0, task="q2")]
+    samples = credited_samples(groups, assign_credit(GRPO, groups))
+    assert [entry.token_ids[1] for entry in samples] == [10, 13, 10, 11]
+    assert [entry.advantages[1] for entry in samples] == [-0.5, 0.5, 0.5, -0.5]
+
+
+def test_an_optimizer_that_miscounts_is_named() -> None:
+    class Miscounting:
+        def credit(self, group: Group) -> Credit:
+            return Credit(advantages=(1.0,))
+
+        def loss(self) -> LossSpec:
+            return LossSpec(name="policy_gradient")
+
+    with pytest.raises(FinqaError, match="Miscounting gave 1 advantages for the 2 attempts at task 'q1'"):
+        assign_credit(Miscounting(), [group(0, 1)])

@@ -1,0 +1,57 @@
+"""A real server process that dies in the middle of real episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.settings import Settings
+from finqa_cli.types import PolicyVersion, Status, Trajectory
+from finqa_cli.workflows.reporter import NullReporter
+from finqa_cli.workflows.wiring import stage
+
+
+def settings(home: Path) -> Settings:
+    return Settings.model_validate(
+        {
+            "engine": {"name": "scripted"},
+            "sandbox": {"name": "local"},
+            "data": {"home": home},
+            "pool": {"sandboxes": 8, "max_play_retries": 3},
+        }
+    )
+
+
+def server_pids(home: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # somebody else's process, or one that has just ended
+                if f"FINQA_SNAPSHOT={home}".encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+async def test_a_killed_server_costs_no_episode(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    heard: list[Trajectory] = []
+
+    def kill_once(trajectory: Trajectory) -> None:
+        heard.append(trajectory)
+        if len(heard) == 5:
+            for pid in server_pids(tmp_path):
+                os.kill(pid, signal.SIGKILL)
+
+    policy = PolicyVersion(number=0, model="")
+    async with stage(chosen, policy, run_id="test", reporter=NullReporter()) as parts:
+        tasks = parts.environment.tasks("dev")[:40]
+        attempts = [Attempt(id=f"t/{task.id}/0", task=task, member=0, seed=1) for task in tasks]
+        player = parts.player(chosen, temperature=0.0)
+        trajectories = await play_all(player, attempts, concurrency=8, on_trajectory=kill_once)
+    assert [trajectory.status for trajectory in trajectories] == [Status.COMPLETED] * 40
+    assert [trajectory.reward for trajectory in trajectories] == [1.0] * 40
+    assert any(trajectory.retries for trajectory in trajectories), "the kill hit nobody: the test shows nothing"
+    assert server_pids(tmp_path) == []

@@ -1,0 +1,194 @@
+"""The main job as a user runs it: real processes, real server, real policy, real signals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs finqa[train]")
+
+SMALL = [
+    "--model=embedded",
+    "--engine=transformers",
+    "--sandbox=local",
+    "--sandboxes=12",
+    "--group-size=4",
+    "--target-groups-per-iter=0",
+    "--max-rollout-rounds=1",
+    "--limit=8",
+    "--seed=3",
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def finqa(home: Path) -> Callable[..., subprocess.Popen[str]]:
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "FINQA_HOME": str(home), "OMP_NUM_THREADS": "1", "CI": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "finqa_cli", *arguments],
+            env=environment,
+            cwd=home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def finish(process: subprocess.Popen[str], expected: int = 0) -> tuple[str, str]:
+    output, errors = process.communicate(timeout=110)
+    assert process.returncode == expected, errors
+    assert "Traceback" not in errors
+    return output, errors
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "timing"} for line in lines]
+
+
+def weights(run: Path, iteration: int) -> str:
+    path = run / "checkpoints" / f"step_{iteration}" / "policy" / "adapter_model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within 100 s")
+
+
+def servers(home: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"FINQA_SNAPSHOT={home}".encode() in environment:
+                found.append(entry.name)
+    return found
+
+
+def no_server_is_left(home: Path) -> bool:
+    deadline = time.monotonic() + 5
+    while servers(home) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not servers(home)
+
+
+@pytest.fixture(scope="module")
+def unbroken(finqa: Callable[..., subprocess.Popen[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "unbroken"
+    output, _ = finish(finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}", "--json"))
+    document = json.loads(output)
+    assert document["run"] == str(run) and document["before"]["iteration"] == 0
+    return run
+
+
+def test_engine_and_learner_agree_and_every_clean_episode_lands_in_a_group(unbroken: Path) -> None:
+    iterations = [record for record in metrics(unbroken) if record["kind"] == "train"]
+    assert [record["iteration"] for record in iterations] == [1, 2, 3]
+    assert any(record["updates"] for record in iterations), "nothing was learned from: the test shows nothing"
+    for record in iterations:
+        assert record["episodes_in_groups"] == record["episodes"] == 12
+        if record["updates"]:
+            assert record["logprob_difference_max"] <= 1e-4
+
+
+def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
+    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, home: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "killed"
+    process = finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}")
+    wait_for((run / "checkpoints" / "step_1" / "manifest.json").exists, process)
+    process.kill()
+    process.communicate()
+    assert no_server_is_left(home)
+    finish(finqa("train", f"--resume={run}"))
+    assert metrics(run) == metrics(unbroken)
+    assert weights(run, 3) == weights(unbroken, 3)
+    ids = [json.loads(line)["id"] for line in (run / "trajectories.jsonl").read_text().splitlines()]
+    assert len(set(ids)) == len(ids) == 3 * 12 + 2 * 8
+
+
+def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
+    finqa: Callable[..., subprocess.Popen[str]], home: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "stopped"
+    process = finqa("train", *SMALL, "--iterations=50", f"--run-dir={run}")
+    wait_for((run / "checkpoints" / "step_0" / "manifest.json").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = finish(process, expected=130)
+    assert f"finqa train --resume {run}" in errors
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert no_server_is_left(home)
+
+
+@pytest.mark.parametrize(("numbers", "code"), [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM,), 143)])
+def test_two_ctrl_c_or_sigterm_end_it_and_leave_nothing_behind(
+    finqa: Callable[..., subprocess.Popen[str]],
+    home: Path,
+    tmp_path: Path,
+    numbers: tuple[signal.Signals, ...],
+    code: int,
+) -> None:
+    run = tmp_path / "ended"
+    process = finqa("train", *SMALL, "--iterations=50", f"--run-dir={run}")
+    wait_for(lambda: (run / "trajectories.jsonl").exists() and bool(servers(home)), process)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.3)
+    finish(process, expected=code)
+    assert no_server_is_left(home)
+
+
+def test_a_run_can_be_evaluated_and_its_settings_are_followed(
+    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, tmp_path: Path
+) -> None:
+    output, _ = finish(finqa("eval", str(unbroken), "--limit=8", f"--run-dir={tmp_path / 'eval'}", "--json"))
+    document = json.loads(output)
+    last = [record for record in metrics(unbroken) if record["kind"] == "eval"][-1]
+    assert document["accuracy"] == last["accuracy"] and document["episodes"] == 8
+    assert json.loads((tmp_path / "eval" / "report.json").read_text())["target"] == str(unbroken)
+    assert len((tmp_path / "eval" / "items.csv").read_text().splitlines()) == 9
+
+
+def test_a_resumed_run_takes_no_other_settings(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
+    _, errors = finish(finqa("train", f"--resume={unbroken}", "--lora-rank=4"), expected=2)
+    assert "--lora-rank" in errors
+    _, errors = finish(finqa("train", *SMALL, f"--run-dir={unbroken}"), expected=78)
+    assert "holds a run already" in errors
+
+
+def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    demonstrations, run = tmp_path / "demonstrations", tmp_path / "sft"
+    finish(finqa("eval", "scripted", "--split=dev", "--limit=24", f"--run-dir={demonstrations}", "--sandboxes=8"))
+    output, _ = finish(
+        finqa("sft", str(demonstrations), "--model=embedded", "--epochs=4", "--lr=2e-3", f"--run-dir={run}", "--json")
+    )
+    document = json.loads(output)
+    losses = [record["loss"] for record in metrics(run)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert document["policy"] == str(run / "policy") and document["validation_loss"] is not None
+    finish(finqa("eval", document["policy"], "--limit=2", f"--run-dir={tmp_path / 'eval'}"))

@@ -18,8 +18,8 @@ finqa snapshot build --snapshot-name tiny-policy --data "$work/data"
 finqa eval scripted --snapshot tiny-policy --split train --run-dir "$work/demonstrations" --sandboxes 32 \
   --set engine.options.unquoted_years=0.72 --set engine.options.undivided_percentages=0.5
 finqa sft "$work/demonstrations" --init configs/models/tiny.toml --run-dir "$work/sft" \
-  --epochs 1.5 --lr 2e-3 --batch-tokens 4096 --seed 0 \
-  --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=2 --set sft.warmup_share=0.05
+  --epochs 2 --lr 2e-3 --batch-tokens 4096 --seed 0 \
+  --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=1 --set sft.warmup_share=0.05
 
 cp "$work"/sft/policy/*.json "$work"/sft/policy/*.jinja "$work"/sft/policy/model.safetensors "$shipped"/
 chmod 644 "$shipped"/*

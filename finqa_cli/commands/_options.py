@@ -113,7 +113,7 @@ TargetGroups = Annotated[
 MaxRolloutRounds = Annotated[int | None, _option("--max-rollout-rounds", "Rollout rounds at most.", TRAINING, "8")]
 LearningRate = Annotated[float | None, _option("--lr --learning-rate", "AdamW step size.", TRAINING, "8e-5")]
 UpdateBatchSize = Annotated[
-    int | None, _option("--grpo-update-batch-size", "Episodes per optimizer step.", TRAINING, "12")
+    int | None, _option("--grpo-update-batch-size", "Episodes per micro-batch of an update.", TRAINING, "12")
 ]
 GradientCheckpointing = Annotated[
     bool | None,
@@ -159,6 +159,7 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
         file=given.get("config"),
         assignments=given.get("assign") or (),
         registered={(component.kind, component.name) for component in registry().components()},
+        modelless=[component.name for component in registry().components("engine") if component.modelless],
     )
     logs.configure()
     if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):

@@ -22,6 +22,7 @@ class Component:
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
+        modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
     """
 
     kind: Kind
@@ -31,3 +32,4 @@ class Component:
     summary: str = ""
     requires: tuple[str, ...] = ()
     extra: str = ""
+    modelless: bool = False

@@ -72,7 +72,7 @@ class SandboxPool:
         self._starts: set[asyncio.Task[None]] = set()
         self._alive = 0
         self._waiting = 0
-        self._failure: SandboxError | None = None
+        self._failure: Exception | None = None
 
     @property
     def alive(self) -> int:
@@ -89,7 +89,8 @@ class SandboxPool:
         """A running box, for this block alone.
 
         Raises:
-            SandboxError: No box is alive and none could be started.
+            SandboxError: No box is alive and none could be started; a start that failed for another reason (a full
+                disk, say) raises that.
         """
         box = await self._take()
         usable = True
@@ -137,8 +138,8 @@ class SandboxPool:
         try:
             async with self._creating:
                 box = await self._provider.start(self._spec, self._labels)
-        except SandboxError as error:
-            log.warning("sandbox did not start", reason=error.message)
+        except Exception as error:  # nobody awaits this task: whatever it is, a waiting lease must hear of it
+            log.warning("sandbox did not start", reason=str(error))
             self._failure = error
             self._wake_waiting()
             return

@@ -18,12 +18,14 @@ class Facts:
     """What the choice depends on.
 
     Attributes:
+        modelless: Engines that take no model.
         cuda: A CUDA device is visible to this process.
         vllm: The vllm component is registered and its package is installed.
         daytona: The daytona provider is registered.
         daytona_key: DAYTONA_API_KEY is set.
     """
 
+    modelless: Collection[str] = ()
     cuda: bool = False
     vllm: bool = False
     daytona: bool = False
@@ -50,7 +52,8 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     reasons: list[str] = []
     if model == AUTO:
         model = GPU_MODEL if facts.cuda else EMBEDDED
-        reasons.append(f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})")
+        if engine not in facts.modelless:
+            reasons.append(f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})")
     if engine == AUTO:
         engine = "vllm" if facts.cuda and facts.vllm and model != EMBEDDED else "transformers"
         reasons.append(f"engine {engine} ({_engine_reason(facts, model)})")
@@ -60,13 +63,15 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
 
 
-def facts(registered: Collection[tuple[str, str]]) -> Facts:
+def facts(registered: Collection[tuple[str, str]], modelless: Collection[str] = ()) -> Facts:
     """Looks at this machine without importing anything heavy.
 
     Args:
         registered: (kind, name) of every registered component.
+        modelless: Names of the engines that take no model.
     """
     return Facts(
+        modelless=modelless,
         cuda=cuda_visible(),
         vllm=("engine", "vllm") in registered and importlib.util.find_spec("vllm") is not None,
         daytona=("sandbox", "daytona") in registered,

@@ -41,6 +41,7 @@ def load_settings(
     file: Path | None = None,
     assignments: Sequence[str] = (),
     registered: Collection[tuple[str, str]] = (),
+    modelless: Collection[str] = (),
 ) -> Loaded:
     """Reads all layers and resolves what is `auto`.
 
@@ -49,6 +50,7 @@ def load_settings(
         file: The file of `--config`; without it ./finqa.toml is read when it is there.
         assignments: The `section.key=value` texts of `--set`.
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
+        modelless: Names of the engines that take no model, so that none is announced for them.
 
     Raises:
         ConfigError: A layer has an unknown key or a wrong value; the message says which layer.
@@ -61,16 +63,15 @@ def load_settings(
         sources.flags_layer(flags or {}),
         sources.assignments_layer(assignments),
     ]
-    layers = applicable([_defaults(), *given])
-    wanted = winners(layers)
+    wanted = winners([_defaults(), *given])
     choices = choose(
-        facts(registered),
+        facts(registered, modelless),
         model=str(wanted["model.name"].raw),
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),
     )
-    if choices.model == EMBEDDED:
-        layers.insert(1, embedded_profile())
+    profile = [embedded_profile()] if choices.model == EMBEDDED else []
+    layers = applicable([_defaults(), *profile, *given])
     layers.append(_chosen(winners(layers), choices))
     return Loaded(
         settings=_merged(layers),

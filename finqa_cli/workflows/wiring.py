@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ async def stage(
     pool = make_pool(settings, environment, run_id, boxes or settings.pool.sandboxes)
     engine = make_engine(settings, policy)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+    _allow_many_sockets()
     try:
         await pool.start()
         await engine.start()
@@ -86,6 +88,12 @@ async def stage(
         yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, snapshot=snapshot)
     finally:
         await asyncio.gather(engine.close(), pool.close())
+
+
+def _allow_many_sockets() -> None:
+    """Raises the soft limit of open files to the hard one: each session is a socket, and 1024 is a usual soft limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:

@@ -11,6 +11,7 @@ def register_components() -> list[Component]:
     return [
         Component(
             kind="engine",
+            modelless=True,
             name="human",
             target="finqa_plugins.human_engine.engine:HumanEngine",
             summary="You play: shows the conversation on the terminal and reads your tool calls",

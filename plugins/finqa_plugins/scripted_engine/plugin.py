@@ -11,6 +11,7 @@ def register_components() -> list[Component]:
     return [
         Component(
             kind="engine",
+            modelless=True,
             name="scripted",
             target="finqa_plugins.scripted_engine.engine:ScriptedEngine",
             config="finqa_plugins.scripted_engine.engine:ScriptedConfig",

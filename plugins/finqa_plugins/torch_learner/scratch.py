@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter
@@ -49,15 +50,17 @@ class TokenizerSpec(BaseModel):
         vocab_size: Entries at most: bytes, merges, phrases and control tokens.
         phrases: Boilerplate that becomes one token each.
         line_share: Lines that occur at least this often, relative to the most frequent line, become one token each.
-        merge_share: Letters are merged only where that occurs at least this often, relative to the most frequent line:
-            a rare token would be seen too seldom to be learned, and names of unseen companies would be full of them.
+        word_share: Words that occur at least this often, relative to the most frequent line, become one token each.
+        merge_share: Other words, such as names, are spelled in pieces that occur at least this often, relative to the
+            most frequent line: a policy learns a rare token badly, and unseen names would be full of rare tokens.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     vocab_size: int = Field(1024, ge=300)
     phrases: tuple[str, ...] = ()
     line_share: float = Field(0.9, gt=0, le=1)
-    merge_share: float = Field(0.03, ge=0, le=1)
+    word_share: float = Field(0.03, gt=0)
+    merge_share: float = Field(0.12, gt=0)
 
 
 class PolicySpec(BaseModel):
@@ -112,32 +115,55 @@ def create_policy(spec: PolicySpec, texts: Sequence[str], folder: Path, seed: in
 
 
 def _learn_tokenizer(spec: TokenizerSpec, texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE over the rest of the vocabulary that control tokens and phrases leave."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    """Byte-level BPE with frequent words whole, phrases and control tokens."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     lines = Counter(line for text in texts for line in text.split("\n") if len(line) > 1)
     most = max(lines.values(), default=0)
     phrases = _phrases(spec, [line for line, count in sorted(lines.items()) if count >= spec.line_share * most])
-    reserved = len(SPECIAL_TOKENS) + len(TAG_TOKENS) + len(phrases)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    splitter = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=max(256, spec.vocab_size - reserved),
-        min_frequency=round(spec.merge_share * most),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     known = re.compile("|".join(map(re.escape, sorted(phrases, key=len, reverse=True))))
-    tokenizer.train_from_iterator((piece for text in texts for piece in known.split(text)), trainer)
+    pieces = Counter(piece for text in texts for piece in known.split(text))
+    words: Counter[str] = Counter()
+    for piece, count in pieces.items():
+        for word, _ in splitter.pre_tokenize_str(piece):
+            words[word] += count
+    room = spec.vocab_size - len(SPECIAL_TOKENS) - len(TAG_TOKENS) - len(phrases)
+    vocabulary, merges = _spell(words, sorted(pre_tokenizers.ByteLevel.alphabet()), spec, most, room)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in (*TAG_TOKENS, *phrases)])
     return tokenizer
+
+
+def _spell(
+    words: Counter[str], alphabet: Sequence[str], spec: TokenizerSpec, most: int, room: int
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges: the alphabet, pieces of rare words, then frequent words as wholes."""
+    from tokenizers import Tokenizer, models, trainers
+
+    whole = [word for word, count in sorted(words.items()) if count >= spec.word_share * most]
+    rare = (word for word, count in sorted(words.items()) if count < spec.word_share * most for _ in range(count))
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(len(alphabet), room - len(whole)),
+        min_frequency=max(2, round(spec.merge_share * most)),
+        initial_alphabet=list(alphabet),
+        show_progress=False,
+    )
+    speller = Tokenizer(models.BPE())
+    speller.train_from_iterator(rare, trainer)
+    learned = json.loads(speller.to_str())["model"]
+    vocabulary: dict[str, int] = learned["vocab"]
+    for word in whole:
+        vocabulary.setdefault(word, len(vocabulary))
+    return vocabulary, [(first, second) for first, second in learned["merges"]]
 
 
 def _phrases(spec: TokenizerSpec, lines: Sequence[str]) -> list[str]:

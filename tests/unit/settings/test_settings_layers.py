@@ -176,8 +176,8 @@ def test_files_may_be_toml_or_yaml(suffix: str) -> None:
         ('lora.target_modules=["q_proj"]', "lora.target_modules", ("q_proj",)),
         ("lora.target_modules=q_proj,k_proj", "lora.target_modules", ("q_proj", "k_proj")),
         ("engine=scripted", "engine.name", "scripted"),
-        ("engine.options.careless=0.5", "engine.options", {"careless": 0.5}),
-        ("engine.options.note=plain words", "engine.options", {"note": "plain words"}),
+        ("sandbox.options.careless=0.5", "sandbox.options", {"careless": 0.5}),
+        ("sandbox.options.note=plain words", "sandbox.options", {"note": "plain words"}),
     ],
 )
 def test_assignments_take_toml_values_and_plain_text(assignment: str, path: str, expected: object) -> None:

@@ -22,11 +22,11 @@ def test_settings_survive_the_way_to_the_run_folder_and_back() -> None:
 
 def test_secrets_are_masked_and_not_read_back() -> None:
     settings = load_settings(
-        assignments=["engine.options.api_key=sk-1", "engine.options.token_ids=3", "engine.options.empty_token="]
+        assignments=["sandbox.options.api_key=sk-1", "sandbox.options.token_ids=3", "sandbox.options.empty_token="]
     ).settings
     public = to_public_dict(settings)
-    assert public["engine"]["options"] == {"api_key": MASK, "token_ids": 3, "empty_token": ""}
-    assert "api_key" not in from_public_dict(public).engine.options
+    assert public["sandbox"]["options"] == {"api_key": MASK, "token_ids": 3, "empty_token": ""}
+    assert "api_key" not in from_public_dict(public).sandbox.options
 
 
 def test_settings_of_another_version_are_refused_by_name() -> None:

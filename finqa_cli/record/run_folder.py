@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import ConfigError, DataError, InterruptedRun
 from finqa_cli.record.files import storage, write_json
 from finqa_cli.record.jsonl import JsonlWriter, rewind
 from finqa_cli.record.trajectories import trajectory_record
@@ -112,7 +113,7 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and self._facts.get("status") == "running":
-            stopped = isinstance(error, KeyboardInterrupt) or (kind is not None and kind.__name__ == "CancelledError")
+            stopped = isinstance(error, (KeyboardInterrupt, InterruptedRun, asyncio.CancelledError))
             self.finish("interrupted" if stopped else "failed")
         self.close()
 

@@ -24,8 +24,12 @@ def resolve(reference: str) -> PolicyVersion:
         return policy
     path = Path(reference)
     if not path.exists():
-        if reference.startswith((".", "/", "~")) or reference.count("/") > 1:
-            raise ConfigError(f"There is no model, run or checkpoint at {reference}.")
+        looks_local = reference.startswith((".", "/", "~")) or reference.count("/") > 1
+        if looks_local or ("/" in reference and path.parent.is_dir()):
+            raise ConfigError(
+                f"There is no model, run or checkpoint at {reference}.",
+                remedy="give a run folder, a checkpoint, a model folder, a hub id, or `embedded`",
+            )
         return PolicyVersion(number=0, model=reference)
     if (path / "run.json").exists():
         checkpoint = latest(path)

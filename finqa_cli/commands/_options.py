@@ -59,6 +59,13 @@ PATHS: Mapping[str, str] = MappingProxyType(
 """Parameter name of a command -> the setting that it overrides."""
 
 
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 65 data, 69 service, 74 storage, 77 key, 78 settings, "
+    "130 and 143 stopped by a signal."
+)
+"""The last line of every command's help; README and CONTRIBUTING say more."""
+
+
 def _option(names: str, text: str, panel: str, default: str | bool = False) -> Any:
     return typer.Option(*names.split(), help=text, rich_help_panel=panel, show_default=default)
 
@@ -101,7 +108,12 @@ MaxSteps = Annotated[int | None, _option("--max-steps", "Most tool calls per epi
 MaxGenTokens = Annotated[int | None, _option("--max-gen-tokens", "Most tokens per generation.", ROLLOUT, "512")]
 DispatchWait = Annotated[
     int | None,
-    _option("--rollout-dispatch-wait-ms", "Longest wait to fill a generation batch.", ROLLOUT, "500"),
+    _option(
+        "--rollout-dispatch-wait-ms",
+        "Longest wait to fill a generation batch; unused in lockstep (CPU).",
+        ROLLOUT,
+        "500",
+    ),
 ]
 
 Iterations = Annotated[int | None, _option("--iterations", "Training iterations.", TRAINING, "10")]

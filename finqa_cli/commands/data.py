@@ -26,6 +26,7 @@ _SHOWN_PROBLEMS = 20
 
 app = typer.Typer(
     help="Generate, import and check data sets.",
+    epilog=options.EXIT_CODES,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

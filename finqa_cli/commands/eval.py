@@ -16,7 +16,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.workflows.evaluate import EvalResult, evaluate, is_engine
 from finqa_cli.workflows.policies import settings_of
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 FOLLOWED = {
     "environment": "environment.name",
@@ -29,7 +29,7 @@ FOLLOWED = {
 """Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
 
 
-@app.command(epilog="Example: finqa eval runs/20260101_120000 --split test")
+@app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
     target: Annotated[

@@ -16,10 +16,10 @@ from finqa_cli.types import Task, Turn
 from finqa_cli.workflows.play import play
 from finqa_cli.workflows.policies import resolve
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog="Example: finqa play --engine scripted")
+@app.command(epilog=f"Example: finqa play --engine scripted. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
     question: Annotated[

@@ -13,10 +13,10 @@ from finqa_cli.commands._output import emit
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.workflows.sft import SftResult, sft
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(epilog="Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2")
+@app.command(epilog=f"Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
     data: Annotated[

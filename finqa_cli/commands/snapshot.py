@@ -15,6 +15,7 @@ from finqa_cli.workflows import snapshot as workflow
 
 app = typer.Typer(
     help="Build, list, show and delete compiled data sets.",
+    epilog=options.EXIT_CODES,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

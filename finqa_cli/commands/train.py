@@ -16,12 +16,12 @@ from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.workflows.train import train
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet", "run_dir")
 
 
-@app.command(epilog="Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2")
+@app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
     resume: Annotated[
@@ -66,7 +66,8 @@ def main(
 ) -> None:
     """Train a LoRA policy: groups of episodes in sandboxes, credit, an update, the new weights back to the engine.
 
-    Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy.
+    Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy,
+    whose profile replaces some of the defaults below: finqa config show --origin.
     """
     if resume is not None:
         settings, run = _stored(ctx, resume), resume

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.rollout.pool import SandboxPool
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Status, Trajectory
 from finqa_cli.workflows.reporter import NullReporter
@@ -54,4 +55,19 @@ async def test_a_killed_server_costs_no_episode(tmp_path: Path) -> None:
     assert [trajectory.status for trajectory in trajectories] == [Status.COMPLETED] * 40
     assert [trajectory.reward for trajectory in trajectories] == [1.0] * 40
     assert any(trajectory.retries for trajectory in trajectories), "the kill hit nobody: the test shows nothing"
+    assert server_pids(tmp_path) == []
+
+
+async def test_five_hundred_sandboxes_are_a_few_processes(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    policy = PolicyVersion(number=0, model="")
+    async with stage(chosen, policy, run_id="many", reporter=NullReporter(), boxes=500) as parts:
+        assert isinstance(parts.pool, SandboxPool)
+        tasks = parts.environment.tasks("train")[:300]
+        attempts = [Attempt(id=f"t/{task.id}/0", task=task, member=0, seed=1) for task in tasks]
+        player = parts.player(chosen, temperature=0.0)
+        trajectories = await play_all(player, attempts, concurrency=200, on_trajectory=lambda _: None)
+        assert parts.pool.alive == 500
+        assert len(server_pids(tmp_path)) <= (os.cpu_count() or 1)
+    assert all(trajectory.reward == 1.0 for trajectory in trajectories)
     assert server_pids(tmp_path) == []

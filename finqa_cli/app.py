@@ -78,7 +78,7 @@ app = typer.Typer(
     "74 storage, 77 key, 78 settings, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode=None,  # rich cuts long flags off in 80 columns
 )
 
 

@@ -14,6 +14,7 @@ from finqa_cli.settings import Loaded, to_public_dict
 app = typer.Typer(
     help="Show the resolved settings and where each comes from.",
     epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

@@ -27,12 +27,14 @@ _SHOWN_PROBLEMS = 20
 app = typer.Typer(
     help="Generate, import and check data sets.",
     epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
 imports = typer.Typer(
     help="Turn other data sets into the layout that finqa reads.",
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

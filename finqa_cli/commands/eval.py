@@ -16,7 +16,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.workflows.evaluate import EvalResult, evaluate, is_engine
 from finqa_cli.workflows.policies import settings_of
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 FOLLOWED = {
     "environment": "environment.name",

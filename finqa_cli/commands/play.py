@@ -16,7 +16,7 @@ from finqa_cli.types import Task, Turn
 from finqa_cli.workflows.play import play
 from finqa_cli.workflows.policies import resolve
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=f"Example: finqa play --engine scripted. {options.EXIT_CODES}")

@@ -19,6 +19,7 @@ from finqa_cli.masking import MASK, is_secret
 app = typer.Typer(
     help="Show what is installed, ready or broken, and its options.",
     epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )

@@ -21,6 +21,7 @@ from finqa_cli.workflows import sandboxes as workflow
 app = typer.Typer(
     help="List sandboxes and end those that were left behind.",
     epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

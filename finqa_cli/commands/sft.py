@@ -13,7 +13,7 @@ from finqa_cli.commands._output import emit
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.workflows.sft import SftResult, sft
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=f"Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2. {options.EXIT_CODES}")

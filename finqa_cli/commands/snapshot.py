@@ -16,6 +16,7 @@ from finqa_cli.workflows import snapshot as workflow
 app = typer.Typer(
     help="Build, list, show and delete compiled data sets.",
     epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

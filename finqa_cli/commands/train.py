@@ -16,7 +16,7 @@ from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.workflows.train import train
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet", "run_dir")
 

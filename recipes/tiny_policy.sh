@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reproduces the embedded policy from nothing, with the product's own commands: about 40 minutes on 2 cores.
+# Reproduces the embedded policy from nothing, with the product's own commands: about half an hour on one core.
 #
 #   recipes/tiny_policy.sh [WORK_FOLDER]        (default runs/tiny_policy; must not exist yet)
 #
@@ -21,7 +21,7 @@ finqa sft "$work/demonstrations" --init configs/models/tiny.toml --run-dir "$wor
   --epochs 2 --lr 2e-3 --batch-tokens 4096 --seed 0 \
   --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=1 --set sft.warmup_share=0.05
 
-cp "$work"/sft/policy/*.json "$work"/sft/policy/*.jinja "$work"/sft/policy/model.safetensors "$shipped"/
+cp "$work"/sft/policy/* "$shipped"/
 chmod 644 "$shipped"/*
 finqa eval "$shipped" --split test
 finqa eval "$shipped" --split test --temperature 1 --attempts 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from finqa_cli.commands._output import plain_table
+from finqa_cli.commands._output import plain_table, plural
 from finqa_cli.settings import Settings
 from finqa_cli.workflows.evaluate import EvalResult
 from finqa_cli.workflows.train import TrainResult
@@ -45,7 +45,7 @@ def evaluation(result: EvalResult, settings: Settings) -> str:
 def training(result: TrainResult) -> str:
     """The before and after table, and where the run lies."""
     if not result.before:
-        return f"{result.iterations} iterations in {result.seconds:.0f} s, not evaluated.\nRun: {result.run}"
+        return f"{plural(result.iterations, 'iteration')} in {result.seconds:.0f} s, not evaluated.\nRun: {result.run}"
     rows = [
         [label, *(_measure(facts, key, share) for facts in (result.before, result.after))]
         for key, label, share in MEASURES
@@ -54,7 +54,7 @@ def training(result: TrainResult) -> str:
     return "\n".join(
         [
             f"Held-out companies ({episodes} questions, {clusters} companies never trained on):",
-            plain_table(["", "before", f"after {result.iterations} iterations"], rows),
+            plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
             f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import structlog
@@ -34,6 +34,30 @@ class Attempt:
     seed: int
 
 
+class Seat:
+    """One engine seat that its episode can leave and take again."""
+
+    def __init__(self, take: Callable[[], AbstractContextManager[None]]) -> None:
+        self._take = take
+        self._taken = ExitStack()
+
+    def __enter__(self) -> Seat:
+        self._taken.enter_context(self._take())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._taken.close()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Leaves the seat for this block."""
+        self._taken.close()
+        try:
+            yield
+        finally:
+            self._taken.enter_context(self._take())
+
+
 class Player:
     """Plays attempts: leases a box, opens a session of exactly the task, converses, grades; retries faults."""
 
@@ -56,21 +80,24 @@ class Player:
         self._sampling = sampling
         self._max_retries = max_retries
 
-    def seat(self) -> AbstractContextManager[None]:
-        """The engine's seat for one live episode."""
-        return self._engine.seat() if isinstance(self._engine, TokenEngine) else nullcontext()
+    def seat(self) -> Seat:
+        """A place among the engine's live episodes, not yet taken."""
+        return Seat(self._engine.seat if isinstance(self._engine, TokenEngine) else nullcontext)
 
-    async def play(self, attempt: Attempt, listener: TurnListener | None = None) -> Trajectory:
-        """One attempt. A fault is retried from the start in a fresh session under the same seed; the last one stays."""
+    async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
+        """One attempt. A fault is retried from the start in a fresh session under the same seed; the last one stays.
+
+        The seat is given up while no box is free: an engine in lockstep would wait for this episode for ever.
+        """
         for retry in range(self._max_retries + 1):
-            trajectory = await self._play_once(attempt, retry, listener)
+            trajectory = await self._play_once(attempt, retry, seat, listener)
             if not trajectory.status.is_fault or retry == self._max_retries:
                 return trajectory
             log.info("retrying attempt", attempt=attempt.id, status=trajectory.status, reason=trajectory.error)
             await asyncio.sleep(min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**retry))
         raise AssertionError("unreachable: max_retries is not negative")
 
-    async def _play_once(self, attempt: Attempt, retry: int, listener: TurnListener | None) -> Trajectory:
+    async def _play_once(self, attempt: Attempt, retry: int, seat: Seat, listener: TurnListener | None) -> Trajectory:
         started = time.perf_counter()
         turns: list[Turn] = []
 
@@ -82,7 +109,7 @@ class Player:
         prompt: Prompt | None = None
         rewards: Rewards | None = None
         try:
-            async with self._pool.lease() as box:
+            async with self._pool.lease(seat.away) as box:
                 session = await self._environment.open(attempt.task, seed=attempt.seed, sandbox=box)
                 try:
                     prompt = session.prompt()
@@ -133,23 +160,22 @@ async def play_all(
     queue = deque(enumerate(attempts))
     finished: dict[int, Trajectory] = {}
 
-    async def work(seat: ExitStack) -> None:
-        with seat:
-            while queue and not stopping():
-                index, attempt = queue.popleft()
-                finished[index] = await player.play(attempt)
-                on_trajectory(finished[index])
+    async def work(seat: Seat, leave: Callable[[], None]) -> None:
+        while queue and not stopping():
+            index, attempt = queue.popleft()
+            finished[index] = await player.play(attempt, seat)
+            on_trajectory(finished[index])
+        leave()
 
-    seats = [ExitStack() for _ in range(min(concurrency, len(attempts)))]
-    try:
-        for seat in seats:
-            seat.enter_context(player.seat())
-        async with asyncio.TaskGroup() as group:
-            for seat in seats:
-                group.create_task(work(seat))
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the first one; the others are cancellations that it caused
-    finally:
-        for seat in seats:
-            seat.close()
+    with ExitStack() as all_seats:
+        workers = []
+        for _ in range(min(concurrency, len(attempts))):
+            own = all_seats.enter_context(ExitStack())
+            workers.append((own.enter_context(player.seat()), own.close))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for seat, leave in workers:
+                    group.create_task(work(seat, leave))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the first one; the others are cancellations that it caused
     return [finished[index] for index in sorted(finished)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Protocol
 
 import structlog
@@ -15,16 +17,25 @@ from finqa_cli.types import SandboxSpec
 
 log = structlog.get_logger(__name__)
 
+Waiting = Callable[[], AbstractContextManager[None]]
+"""A context that an attempt spends its waiting in: it gives its engine seat up there."""
+
+SECONDS_BETWEEN_TOP_UPS = 5.0
+
 
 class Pool(Protocol):
     """Where attempts get their box from."""
 
-    def lease(self) -> AbstractAsyncContextManager[Sandbox | None]:
+    def lease(self, waiting: Waiting = nullcontext) -> AbstractAsyncContextManager[Sandbox | None]:
         """A box for one episode; None for environments that need none."""
         ...
 
     async def start(self) -> None:
         """Begins to fill, without waiting."""
+        ...
+
+    async def settled(self) -> None:
+        """Waits until every start that is running has succeeded or failed."""
         ...
 
     async def close(self) -> None:
@@ -36,12 +47,15 @@ class NoSandboxes:
     """The pool of an environment whose sessions run in this process."""
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Sandbox | None]:
+    async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
         """Nothing to lease."""
         yield None
 
     async def start(self) -> None:
         """Nothing to fill."""
+
+    async def settled(self) -> None:
+        """Nothing to wait for."""
 
     async def close(self) -> None:
         """Nothing to end."""
@@ -50,8 +64,9 @@ class NoSandboxes:
 class SandboxPool:
     """Up to `size` boxes of one spec.
 
-    A lease goes back when its episode ends. A box that no longer answers is ended and a new one is started in its
-    place; when a start fails, waiting leases fail with its reason once nothing else is alive or starting.
+    A lease goes back when its episode ends. When a box no longer answers, it and every idle box that died with it are
+    ended and started anew. Boxes whose start failed are tried again every few seconds. A waiting lease fails with the
+    reason of the last failed start once nothing is alive and nothing is starting.
     """
 
     def __init__(
@@ -68,11 +83,12 @@ class SandboxPool:
         self._size = size
         self._labels = dict(labels)
         self._creating = asyncio.Semaphore(max_concurrent_create)
-        self._idle: asyncio.Queue[Sandbox | None] = asyncio.Queue()
+        self._changed = asyncio.Condition()
+        self._idle: deque[Sandbox] = deque()
         self._starts: set[asyncio.Task[None]] = set()
         self._alive = 0
-        self._waiting = 0
         self._failure: Exception | None = None
+        self._failed_at = 0.0
 
     @property
     def alive(self) -> int:
@@ -82,29 +98,35 @@ class SandboxPool:
     async def start(self) -> None:
         """Begins to fill, without waiting."""
         for _ in range(self._size):
-            self._start_one()
+            self._launch()
+
+    async def settled(self) -> None:
+        """Waits until every start that is running has succeeded or failed."""
+        await asyncio.gather(*self._starts, return_exceptions=True)
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Sandbox | None]:
+    async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
         """A running box, for this block alone.
 
         Raises:
             SandboxError: No box is alive and none could be started; a start that failed for another reason (a full
                 disk, say) raises that.
         """
-        box = await self._take()
-        usable = True
+        box = await self._take(waiting)
         try:
             yield box
         except SandboxError:
             # Only a fault of the box itself is checked: the episode's other errors say nothing about the box.
-            usable = await box.healthy()
+            usable = False
+            try:
+                usable = await box.healthy()
+            finally:
+                await self._give_back(box, usable=usable)
             raise
-        finally:
-            if usable:
-                self._idle.put_nowait(box)
-            else:
-                self._replace(box)
+        except BaseException:
+            await self._give_back(box, usable=True)
+            raise
+        await self._give_back(box, usable=True)
 
     async def close(self) -> None:
         """Cancels running starts and lets the provider end every box."""
@@ -114,52 +136,77 @@ class SandboxPool:
         await self._provider.close()
         self._alive = 0
 
-    async def _take(self) -> Sandbox:
-        self._waiting += 1
-        try:
-            while True:
-                if self._idle.empty() and not self._starts and self._alive == 0:
-                    self._start_one()  # everything died: give each waiting attempt one more try
-                box = await self._idle.get()
-                if box is not None:
-                    return box
-                if self._alive == 0 and not self._starts:
-                    assert self._failure is not None
-                    raise self._failure
-        finally:
-            self._waiting -= 1
+    async def _take(self, waiting: Waiting) -> Sandbox:
+        if self._idle:
+            return self._idle.popleft()
+        if self._hopeless():
+            self._launch()  # everything died: each waiting attempt gives it one more try
+        with waiting():
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._idle or self._hopeless())
+                if self._idle:
+                    return self._idle.popleft()
+        assert self._failure is not None, "a pool without boxes and starts has seen a start fail"
+        raise self._failure
 
-    def _start_one(self) -> None:
-        task = asyncio.create_task(self._start_box())
-        self._starts.add(task)
-        task.add_done_callback(self._starts.discard)
+    async def _give_back(self, box: Sandbox, *, usable: bool) -> None:
+        if usable:
+            self._idle.append(box)
+            missing = self._alive + len(self._starts) < self._size
+            if missing and time.monotonic() - self._failed_at > SECONDS_BETWEEN_TOP_UPS:
+                self._launch()
+        else:
+            self._replace(box)
+            await self._sweep()
+        await self._notify()
 
-    async def _start_box(self) -> None:
-        try:
-            async with self._creating:
-                box = await self._provider.start(self._spec, self._labels)
-        except Exception as error:  # nobody awaits this task: whatever it is, a waiting lease must hear of it
-            log.warning("sandbox did not start", reason=str(error))
-            self._failure = error
-            self._wake_waiting()
-            return
-        self._alive += 1
-        self._idle.put_nowait(box)
-
-    def _wake_waiting(self) -> None:
-        asyncio.get_running_loop().call_soon(self._wake_now)  # after this start has left the set of running starts
-
-    def _wake_now(self) -> None:
-        for _ in range(self._waiting):
-            self._idle.put_nowait(None)  # no box: it makes a waiting lease look again
+    async def _sweep(self) -> None:
+        """Boxes often die together, with a server or a machine that they share: look at the idle ones at once."""
+        boxes = list(self._idle)
+        self._idle.clear()
+        answers = await asyncio.gather(*(box.healthy() for box in boxes))
+        for box, healthy in zip(boxes, answers, strict=True):
+            if healthy:
+                self._idle.append(box)
+            else:
+                self._replace(box)
 
     def _replace(self, box: Sandbox) -> None:
         log.warning("sandbox died; starting another", sandbox=box.id)
         self._alive -= 1
-        task = asyncio.create_task(self._stop_and_restart(box))
-        self._starts.add(task)
-        task.add_done_callback(self._starts.discard)
+        self._launch(instead_of=box)
 
-    async def _stop_and_restart(self, box: Sandbox) -> None:
+    def _launch(self, instead_of: Sandbox | None = None) -> None:
+        self._starts.add(asyncio.create_task(self._start_box(instead_of)))
+
+    async def _start_box(self, instead_of: Sandbox | None) -> None:
+        try:
+            if instead_of is not None:
+                await _stop(instead_of)
+            async with self._creating:
+                box = await self._provider.start(self._spec, self._labels)
+        except Exception as error:  # nobody awaits this task: whatever it is, a waiting lease must hear of it
+            log.warning("sandbox did not start", reason=str(error))
+            self._failure, self._failed_at = error, time.monotonic()
+        else:
+            self._alive += 1
+            self._idle.append(box)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._starts.discard(task)
+        await self._notify()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _hopeless(self) -> bool:
+        return self._alive == 0 and not self._starts
+
+
+async def _stop(box: Sandbox) -> None:
+    try:
         await box.stop()
-        await self._start_box()
+    except Exception as error:  # it is being replaced because it is broken; the provider's close ends what is left
+        log.warning("sandbox did not stop", sandbox=box.id, reason=str(error))

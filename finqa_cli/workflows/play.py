@@ -35,8 +35,8 @@ async def play(
         on_start(task)
         player = parts.player(settings, temperature=settings.eval.temperature)
         attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
-        with player.seat():
-            return await player.play(attempt, on_turn)
+        with player.seat() as seat:
+            return await player.play(attempt, seat, on_turn)
 
 
 def _choose(tasks: list[Task], question: str | None, settings: Settings) -> Task:

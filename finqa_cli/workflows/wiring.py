@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
@@ -33,6 +35,8 @@ from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Sampling, Snapshot
 from finqa_cli.workflows.reporter import Reporter
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +87,14 @@ async def stage(
     try:
         await pool.start()
         await engine.start()
+        await pool.settled()  # else the first batches of a run in lockstep would depend on which box came up first
         if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
             await engine.load(policy)
         yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, snapshot=snapshot)
     finally:
-        await asyncio.gather(engine.close(), pool.close())
+        for failure in await asyncio.gather(engine.close(), pool.close(), return_exceptions=True):
+            if failure is not None:
+                log.warning("not everything could be closed", reason=str(failure))
 
 
 def _allow_many_sockets() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 from fixtures.toy_environment import (
@@ -17,7 +18,7 @@ from fixtures.toy_environment import (
     task,
 )
 
-from finqa_cli.rollout.attempts import Attempt, Player, play_all
+from finqa_cli.rollout.attempts import Attempt, Player, Seat, play_all
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
@@ -41,7 +42,7 @@ def player(environment: ToyEnvironment, engine: object, pool: Pool | None = None
 
 
 async def play(engine: object, environment: ToyEnvironment | None = None, **limits: object) -> Trajectory:
-    return await player(environment or ToyEnvironment(boxed=False), engine, **limits).play(attempt())
+    return await player(environment or ToyEnvironment(boxed=False), engine, **limits).play(attempt(), Seat(nullcontext))
 
 
 async def test_a_right_answer_is_completed_and_rewarded() -> None:
@@ -99,11 +100,11 @@ async def test_a_dead_box_is_replaced_and_a_living_one_kept() -> None:
     pool = SandboxPool(provider, SPEC, size=1, max_concurrent_create=4, labels={})
     await pool.start()
     environment = ToyEnvironment([SANDBOX_TROUBLE], kill=True)
-    trajectory = await player(environment, ToyChatEngine(submit(42)), pool).play(attempt())
+    trajectory = await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
     assert (trajectory.reward, trajectory.retries) == (1.0, 1)
     assert [box.dead for box in provider.boxes] == [True, False] and pool.alive == 1
     again = ToyEnvironment([SANDBOX_TROUBLE])
-    assert (await player(again, ToyChatEngine(submit(42)), pool).play(attempt())).reward == 1.0
+    assert (await player(again, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))).reward == 1.0
     assert len(provider.boxes) == 2
     await pool.close()
     assert provider.closed
@@ -112,7 +113,7 @@ async def test_a_dead_box_is_replaced_and_a_living_one_kept() -> None:
 async def test_a_pool_that_cannot_start_any_box_gives_the_reason_as_a_fault() -> None:
     pool = SandboxPool(ToyProvider(failures=99), SPEC, size=3, max_concurrent_create=2, labels={})
     await pool.start()
-    trajectory = await player(ToyEnvironment(), ToyChatEngine(submit(42)), pool).play(attempt())
+    trajectory = await player(ToyEnvironment(), ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
     assert (trajectory.status, trajectory.error) == (Status.SANDBOX_ERROR, "no room for another box")
     await pool.close()
 
@@ -155,8 +156,8 @@ async def test_a_full_context_ends_the_episode_with_its_own_status() -> None:
         sampling=Sampling(),
         max_retries=0,
     )
-    with one.seat():
-        trajectory = await one.play(attempt())
+    with one.seat() as seat:
+        trajectory = await one.play(attempt(), seat)
     assert trajectory.status is Status.MAX_TOKENS and trajectory.reward == 0.0
     tokens = sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in trajectory.turns)
     assert 60 <= tokens <= 66
@@ -195,3 +196,52 @@ async def test_stopping_lets_running_attempts_finish_and_starts_no_more() -> Non
         stopping=lambda: len(heard) >= 3,
     )
     assert 3 <= len(finished) <= 5 and len(finished) == len(heard)
+
+
+async def test_an_episode_without_a_box_does_not_stop_the_others() -> None:
+    """In lockstep a seat that waits for a box would be waited for; so it is given up until there is one."""
+    pool = SandboxPool(ToyProvider(failures=2), SPEC, size=3, max_concurrent_create=1, labels={})
+    await pool.start()
+    await pool.settled()
+    assert pool.alive == 1
+    engine = ToyTokenEngine()
+    one = player(ToyEnvironment(), engine, pool, max_turns=3, max_parse_errors=9)
+    async with asyncio.timeout(5):
+        finished = await play_all(
+            one, [attempt(number) for number in range(6)], concurrency=3, on_trajectory=lambda _: None
+        )
+    assert len(finished) == 6 and engine.seats == 0
+    await pool.close()
+
+
+async def test_boxes_that_died_together_are_replaced_together() -> None:
+    provider = ToyProvider()
+    pool = SandboxPool(provider, SPEC, size=8, max_concurrent_create=8, labels={})
+    await pool.start()
+    await pool.settled()
+    for box in provider.boxes:
+        box.dead = True
+    environment = ToyEnvironment([SANDBOX_TROUBLE])
+    assert (await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))).reward == 1.0
+    await pool.settled()
+    assert pool.alive == 8 and [box.dead for box in provider.boxes] == [True] * 8 + [False] * 8
+    await pool.close()
+
+
+async def test_a_box_that_cannot_be_stopped_is_replaced_all_the_same() -> None:
+    class Stuck(ToyProvider):
+        async def start(self, spec: object, labels: object) -> object:  # type: ignore[override]
+            box = await super().start(spec, labels)  # type: ignore[arg-type]
+
+            async def refuse() -> None:
+                raise OSError("the provider does not answer")
+
+            box.stop = refuse  # type: ignore[method-assign]
+            return box
+
+    pool = SandboxPool(Stuck(), SPEC, size=1, max_concurrent_create=1, labels={})  # type: ignore[arg-type]
+    await pool.start()
+    environment = ToyEnvironment([SANDBOX_TROUBLE], kill=True)
+    trajectory = await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
+    assert (trajectory.reward, pool.alive) == (1.0, 1)
+    await pool.close()

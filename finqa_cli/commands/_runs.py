@@ -26,8 +26,17 @@ def perform(
     as_json: bool,
     quiet: bool = False,
     remedy: str = "",
+    patient: bool = True,
 ) -> Result:
-    """Runs a workflow with progress on stderr and signals handled; `remedy` is said when a signal ends it."""
+    """Runs a workflow with progress on stderr and signals handled.
+
+    Args:
+        work: Makes the workflow's coroutine.
+        as_json: No progress: stdout is for one document.
+        quiet: No progress.
+        remedy: Said when a signal ends it.
+        patient: The first signal lets running episodes finish.
+    """
     with progress(as_json=as_json, quiet=quiet) as reporter:
-        stopper = Stopper(reporter)
+        stopper = Stopper(reporter, patient=patient)
         return run(work(reporter, stopper), stopper, remedy=remedy)

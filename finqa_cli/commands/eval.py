@@ -25,6 +25,8 @@ FOLLOWED = {
     "max_steps": "generation.max_steps",
     "max_gen_tokens": "generation.max_gen_tokens",
     "seed": "train.seed",
+    "lora_rank": "lora.rank",
+    "codec": "codec.name",
 }
 """Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
 
@@ -69,8 +71,11 @@ def main(
         quiet=quiet,
     )
     document = {"target": target, "run": str(run), **result.report.to_dict()}
-    emit(document, as_json=as_json, text=lambda: reports.evaluation(result, settings))
+    if not as_json:
+        emit(document, as_json=False, text=lambda: reports.evaluation(result, settings))
     _check_faults(result, settings)
+    if as_json:  # after the check: an error is a document of its own, and there is only one
+        emit(document, as_json=True, text="")
 
 
 def _target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:

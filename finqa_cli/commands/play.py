@@ -67,7 +67,8 @@ def main(
         ),
         as_json=as_json,
         quiet=quiet,
+        patient=False,
     )
-    emit(trajectory_record(trajectory), as_json=as_json, text=transcript.verdict(trajectory))
     if trajectory.status.is_fault:
         raise FinqaError(f"The episode ended with {trajectory.status.value}: {trajectory.error}")
+    emit(trajectory_record(trajectory), as_json=as_json, text=transcript.verdict(trajectory))

@@ -18,7 +18,7 @@ from finqa_cli.workflows.train import train
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
-FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet", "run_dir")
+FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet")
 
 
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
@@ -86,7 +86,9 @@ def main(
 def _stored(ctx: typer.Context, run: Path) -> Settings:
     """The run's own settings: a resumed run with others would be another run."""
     given: dict[str, Any] = {
-        name: value for name, value in ctx.params.items() if value not in (None, False, ()) and value != []
+        name: value
+        for name, value in ctx.params.items()
+        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
     refused = sorted(set(given) - set(FREE_ON_RESUME))
     if refused:

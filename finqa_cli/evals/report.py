@@ -13,6 +13,9 @@ from finqa_cli.types import Status, Trajectory, Turn
 
 RIGHT = 1.0 - 1e-9
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_IDENTIFIER = re.compile(r"\"[^\"]*\"|`[^`]*`|\[[^\]]*\]")
+_LIMIT = re.compile(r"\b(?:limit|offset)\s+\d+", re.IGNORECASE)
 _BARE_YEAR = re.compile(r"(?<![\w.'\"`\[])(?:19|20)\d{2}(?![\w.'\"`\]])")
 
 
@@ -116,8 +119,8 @@ def quotes_years(query: str) -> bool | None:
 
     Text in single quotes is a value and no column.
     """
-    columns = re.sub(r"'(?:[^']|'')*'", "''", query)
-    if _BARE_YEAR.search(columns):
+    columns = _TEXT.sub("''", query)
+    if _BARE_YEAR.search(_LIMIT.sub("", _IDENTIFIER.sub("x", columns))):
         return False
     return True if _QUOTED_YEAR.search(columns) else None
 

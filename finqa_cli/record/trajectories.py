@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +64,21 @@ def read_demonstrations(source: Path) -> Iterator[Demonstration]:
         raise DataError(
             f"There are no demonstrations at {path}.", remedy="finqa eval scripted --split train --run-dir DIR"
         )
+    # The evaluations inside a training run ask held-out questions; imitating them would teach the test.
+    phases = {"train"} if _command(path.parent) == "train" else {"train", "eval"}
     for row, record in enumerate(read_jsonl(path), start=1):
         try:
-            if record["reward"] is not None:
+            if record["reward"] is not None and record.get("phase", "eval") in phases:
                 yield _demonstration(record)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}, row {row}: not a trajectory record ({error!r}).") from error
+
+
+def _command(run: Path) -> str:
+    try:
+        return str(json.loads((run / "run.json").read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # a trajectories file outside a run
 
 
 def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""One use case per file; `wiring.py` alone builds components."""

@@ -32,10 +32,11 @@ def resolve(reference: str) -> PolicyVersion:
             )
         return PolicyVersion(number=0, model=reference)
     if (path / "run.json").exists():
-        checkpoint = latest(path)
-        if checkpoint is None:
-            raise DataError(f"The run {path} has no usable checkpoint.", remedy=f"finqa train --resume {path}")
-        return of_checkpoint(checkpoint)
+        if (checkpoint := latest(path)) is not None:
+            return of_checkpoint(checkpoint)
+        if (path / "policy").is_dir():  # of supervised fine-tuning
+            return resolve(str(path / "policy"))
+        raise DataError(f"The run {path} holds no usable checkpoint and no policy.", remedy=f"ls {path}")
     if (path / "manifest.json").exists() and (path / "state.json").exists():
         return of_checkpoint(verified(path))
     if (path / "adapter_config.json").exists():

@@ -80,6 +80,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(clusters: int, per_cl
         ("SELECT `2024`, [2023] FROM t WHERE a = 1", True),
         ("SELECT total FROM t WHERE name = '2024'", None),
         ("SELECT \"year_ended_june_30_2022\" FROM t WHERE x = '2023'", None),
+        ('SELECT "year ended 2008 (restated)" FROM t WHERE a = 1 LIMIT 2000', None),
         ("SELECT SUM(CASE WHEN l='a' THEN 2024 END) FROM t WHERE l IN ('a')", False),
     ],
 )

@@ -11,7 +11,7 @@ from finqa_cli.workflows.evaluate import EvalResult
 from finqa_cli.workflows.train import TrainResult
 
 MEASURES: tuple[tuple[str, str, bool], ...] = (
-    ("accuracy", "accuracy, greedy", True),
+    ("accuracy", "accuracy", True),
     ("quoted_years", "queries with quoted years", True),
     ("sql_error_rate", "SQL errors per query", True),
     ("turns_mean", "turns per episode", False),
@@ -47,7 +47,7 @@ def training(result: TrainResult) -> str:
     if not result.before:
         return f"{plural(result.iterations, 'iteration')} in {result.seconds:.0f} s, not evaluated.\nRun: {result.run}"
     rows = [
-        [label, *(_measure(facts, key, share) for facts in (result.before, result.after))]
+        [_label(label, result.after), *(_measure(facts, key, share) for facts in (result.before, result.after))]
         for key, label, share in MEASURES
     ]
     clusters, episodes = result.after["clusters"], result.after["episodes"]
@@ -71,6 +71,13 @@ def training_document(result: TrainResult) -> dict[str, Any]:
         "before": result.before,
         "after": result.after,
     }
+
+
+def _label(label: str, facts: Mapping[str, Any]) -> str:
+    if label != "accuracy":
+        return label
+    temperature = facts["temperature"]
+    return f"accuracy at temperature {temperature:g}" if temperature else "accuracy, greedy"
 
 
 def _measure(facts: Mapping[str, Any], key: str, share: bool) -> str:

@@ -50,13 +50,22 @@ def folder_of(run: Path, iteration: int) -> Path:
 
 
 def latest(run: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files all match its manifest; damaged ones are named and passed over."""
-    folders = [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
-    for folder in sorted(folders, key=lambda path: -int(path.name[5:])):
+    """The newest checkpoint whose files all match its manifest; damaged ones are named and passed over.
+
+    Returns:
+        None when there is no checkpoint at all.
+
+    Raises:
+        DataError: There are checkpoints, and every one is damaged.
+    """
+    folders = sorted(_folders(run), key=_number, reverse=True)
+    for folder in folders:
         try:
             return verified(folder)
         except DataError as error:
             log.warning("checkpoint passed over", checkpoint=str(folder), reason=error.message)
+    if folders:
+        raise DataError(f"Every checkpoint of {run} is damaged.", remedy=f"ls {run / 'checkpoints'}")
     return None
 
 
@@ -64,7 +73,7 @@ def verified(folder: Path) -> Checkpoint:
     """Checks every file of a checkpoint.
 
     Raises:
-        DataError: A file is missing, was changed, or is not in the manifest; the message names it.
+        DataError: A file of the manifest is missing or was changed; the message names it.
     """
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
@@ -77,9 +86,23 @@ def verified(folder: Path) -> Checkpoint:
         raise DataError(f"The checkpoint {folder} is damaged: {error}.") from error
 
 
+def discard_after(run: Path, iteration: int) -> None:
+    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
+    for folder in _folders(run):
+        if _number(folder) > iteration:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def prune(run: Path, keep: int) -> None:
     """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
-    folders = [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
-    surplus = sorted(folders, key=lambda path: int(path.name[5:]))[: -keep or None] if keep else []
+    surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders(run: Path) -> list[Path]:
+    return [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name[5:])

@@ -25,32 +25,34 @@ from finqa_cli.types import Trajectory
 class RunFolder:
     """An open run folder, locked for this process.
 
-    `run.json` and `settings.json` are on disk before anything else happens. Use as a context manager: it writes the
+    `settings.json` and `run.json` are on disk before any record is. Use as a context manager: it writes the
     final status, also when the block fails.
     """
 
-    def __init__(self, path: Path, *, save_token_ids: bool) -> None:
+    def __init__(self, path: Path, lock: int, facts: dict[str, Any], *, save_token_ids: bool) -> None:
         self.path = path
+        self._lock = lock
+        self._facts = facts
         self._save_token_ids = save_token_ids
-        with storage(path):
-            path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(path)
+        write_json(path / "run.json", facts)
         self._trajectories = JsonlWriter(path / "trajectories.jsonl")
         self._metrics = JsonlWriter(path / "metrics.jsonl")
         self._events = JsonlWriter(path / "events.jsonl")
-        self._facts: dict[str, Any] = {}
 
     @classmethod
     def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
         """Starts a new run in an empty or missing folder.
 
         Raises:
-            ConfigError: There is a run in it already, or another process holds it.
+            ConfigError: There is something in it already, or another process holds it.
         """
-        if (path / "run.json").exists():
-            raise ConfigError(f"{path} holds a run already.", remedy=f"finqa train --resume {path}")
-        folder = cls(path, save_token_ids=save_token_ids)
-        folder._facts = {
+        if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
+            known = (path / "run.json").is_file()
+            remedy = f"finqa train --resume {path}" if known and read_run(path).get("command") == "train" else ""
+            what = "holds a run already" if known else "is not empty"
+            raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")
+        lock = _lock(path)
+        facts = {
             "schema_version": 1,
             "id": path.name,
             "command": command,
@@ -61,27 +63,35 @@ class RunFolder:
             "python": platform.python_version(),
             "resumed": [],
         }
-        write_json(path / "run.json", folder._facts)
         write_json(path / "settings.json", dict(settings))
-        return folder
+        return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @classmethod
-    def reopen(cls, path: Path, *, save_token_ids: bool, iteration: int) -> RunFolder:
+    def reopen(cls, path: Path, *, settings: Mapping[str, Any], save_token_ids: bool, iteration: int) -> RunFolder:
         """Continues a run after the checkpoint of `iteration`; records of later iterations are set aside.
 
         Raises:
             ConfigError: Another process holds it.
         """
         facts = read_run(path)
-        folder = cls(path, save_token_ids=save_token_ids)
-        folder.close()
+        lock = _lock(path)
         for name in ("trajectories.jsonl", "metrics.jsonl"):
             rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
-        folder = cls(path, save_token_ids=save_token_ids)
+        write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": _now(), "iteration": iteration}]
-        folder._facts = {**facts, "status": "running", "pid": os.getpid(), "resumed": resumed}
-        write_json(path / "run.json", folder._facts)
-        return folder
+        facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed}
+        return cls(path, lock, facts, save_token_ids=save_token_ids)
+
+    def pin(self, name: str, value: str) -> None:
+        """Records what the run depends on, or, in a resumed run, insists on it.
+
+        Raises:
+            ConfigError: It has another value than when the run began.
+        """
+        before = self._facts.setdefault(name, value)
+        if before != value:
+            raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
+        write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> None:
         """Appends one trajectory; `where` says which phase and iteration it belongs to."""
@@ -157,6 +167,7 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
 
 def _lock(path: Path) -> int:
     with storage(path):
+        path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -58,8 +58,8 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
             stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
         write_json(run / "report.json", {"target": target, **report.to_dict()})
         write_items(run / "items.csv", sorted(trajectories, key=lambda trajectory: trajectory.id))
-        registry().hook.on_eval(iteration=0, metrics=report.to_dict())
         folder.finish("completed")
+    registry().hook.on_eval(iteration=0, metrics=report.to_dict())
     return EvalResult(run=run, target=target, report=report)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from finqa_cli.errors import ConfigError, DataError
@@ -44,6 +45,21 @@ def resolve(reference: str) -> PolicyVersion:
     if (path / "config.json").exists():
         return PolicyVersion(number=0, model=str(path))
     raise ConfigError(f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).")
+
+
+def whole_model(reference: str) -> PolicyVersion:
+    """A model to train from, as version 0.
+
+    Raises:
+        ConfigError: The reference is an adapter: a new adapter would start from its base and drop it.
+    """
+    policy = resolve(reference)
+    if policy.adapter is not None:
+        raise ConfigError(
+            f"{reference} is an adapter on {policy.model}; training starts from a whole model.",
+            remedy="finqa train --resume RUN to go on with its run, or merge it into a model folder first",
+        )
+    return replace(policy, number=0)
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:

@@ -22,7 +22,7 @@ from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Choice, Settings, to_public_dict
 from finqa_cli.types import LossSpec, PolicyVersion, Sample
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.policies import whole_model
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import make_codec, make_learner
 
@@ -55,15 +55,18 @@ async def sft(
     kept = _demonstrations(settings, data)
     facts = to_public_dict(settings)
     with RunFolder.create(run, command="sft", settings=facts, save_token_ids=False) as folder:
-        model = _create(init, kept, run, settings.train.seed) if init else resolve(settings.model.name)
+        model = _create(init, kept, run, settings.train.seed) if init else whole_model(settings.model.name)
         codec = make_codec(settings, model.model)
         train, validation = _split(kept, settings, codec)
+        if not train or settings.sft.epochs * len(train) < 1:
+            raise DataError(f"Of {len(kept)} demonstrations none is left to train on.", remedy="more data, or --epochs")
         reporter.line(f"{len(train)} demonstrations to train on, {len(validation)} to validate.")
         plan = list(_plan(train, settings))
         learner = make_learner(_scheduled(settings, len(plan), whole=init is not None), model.model)
         await asyncio.to_thread(learner.start)
         loss, held_out = await _train(learner, plan, validation, settings, folder, reporter, stopper)
         policy = await asyncio.to_thread(learner.publish, run / "policy", 1)
+        stopper.check(f"the steps that were taken are in {run / 'policy'}")
         folder.finish("completed")
     return SftResult(
         run=run,
@@ -88,7 +91,8 @@ async def _train(
     loss, held_out = math.nan, None
     reporter.start("sft", len(plan))
     for step, samples in enumerate(plan, start=1):
-        stopper.check()
+        if stopper.requested:
+            break
         batch = pack(samples, token_budget=settings.train.token_budget, max_rows=len(samples))
         report = await asyncio.to_thread(learner.update, batch, CROSS_ENTROPY)
         loss = report.loss

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from finqa_cli.contracts import Tracker
+from finqa_cli.errors import InterruptedRun
 from finqa_cli.evals import EvalReport
 from finqa_cli.extend import registry
 from finqa_cli.learn import group_statistics
@@ -24,14 +27,24 @@ class Tracking:
         self._reporter = reporter
         self._broken_hooks: set[str] = set()
 
-    def run_start(self, settings: Mapping[str, Any]) -> None:
-        """The run begins."""
+    @contextmanager
+    def run(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """The run begins, and ends when the block does, however that comes about."""
+        self._start(settings)
+        try:
+            yield
+        except BaseException as error:
+            stopped = isinstance(error, (KeyboardInterrupt, InterruptedRun, asyncio.CancelledError))
+            self._end("interrupted" if stopped else "failed")
+            raise
+        self._end("completed")
+
+    def _start(self, settings: Mapping[str, Any]) -> None:
         self._folder.event("run_start")
         self._hook("on_run_start", run_id=self._folder.path.name, settings=settings)
         self._each_tracker(lambda tracker: tracker.on_run_start(settings))
 
-    def run_end(self, status: str) -> None:
-        """The run ends."""
+    def _end(self, status: str) -> None:
         self._folder.event("run_end", status=status)
         self._hook("on_run_end", run_id=self._folder.path.name, status=status)
         self._each_tracker(lambda tracker: tracker.on_run_end(status))
@@ -57,10 +70,11 @@ class Tracking:
         shown = {name: metrics[name] for name in ("reward_mean", "informative", "groups", "loss") if name in metrics}
         self._reporter.advance("train", metrics["iteration"], **shown)
 
-    def evaluation(self, iteration: int, version: int, report: EvalReport) -> None:
+    def evaluation(self, iteration: int, version: int, temperature: float, report: EvalReport) -> None:
         """An evaluation ended."""
         facts = report.to_dict()
-        self._metrics({"kind": "eval", "iteration": iteration, "policy_version": version, **facts})
+        where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
+        self._metrics({**where, **facts})
         self._hook("on_eval", iteration=iteration, metrics=facts)
 
     def groups(self, collected: Collected) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.record import checkpoints
+from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.evaluate import eval_tasks
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.policies import of_checkpoint, resolve
+from finqa_cli.workflows.policies import of_checkpoint, whole_model
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
@@ -40,85 +42,99 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
     Raises:
         ConfigError: The engine cannot serve training, or the settings do not fit the data.
-        InterruptedRun: A signal stopped it; the last finished iteration is in a checkpoint.
+        InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
-    base = resolve(settings.model.name)
-    progress = _progress(base, checkpoint)
-    with _folder(settings, run, resume, progress.iteration if checkpoint else -1) as folder:
+    base = whole_model(settings.model.name)
+    with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
+        progress = _progress(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
-        tracking.run_start(to_public_dict(settings))
-        async with stage(settings, progress.policy, run_id=run.name, reporter=reporter) as parts:
-            engine = parts.engine
-            if not isinstance(engine, TokenEngine):
-                raise ConfigError(
-                    f"Engine {settings.engine.name!r} gives no token ids and log-probabilities, so it cannot train.",
-                    remedy="finqa train --engine transformers",
-                )
-            tasks = parts.environment.tasks(settings.data.train_split)
-            if not tasks:
-                raise DataError(f"Split {settings.data.train_split!r} of {settings.data.snapshot!r} has no questions.")
-            learner = make_learner(settings, base.model)
-            await asyncio.to_thread(learner.start)
-            if checkpoint is not None:
-                await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-            trainer = Trainer(
-                settings=settings,
-                parts=parts,
-                engine=engine,
-                learner=learner,
-                optimizer=make_optimizer(settings),
-                tasks=tasks,
-                held_out=eval_tasks(parts.environment, settings),
-                folder=folder,
-                tracking=tracking,
-                reporter=reporter,
-                stopper=stopper,
-                progress=progress,
-            )
-            await trainer.run(fresh=checkpoint is None)
-        folder.finish("completed")
-        tracking.run_end("completed")
+        with tracking.run(to_public_dict(settings)):
+            trainer = await _train(settings, folder, base, progress, checkpoint, tracking, reporter, stopper)
     evaluations = _evaluations(run)
     return TrainResult(
         run=run,
         iterations=trainer.progress.iteration,
-        before=evaluations[0],
-        after=evaluations[-1],
+        before=evaluations[0] if evaluations else {},
+        after=evaluations[-1] if evaluations else {},
         seconds=time.perf_counter() - started,
     )
 
 
-def _progress(base: PolicyVersion, checkpoint: checkpoints.Checkpoint | None) -> Progress:
+async def _train(
+    settings: Settings,
+    folder: RunFolder,
+    base: PolicyVersion,
+    progress: Progress,
+    checkpoint: checkpoints.Checkpoint | None,
+    tracking: Tracking,
+    reporter: Reporter,
+    stopper: Stopper,
+) -> Trainer:
+    async with stage(settings, progress.policy, run_id=folder.path.name, reporter=reporter) as parts:
+        engine = parts.engine
+        if not isinstance(engine, TokenEngine):
+            raise ConfigError(
+                f"Engine {settings.engine.name!r} gives no token ids and log-probabilities, so it cannot train.",
+                remedy="finqa train --engine transformers",
+            )
+        folder.pin("snapshot digest", parts.snapshot.digest)
+        tasks = parts.environment.tasks(settings.data.train_split)
+        if not tasks:
+            raise DataError(f"Split {settings.data.train_split!r} of {settings.data.snapshot!r} has no questions.")
+        learner = make_learner(settings, base.model)
+        await asyncio.to_thread(learner.start)
+        if checkpoint is not None:
+            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+        trainer = Trainer(
+            settings=settings,
+            parts=parts,
+            engine=engine,
+            learner=learner,
+            optimizer=make_optimizer(settings),
+            tasks=tasks,
+            held_out=eval_tasks(parts.environment, settings),
+            folder=folder,
+            tracking=tracking,
+            reporter=reporter,
+            stopper=stopper,
+            progress=progress,
+        )
+        await trainer.run(fresh=checkpoint is None)
+    folder.finish("completed")
+    return trainer
+
+
+def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint | None) -> Progress:
     if checkpoint is None:
         return Progress(policy=base)
+    checkpoints.discard_after(run, checkpoint.iteration)
     newest = of_checkpoint(checkpoint)
-    serving_number = int(checkpoint.state["serving_version"])
-    serving = checkpoint.path / "serving"
-    policy = newest
-    if serving_number != newest.number:  # the engine was behind the learner when the checkpoint was written
-        adapter = newest.adapter is not None
-        policy = PolicyVersion(
-            number=serving_number,
-            model=newest.model if adapter else str(serving),
-            adapter=serving if adapter else None,
-        )
-    if serving_number == 0:
-        policy = base
+    number = int(checkpoint.state["serving_version"])
+    policy = base
+    if number:
+        # What the engine serves moves out of the checkpoint, which will be pruned while it is still needed.
+        lags = number != newest.number  # the engine was behind the learner when the checkpoint was written
+        served = checkpoint.path / ("serving" if lags else "policy")
+        folder = run / "policies" / f"v{number:05d}"
+        with storage(folder):
+            shutil.copytree(served, folder, dirs_exist_ok=True)
+        if newest.adapter is None:
+            policy = PolicyVersion(number=number, model=str(folder))
+        else:
+            policy = PolicyVersion(number=number, model=newest.model, adapter=folder)
     return Progress(
-        iteration=checkpoint.iteration,
-        cursor=int(checkpoint.state["cursor"]),
-        policy=policy,
-        published=newest.number,
+        iteration=checkpoint.iteration, cursor=int(checkpoint.state["cursor"]), policy=policy, published=newest.number
     )
 
 
 def _folder(settings: Settings, run: Path, resume: bool, iteration: int) -> RunFolder:
     save_token_ids = settings.run.save_token_ids
     if resume:
-        return RunFolder.reopen(run, save_token_ids=save_token_ids, iteration=iteration)
+        facts = to_public_dict(settings)
+        return RunFolder.reopen(run, settings=facts, save_token_ids=save_token_ids, iteration=iteration)
     return RunFolder.create(run, command="train", settings=to_public_dict(settings), save_token_ids=save_token_ids)
 
 

@@ -145,7 +145,12 @@ class Trainer:
             key=f"eval/{iteration:04d}",
         )
         self._check_stop()
-        self.tracking.evaluation(iteration, self.progress.policy.number, report)
+        if report.faults > self.settings.pool.max_fault_share * report.episodes:
+            raise ThresholdError(
+                f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
+                remedy=f"see their errors in {self.folder.path / 'trajectories.jsonl'}",
+            )
+        self.tracking.evaluation(iteration, self.progress.policy.number, self.settings.eval.temperature, report)
 
     async def _checkpoint(self) -> None:
         progress = self.progress

@@ -115,7 +115,7 @@ def test_a_run_folder_says_what_became_of_it(tmp_path: Path) -> None:
         assert read_run(run)["status"] == "running"
         folder.trajectory(trajectory(), phase="train", iteration=1)
         with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
-            RunFolder(run, save_token_ids=False)
+            RunFolder.reopen(run, settings={}, save_token_ids=False, iteration=0)
         folder.finish("completed")
     assert read_run(run)["status"] == "completed"
     assert json.loads((run / "settings.json").read_text()) == {"a": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,10 +176,42 @@ def test_a_run_can_be_evaluated_and_its_settings_are_followed(
 
 
 def test_a_resumed_run_takes_no_other_settings(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
-    _, errors = finish(finqa("train", f"--resume={unbroken}", "--lora-rank=4"), expected=2)
-    assert "--lora-rank" in errors
+    for flag in ("--lora-rank=4", "--seed=0", "--disable-gradient-checkpointing", "--run-dir=elsewhere"):
+        _, errors = finish(finqa("train", f"--resume={unbroken}", flag), expected=2)
+        assert "keeps its settings" in errors
     _, errors = finish(finqa("train", *SMALL, f"--run-dir={unbroken}"), expected=78)
     assert "holds a run already" in errors
+
+
+def test_a_run_is_not_resumed_on_other_data(
+    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "moved"
+    shutil.copytree(unbroken, run)
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"snapshot digest": "sha256:other"}))
+    _, errors = finish(finqa("train", f"--resume={run}", "--iterations=4"), expected=78)
+    assert "snapshot digest" in errors and "begun with sha256:other" in errors
+
+
+def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
+    finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    lagging = [*SMALL, "--sync-every=2", "--iterations=4", "--set", "train.keep_checkpoints=2"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(finqa("train", *lagging, f"--run-dir={whole}"))
+    process = finqa("train", *lagging, f"--run-dir={broken}")
+    wait_for((broken / "checkpoints" / "step_3" / "manifest.json").exists, process)
+    process.kill()
+    process.communicate()
+    finish(finqa("train", f"--resume={broken}"))
+    assert metrics(broken) == metrics(whole)
+    assert weights(broken, 4) == weights(whole, 4)
+
+
+def test_an_adapter_is_not_silently_dropped(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
+    _, errors = finish(finqa("train", f"--model={unbroken}", "--sandboxes=4"), expected=78)
+    assert "is an adapter" in errors
 
 
 def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:

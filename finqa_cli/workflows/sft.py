@@ -97,10 +97,11 @@ async def _train(
         report = await asyncio.to_thread(learner.update, batch, CROSS_ENTROPY)
         loss = report.loss
         facts: dict[str, Any] = {"kind": "sft", "step": step, "loss": loss, "grad_norm": report.grad_norm}
-        if validation and (step % settings.sft.validate_every == 0 or step == len(plan)):
-            held_out = await asyncio.to_thread(_loss, learner, validation)
-            facts["validation_loss"] = held_out
-            reporter.line(f"step {step}: loss {loss:.4f}, validation loss {held_out:.4f}")
+        if step % settings.sft.validate_every == 0 or step == len(plan):
+            if validation:
+                facts["validation_loss"] = held_out = await asyncio.to_thread(_loss, learner, validation)
+                reporter.line(f"step {step}: loss {loss:.4f}, validation loss {held_out:.4f}")
+            await asyncio.to_thread(learner.publish, folder.path / "policy", 1)  # a crash loses no more than this
         facts |= {"learning_rate": report.learning_rate, "timing": {"update_s": round(report.seconds, 4)}}
         folder.metrics(facts)
         reporter.advance("sft", step, loss=round(loss, 4))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-MAX_ANSWER_BYTES = 4096
+from finqa_cli.grading.verdict import Verdict, shown
+
 RELATIVE_TOLERANCE = 0.01
 ABSOLUTE_TOLERANCE = 1.0
 ZERO_TOLERANCE = 0.001
@@ -28,37 +29,27 @@ _LATEX_SPACE = re.compile(r"\\[;, ]")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """1.0 or 0.0, and why in one line that does not tell the truth."""
-
-    reward: float
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Value:
     number: float | None
     text: str
 
 
 def grade(answer: str, truth: str) -> Verdict:
-    """Compares an answer with the truth. Never raises; an answer of more than 4096 bytes is refused with 0."""
-    if len(answer.encode("utf-8", "replace")) > MAX_ANSWER_BYTES:
-        return Verdict(0.0, f"The answer is longer than {MAX_ANSWER_BYTES} bytes.")
+    """Compares an answer with the truth. Never raises."""
     boxes = _boxes(truth)
     if len(boxes) > 1:
         return _grade_boxes(answer, boxes)
     expected = _value(truth)
     submitted = _value(answer)
     if _equal(submitted, expected) or _equal(_value(answer, percent=False), expected):
-        return Verdict(1.0, f"{_shown(answer)} matches.")
+        return Verdict(1.0, f"{shown(answer)} matches.")
     if boxes and expected.number is None and (verdict := _grade_list(answer, boxes[0])) is not None:
         return verdict
     if expected.number is None:
-        return Verdict(0.0, f"{_shown(answer)} is not the expected text.")
+        return Verdict(0.0, f"{shown(answer)} is not the expected text.")
     if submitted.number is None:
-        return Verdict(0.0, f"{_shown(answer)} is not a number.")
-    return Verdict(0.0, f"{_shown(answer)} is outside the tolerance (1 % and 1.0).")
+        return Verdict(0.0, f"{shown(answer)} is not a number.")
+    return Verdict(0.0, f"{shown(answer)} is outside the tolerance (1 % and 1.0).")
 
 
 def _grade_boxes(answer: str, boxes: Sequence[str]) -> Verdict:
@@ -177,8 +168,3 @@ def _fraction(text: str, sign: float) -> float | None:
         return sign * float(Fraction(text))
     except (ValueError, ZeroDivisionError, OverflowError):
         return None
-
-
-def _shown(answer: str) -> str:
-    line = " ".join(answer[:200].split())
-    return repr(line if len(line) <= 60 else line[:57] + "...")

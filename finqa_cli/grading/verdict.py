@@ -1,0 +1,41 @@
+"""What a grader says about an answer, and which answers are looked at in the first place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+MAX_ANSWER_BYTES = 4096
+_LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """1.0 or 0.0, and why in one line that does not tell the truth."""
+
+    reward: float
+    explanation: str
+
+
+def answer_text(answer: object) -> str | Verdict:
+    """A submitted JSON value as text, or the verdict that refuses it.
+
+    Numbers are accepted because models like to send them; `true` is refused, as it is neither a number nor a word.
+    """
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        return Verdict(0.0, f"The answer must be text or a number, not {type(answer).__name__[:40]}.")
+    if isinstance(answer, float):
+        if not math.isfinite(answer):
+            return Verdict(0.0, "The answer is not a finite number.")
+        return repr(answer)
+    too_long = Verdict(0.0, f"The answer is longer than {MAX_ANSWER_BYTES} bytes.")
+    if isinstance(answer, int):
+        # Compared before it is printed: Python refuses to print integers of more than 4300 digits.
+        return too_long if abs(answer) >= 10**MAX_ANSWER_BYTES else str(answer)
+    return too_long if len(answer.encode("utf-8", "replace")) > MAX_ANSWER_BYTES else answer
+
+
+def shown(answer: str) -> str:
+    """An answer in quotes, on one line and cut, with everything that does not print escaped."""
+    line = " ".join(answer[:200].split())
+    return repr(line if len(line) <= _LONGEST_SHOWN else line[: _LONGEST_SHOWN - 3] + "...")

@@ -1,0 +1,144 @@
+"""Both profiles, on input that nobody vouches for."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import pytest
+from grading_tables import ATTACKS, KEYED
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finqa_cli.grading import MAX_ANSWER_BYTES, PROFILES, grade
+from finqa_cli.grading.tolerance import RELATIVE
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+SYNTAX = ["\\boxed{", "\\text{", "\\frac{", *"}{()-$%,;: \n/.=", ", "]
+WORDS = ["0", "5", "12", "1,234", "2023", "2024: ", " to ", " and ", " or ", "e9", "million", "bps", "yes", "nan"]
+FRAGMENTS = st.lists(st.sampled_from([*SYNTAX, *WORDS]), max_size=30).map("".join)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("truth", ["6.118", r"\boxed{1} \boxed{2}", r"\boxed{2022: 1, 2023: 2}", KEYED, "Yes"])
+def test_hostile_answers_cost_no_time_and_win_nothing(profile: str, truth: str) -> None:
+    for answer in ATTACKS:
+        began = time.process_time()
+        assert grade(answer, truth, profile).reward == 0, answer[:40]
+        assert time.process_time() - began < 0.25, answer[:40]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("bait", [attack for attack in ATTACKS if len(attack) >= 3000])
+def test_twice_the_length_costs_no_more_than_linear_time_allows(profile: str, bait: str) -> None:
+    def seconds(answer: str) -> float:
+        began = time.process_time()
+        grade(answer, bait, profile)
+        return time.process_time() - began
+
+    half = min(seconds(bait[: len(bait) // 2]) for _ in range(3))
+    assert min(seconds(bait) for _ in range(3)) < 8 * half + 0.02
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    "answer",
+    ["6.118" + " " * MAX_ANSWER_BYTES, "é" * (MAX_ANSWER_BYTES // 2 + 1), 10**MAX_ANSWER_BYTES, -(10**9999)],
+    ids=["blanks", "bytes", "digits", "many digits"],
+)
+def test_long_answers_are_refused(profile: str, answer: object) -> None:
+    assert "longer than 4096 bytes" in grade(answer, "6.118", profile).explanation
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("answer", [None, True, False, [6.118], {"answer": 6.118}, b"6.118", math.nan, math.inf])
+def test_what_is_neither_text_nor_a_number_is_refused(profile: str, answer: object) -> None:
+    for truth in ("6.118", "1", "0", "yes", "true", "nan", ""):
+        assert grade(answer, truth, profile).reward == 0
+
+
+def test_an_unknown_profile_is_an_error() -> None:
+    with pytest.raises(ValueError, match="openenv, strict"):
+        grade("1", "1", "lenient")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@given(answer=JSON_VALUES | FRAGMENTS | st.text(max_size=300), truth=FRAGMENTS | st.text(max_size=100))
+def test_anything_gets_a_verdict(profile: str, answer: object, truth: str) -> None:
+    verdict = grade(answer, truth, profile)
+    assert verdict.reward in (0.0, 1.0)
+    assert verdict.explanation
+    assert "\n" not in verdict.explanation
+    assert verdict.explanation.isprintable()
+
+
+@given(FRAGMENTS | st.sampled_from(["", ".", "nan", "\\boxed{}", "\\boxed{}\\boxed{}", ":"]))
+def test_strict_pays_nothing_for_no_answer(truth: str) -> None:
+    for answer in ("", " ", ".", "nan", "\\boxed{}", "\\boxed{}\\boxed{}", ",", ":"):
+        assert grade(answer, truth, "strict").reward == 0
+
+
+APART = ["0.0005", "0.05", "-0.05", "0.12", "0.5", "5", "-5", "5.5", "12", "-12", "50", "125", "500", "512", "1234"]
+APART += ["12345", "2023", "2024", "5000000", "12000000", "-5000000", "5e9", "yes", "no"]
+
+
+@given(FRAGMENTS)
+def test_no_answer_is_right_for_two_truths(answer: str) -> None:
+    assert len([truth for truth in APART if grade(answer, truth, "strict").reward]) <= 1
+
+
+@given(st.decimals(min_value=-(10**12), max_value=10**12, places=4), st.sampled_from(["", "%", " million", " bps"]))
+def test_the_usual_ways_to_write_the_truth_are_right(number: object, unit: str) -> None:
+    text = f"{number:,f}"
+    boxed = f"\\boxed{{{text}}}{unit}"
+    bracketed = f"({text.removeprefix('-')}){unit}" if text.startswith("-") else f"${text}{unit}"
+    for answer in (f"{text}{unit}", f"{number:f}{unit}", bracketed, boxed, f"The answer is {boxed}."):
+        assert grade(answer, boxed, "strict").reward == 1, answer
+
+
+@given(st.integers(min_value=-(10**15), max_value=10**15))
+def test_whole_numbers_are_right_exactly(number: int) -> None:
+    assert grade(number, f"{number:,}", "strict").reward == 1
+    assert grade(f"{number:,}", f"\\boxed{{{number}}}", "strict").reward == 1
+    if abs(number) < 1000:
+        assert grade(number + 1, f"{number:,}", "strict").reward == 0
+
+
+@given(st.decimals(min_value=-(10**12), max_value=10**12, places=3), st.floats(min_value=1.001, max_value=1e6))
+def test_numbers_outside_the_tolerance_are_never_right(number: object, times: float) -> None:
+    truth = float(str(number))
+    wrong = truth + (times * float(RELATIVE) * abs(truth) or times)
+    assert grade(repr(wrong), f"{number:f}", "strict").reward == 0
+
+
+@given(
+    st.dictionaries(st.integers(min_value=1900, max_value=2099), st.integers(-(10**6), 10**6), min_size=2, max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_a_list_with_years_is_free(values: dict[int, int], rng: random.Random) -> None:
+    truth = ", ".join(f"{year}: {value}" for year, value in values.items())
+    shuffled = rng.sample(sorted(values), len(values))
+    answer = ", ".join(f"{year}: {values[year]:,}" for year in shuffled)
+    assert grade(answer, truth, "strict").reward == 1
+    off_by_one = ", ".join(f"{year}: {values[year] + (year == shuffled[0])}" for year in shuffled)
+    assert abs(values[shuffled[0]]) > 1000 or grade(off_by_one, truth, "strict").reward == 0
+
+
+def test_random_answers_are_almost_never_right() -> None:
+    rng = random.Random(0)
+    truths = ["6.118", r"\boxed{6.28\%}", r"\boxed{-77} million", "1,070", "2023: 59, 2024: 58", KEYED, "0.0215"]
+    accepted = sum(grade(_random_answer(rng), rng.choice(truths), "strict").reward for _ in range(10_000))
+    assert accepted <= 5
+
+
+def _random_answer(rng: random.Random) -> object:
+    number = rng.choice([-1, 1]) * 10 ** rng.uniform(-3, 9)
+    written = [f"{number:.2f}", f"{number:,.0f}", f"{number:.4g}%", f"({number:.1f})", f"\\boxed{{{number:.3f}}}"]
+    parts = [rng.choice(written) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+    unit = rng.choice(["", "", "", " million", " bps", " or 5", "%"])
+    return rng.choice([", ", " and ", "; 2024: "]).join(parts) + unit if rng.random() < 0.9 else number

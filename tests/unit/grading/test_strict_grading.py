@@ -1,0 +1,69 @@
+"""Profile `strict`: what honest people write is right, what cheats try is not, and why is told."""
+
+from __future__ import annotations
+
+import pytest
+from grading_tables import HACKS, HONEST, UPSTREAM
+
+from finqa_cli.grading import Verdict, grade
+
+
+def strictly(answer: object, truth: str) -> Verdict:
+    return grade(answer, truth, "strict")
+
+
+@pytest.mark.parametrize(("answer", "truth", "reward"), [(row[0], row[1], row[3]) for row in UPSTREAM])
+def test_upstreams_table(answer: str, truth: str, reward: int) -> None:
+    assert strictly(answer, truth).reward == reward
+
+
+@pytest.mark.parametrize(("answer", "truth"), HONEST)
+def test_honest_answers_are_right(answer: object, truth: str) -> None:
+    verdict = strictly(answer, truth)
+    assert verdict.reward == 1, verdict.explanation
+
+
+@pytest.mark.parametrize(("answer", "truth"), HACKS)
+def test_reward_hacks_win_nothing(answer: object, truth: str) -> None:
+    verdict = strictly(answer, truth)
+    assert verdict.reward == 0, verdict.explanation
+
+
+def test_the_tables_are_as_large_as_promised() -> None:
+    assert len(HONEST) >= 60
+    assert len(HACKS) >= 60
+    assert len({(repr(answer), truth) for answer, truth in (*HONEST, *HACKS)}) == len(HONEST) + len(HACKS)
+
+
+@pytest.mark.parametrize(
+    "answer", [f"{number}{unit}" for number in ("4.5", "12", "-77") for unit in ("", "%", " million", " billion")]
+)
+def test_an_answer_is_right_for_one_truth_without_a_unit(answer: str) -> None:
+    truths = [f"{number}{zeros}" for number in ("4.5", "12", "-77") for zeros in ("", "e-2", "e6", "e9")]
+    assert sum(strictly(answer, truth).reward for truth in truths) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reason"),
+    [
+        ("7", "6.118", "'7' is outside the tolerance"),
+        ("seven", "6.118", "'seven' is not one number"),
+        ("No", "Yes", "'No' is not the expected text"),
+        ("5, 6", "6.118", "1 value is expected, got 2"),
+        ("1", r"\boxed{1} \boxed{2}", "2 values are expected, got 1"),
+        ("1, 3", r"\boxed{1} \boxed{2}", "1 of 2 values do not match, first the one at place 2"),
+        ("2022: 1, 2022: 3", r"\boxed{2022: 1, 2023: 2}", "comes twice"),
+        ("2022: 1, 3", r"\boxed{2022: 1, 2023: 2}", "some without"),
+        ("2022: 1, 2024: 3", r"\boxed{2022: 1, 2023: 2}", "not those that are expected"),
+        (r"\boxed{1} or 2", "1.5", "other numbers beside"),
+        ("", "6.118", "empty"),
+        ("NaN", "6.118", "not a number"),
+        ("1," * 200, "6.118", "more than 100 values"),
+        (r"\boxed{1}" * 200, "6.118", "more than 100 values"),
+    ],
+)
+def test_the_reason_is_told_in_one_line_without_the_truth(answer: str, truth: str, reason: str) -> None:
+    explanation = strictly(answer, truth).explanation
+    assert reason in explanation
+    assert "\n" not in explanation
+    assert truth not in explanation

@@ -1,0 +1,82 @@
+"""What a program is: a list of steps, each of which may use the results of earlier ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_CHARACTERS = 4096
+"""Of a program's text. The longest of FinQA's has 120."""
+MAX_STEPS = 64
+"""Operations of a program. The longest of FinQA's has 5."""
+
+NUMBER_OPERATIONS = frozenset({"add", "subtract", "multiply", "divide", "exp", "greater"})
+TABLE_OPERATIONS = frozenset({"table_max", "table_min", "table_sum", "table_average"})
+
+_LONGEST_SHOWN = 40
+
+
+class ProgramError(ValueError):
+    """A text is no program, or a program has no result.
+
+    Attributes:
+        reason: What is wrong, in one sentence.
+        position: Character at which the text stops being a program, from 0; None when it is one.
+        step: Step that has no result, from 0; None when the text is no program.
+    """
+
+    def __init__(self, reason: str, *, position: int | None = None, step: int | None = None) -> None:
+        place = f"Step #{step}" if step is not None else f"Character {position}"
+        super().__init__(f"{place}: {reason}")
+        self.reason = reason
+        self.position = position
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`#2`: the result of the step at this place, from 0."""
+
+    step: int
+
+    def __str__(self) -> str:
+        return f"#{self.step}"
+
+
+Argument = str | Reference
+"""A number, constant or row name as it was written, or the result of an earlier step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation on two arguments.
+
+    The first argument of a table operation is a row's name; its second one, `none` in the data, means nothing.
+    """
+
+    operation: str
+    first: Argument
+    second: Argument
+
+    @property
+    def reads_table(self) -> bool:
+        """Whether its first argument is the name of a row."""
+        return self.operation in TABLE_OPERATIONS
+
+    def __str__(self) -> str:
+        return f"{self.operation}({self.first}, {self.second})"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One to `MAX_STEPS` steps; references point to earlier steps. As text it has the flat form of the data set."""
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.steps))
+
+
+def shown(text: str) -> str:
+    """Text of a program in quotes, on one line and cut, with everything that does not print escaped."""
+    cut = text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+    return ascii(cut)

@@ -24,12 +24,18 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "engine": "engine.name",
         "sandbox": "sandbox.name",
         "optimizer": "optimizer.name",
+        "reward": "reward.name",
+        "hints": "environment.options.hints",
+        "grader": "environment.options.grader",
         "model": "model.name",
         "tensor_parallel_size": "model.tensor_parallel_size",
         "gpu_memory_utilization": "model.gpu_memory_utilization",
         "snapshot": "data.snapshot",
+        "data": "data.path",
         "train_split": "data.train_split",
         "eval_split": "data.eval_split",
+        "allow_evaluation_data": "data.allow_evaluation_only",
+        "allow_overlap": "data.allow_overlap",
         "sandboxes": "pool.sandboxes",
         "max_gen_tokens": "generation.max_gen_tokens",
         "temperature": "generation.temperature",
@@ -82,6 +88,15 @@ EnvironmentName = Annotated[str | None, _option("--environment", "What asks the 
 Engine = Annotated[str | None, _option("--engine", "Who generates; see finqa plugins.", BACKENDS, "auto")]
 Sandbox = Annotated[str | None, _option("--sandbox", "Who makes the boxes: local, daytona, ...", BACKENDS, "auto")]
 Optimizer = Annotated[str | None, _option("--optimizer", "Training method.", BACKENDS, "grpo")]
+Reward = Annotated[
+    str | None, _option("--reward", "What judges an answer; see finqa rewards.", BACKENDS, "the environment's verdict")
+]
+Grader = Annotated[
+    str | None, _option("--grader", "Rules of the finqa environment: openenv, or strict.", BACKENDS, "openenv")
+]
+Hints = Annotated[
+    bool | None, _option("--hints", "Let the tools explain common mistakes; this changes the task.", BACKENDS)
+]
 
 Model = Annotated[
     str | None, _option("--model", "Model folder, hub id, or `embedded`.", POLICY, "auto: embedded without a GPU")
@@ -101,6 +116,9 @@ LoraTargetModules = Annotated[
 ]
 
 Snapshot = Annotated[str | None, _option("--snapshot", "Name of the data set.", ROLLOUT, "openenv-finqa")]
+Data = Annotated[
+    Path | None, _option("--data", "Data file, for environments that take no snapshot.", ROLLOUT, "embedded tasks")
+]
 Split = Annotated[str | None, _option("--split", "Split of the questions.", ROLLOUT, "dev")]
 Sandboxes = Annotated[int | None, _option("--sandboxes", "Sandboxes in the pool.", ROLLOUT, "500")]
 Temperature = Annotated[float | None, _option("--temperature", "Sampling temperature.", ROLLOUT, "1.0")]
@@ -139,6 +157,13 @@ GradientCheckpointing = Annotated[
 SyncEvery = Annotated[int | None, _option("--sync-every", "Iterations between weight syncs.", TRAINING, "1")]
 ShuffleRewards = Annotated[
     bool | None, _option("--shuffle-rewards", "Control experiment: rewards are dealt out at random.", TRAINING)
+]
+AllowEvaluationData = Annotated[
+    bool | None, _option("--allow-evaluation-data", "Train even on data that its owner keeps for evaluation.", TRAINING)
+]
+AllowOverlap = Annotated[
+    bool | None,
+    _option("--allow-overlap", "Train even when companies or questions are evaluated on as well.", TRAINING),
 ]
 
 Limit = Annotated[int | None, _option("--limit", "Ask only so many questions; 0 asks all.", ROLLOUT, "0")]

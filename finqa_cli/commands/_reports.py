@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from finqa_cli.commands._output import plain_table, plural
-from finqa_cli.settings import Settings
 from finqa_cli.workflows.evaluate import EvalResult
 from finqa_cli.workflows.train import TrainResult
 
@@ -19,21 +18,26 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
 """Key in the report, its label, and whether it is a share."""
 
 
-def evaluation(result: EvalResult, settings: Settings) -> str:
+def evaluation(result: EvalResult) -> str:
     """Accuracy with its interval, then the breakdown by question type."""
     report = result.report.to_dict()
     low, high = report["accuracy_interval"]
     head = (
-        f"{result.target} on {settings.data.snapshot}/{settings.data.eval_split}: "
+        f"{result.target} on {result.data.name}/{result.split}: "
         f"accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
         f"({report['episodes']} episodes, {report['clusters']} companies)"
     )
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
+    parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
+    queries = (
+        f"{_share(report['sql_error_rate'])} of SQL queries failed; "
+        f"{_share(report['quoted_years'])} quoted their years; "
+    )
     lines = [
         head,
-        f"{report['turns_mean']:.1f} turns; {_share(report['sql_error_rate'])} of SQL queries failed; "
-        f"{_share(report['quoted_years'])} quoted their years; {statuses}",
+        *([f"reward {report['reward_mean']:.3f}: {parts}"] if parts else []),
+        f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         "",
         plain_table(["question type", "episodes", "accuracy"], rows),
         "",

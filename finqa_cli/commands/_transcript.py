@@ -20,6 +20,8 @@ def opening(task: Task) -> str:
 
 def one_turn(number: int, turn: Turn) -> str:
     """What the policy did and what came back."""
+    if turn.tool_call is None and not turn.parse_error:  # an environment without tools takes the text itself
+        return "\n".join([f"{number}. {_block(_cut(turn.text.strip()), '   ').lstrip()}", *_reply(turn)])
     return "\n".join([f"{number}. {_action(turn)}", *_reply(turn)])
 
 
@@ -46,9 +48,11 @@ def _value(value: object) -> str:
 def _reply(turn: Turn) -> Iterator[str]:
     if turn.observation is None:
         return
-    text = turn.observation.text
-    shown = text if len(text) <= LONGEST_REPLY else f"{text[:LONGEST_REPLY]} ... ({len(text)} characters)"
-    yield _block(shown, "   > ")
+    yield _block(_cut(turn.observation.text), "   > ")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_REPLY else f"{text[:LONGEST_REPLY]} ... ({len(text)} characters)"
 
 
 def _block(text: str, indent: str) -> str:

@@ -21,6 +21,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions
 FOLLOWED = {
     "environment": "environment.name",
     "snapshot": "data.snapshot",
+    "data": "data.path",
+    "reward": "reward.name",
     "model": "model.name",
     "max_steps": "generation.max_steps",
     "max_gen_tokens": "generation.max_gen_tokens",
@@ -44,7 +46,11 @@ def main(
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,
+    reward: options.Reward = None,
+    grader: options.Grader = None,
+    hints: options.Hints = None,
     snapshot: options.Snapshot = None,
+    data: options.Data = None,
     sandboxes: options.Sandboxes = None,
     max_steps: options.MaxSteps = None,
     max_gen_tokens: options.MaxGenTokens = None,
@@ -72,7 +78,7 @@ def main(
     )
     document = {"target": target, "run": str(run), **result.report.to_dict()}
     if not as_json:
-        emit(document, as_json=False, text=lambda: reports.evaluation(result, settings))
+        emit(document, as_json=False, text=lambda: reports.evaluation(result))
     _check_faults(result, settings)
     if as_json:  # after the check: an error is a document of its own, and there is only one
         emit(document, as_json=True, text="")
@@ -84,7 +90,12 @@ def _target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
     if (stored := settings_of(target)) is None:
         return {"model.name": target}
     given = {name for name, value in ctx.params.items() if value is not None}
-    return {path: _get(stored, path) for parameter, path in FOLLOWED.items() if parameter not in given}
+    followed = {path: _get(stored, path) for parameter, path in FOLLOWED.items() if parameter not in given}
+    for kind in ("environment", "reward"):
+        if kind not in given:
+            options_of_kind = stored[kind]["options"]
+            followed |= {f"{kind}.options.{key}": value for key, value in options_of_kind.items() if key not in given}
+    return followed
 
 
 def _get(tree: Mapping[str, Any], path: str) -> Any:

@@ -29,8 +29,12 @@ def main(
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,
+    reward: options.Reward = None,
+    grader: options.Grader = None,
+    hints: options.Hints = None,
     model: options.Model = None,
     snapshot: options.Snapshot = None,
+    data: options.Data = None,
     max_steps: options.MaxSteps = None,
     max_gen_tokens: options.MaxGenTokens = None,
     eval_temperature: Annotated[

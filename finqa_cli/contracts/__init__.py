@@ -2,9 +2,10 @@
 
 from finqa_cli.contracts.codec import ChatCodec, CodecContext
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, TokenEngine
-from finqa_cli.contracts.environment import Environment, EnvironmentContext, Session
+from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
 from finqa_cli.contracts.learner import Learner, LearnerContext
 from finqa_cli.contracts.optimizer import Optimizer
+from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
 from finqa_cli.contracts.sandbox import Sandbox, SandboxContext, SandboxProvider
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
@@ -12,16 +13,21 @@ __all__ = [
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
+    "Demonstrator",
     "EngineContext",
     "Environment",
     "EnvironmentContext",
     "Learner",
     "LearnerContext",
     "Optimizer",
+    "Reward",
+    "RewardRequest",
     "Sandbox",
     "SandboxContext",
     "SandboxProvider",
     "Session",
+    "Specified",
+    "TextSession",
     "TokenEngine",
     "Tracker",
     "TrackerContext",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, PolicyVersion
+from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class EngineContext:
         gpu_memory_utilization: Share of GPU memory that the engine may take.
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
+        demonstrate: The environment's gold solutions, for an engine that takes no model; None when it has none.
     """
 
     model: str = ""
@@ -30,6 +32,7 @@ class EngineContext:
     gpu_memory_utilization: float = 0.85
     lora_rank: int = 16
     max_context: int = 0
+    demonstrate: Callable[[Sequence[Message]], AssistantTurn | None] | None = None
 
 
 @runtime_checkable

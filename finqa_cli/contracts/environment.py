@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox import Sandbox
-from finqa_cli.types import Observation, Prompt, Rewards, SandboxSpec, Snapshot, Task, ToolCall
+from finqa_cli.types import (
+    AssistantTurn,
+    DataInfo,
+    Message,
+    Observation,
+    Prompt,
+    Rewards,
+    SandboxSpec,
+    Snapshot,
+    Task,
+    ToolCall,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,17 +28,21 @@ class EnvironmentContext:
     """What wiring tells an environment.
 
     Attributes:
-        snapshot: The compiled data, or None for an environment that brings its own.
+        snapshot: The compiled data, or None for an environment that reads files or brings its own.
+        data: The file or folder to read tasks from, or None for the environment's embedded ones.
+        reward: What judges instead of the environment's own verdict, or None.
         max_turns: Tool calls after which an episode ends.
     """
 
     snapshot: Snapshot | None
+    data: Path | None = None
+    reward: Reward | None = None
     max_turns: int = 20
 
 
 @runtime_checkable
 class Session(Protocol):
-    """One episode's private connection. Calls are strictly serial."""
+    """One episode's private connection, with tools. Calls are strictly serial."""
 
     def prompt(self) -> Prompt:
         """How the episode opens."""
@@ -44,6 +61,7 @@ class Session(Protocol):
         """The verdict; for an episode that ended without an answer it is the environment's verdict on no answer.
 
         Raises:
+            SandboxError: The connection is lost before the verdict is certain.
             EnvironmentFault: The server could not grade. This is never a reward of 0.
         """
         ...
@@ -54,8 +72,42 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class TextSession(Protocol):
+    """One episode without tools: each turn of the policy is a text, and the environment answers it."""
+
+    def prompt(self) -> Prompt:
+        """How the episode opens; it offers no tools."""
+        ...
+
+    async def reply(self, text: str) -> Observation:
+        """Takes what the policy wrote. Raises as `Session.step` does."""
+        ...
+
+    async def grade(self) -> Rewards:
+        """As `Session.grade`."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the episode holds. Idempotent, never raises."""
+        ...
+
+
+@runtime_checkable
+class Demonstrator(Protocol):
+    """What an environment may offer besides: gold solutions, for demonstrations and to test rewards against."""
+
+    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
+        """What a perfect policy says next in this conversation; None when the environment knows no solution."""
+        ...
+
+
+@runtime_checkable
 class Environment(Protocol):
     """Constructed as `Environment(config, context)`."""
+
+    def data(self) -> DataInfo:
+        """Where the tasks come from, and what they may be used for."""
+        ...
 
     def sandbox_spec(self) -> SandboxSpec | None:
         """What box the sessions need; None when they run in this process."""
@@ -73,7 +125,7 @@ class Environment(Protocol):
         """
         ...
 
-    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
         """Starts an episode of exactly this task.
 
         Raises:

@@ -36,9 +36,10 @@ class EvalReport:
         episodes: All attempts, faults included.
         faults: Attempts that infrastructure ended; they are in no mean.
         clusters: Companies among the graded.
-        accuracy: Share with full reward.
+        accuracy: Share that is right: by the reward's part `correct` where it has one, else with full reward.
         accuracy_interval: 95 %, clustered by company.
         reward_mean: Mean total reward.
+        components: Mean of each named part of the reward, over the episodes that have it.
         turns_mean: Assistant turns per episode.
         sampled_tokens_mean: Sampled tokens per episode; 0 for engines without tokens.
         sql_queries: SQL queries in all.
@@ -54,6 +55,7 @@ class EvalReport:
     accuracy: float
     accuracy_interval: tuple[float, float]
     reward_mean: float
+    components: Mapping[str, float]
     turns_mean: float
     sampled_tokens_mean: float
     sql_queries: int
@@ -70,7 +72,7 @@ class EvalReport:
 def summarize(trajectories: Sequence[Trajectory]) -> EvalReport:
     """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1]."""
     graded = [trajectory for trajectory in trajectories if trajectory.reward is not None]
-    right = [float(_reward(trajectory) >= RIGHT) for trajectory in graded]
+    right = [float(_is_right(trajectory)) for trajectory in graded]
     interval = (
         clustered_interval(right, [trajectory.task.cluster for trajectory in graded])
         if graded
@@ -85,6 +87,7 @@ def summarize(trajectories: Sequence[Trajectory]) -> EvalReport:
         accuracy=interval.mean,
         accuracy_interval=(interval.low, interval.high),
         reward_mean=_mean(map(_reward, graded)) or 0.0,
+        components=_components(graded),
         turns_mean=_mean(len(trajectory.turns) for trajectory in graded) or 0.0,
         sampled_tokens_mean=_mean(sum(len(turn.completion_ids) for turn in trajectory.turns) for trajectory in graded)
         or 0.0,
@@ -130,6 +133,20 @@ def _reward(trajectory: Trajectory) -> float:
     return trajectory.reward
 
 
+def _is_right(trajectory: Trajectory) -> bool:
+    assert trajectory.rewards is not None
+    return trajectory.rewards.components.get("correct", trajectory.rewards.total) >= RIGHT
+
+
+def _components(graded: Sequence[Trajectory]) -> dict[str, float]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for trajectory in graded:
+        assert trajectory.rewards is not None
+        for name, value in trajectory.rewards.components.items():
+            values[name].append(value)
+    return {name: sum(parts) / len(parts) for name, parts in sorted(values.items())}
+
+
 def _is_query(turn: Turn) -> bool:
     return turn.tool_call is not None and turn.tool_call.name == "sql_query"
 
@@ -155,16 +172,16 @@ def _counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
 
 
 def _by_kind(graded: Sequence[Trajectory]) -> dict[str, KindReport]:
-    kinds: dict[str, list[float]] = defaultdict(list)
+    kinds: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in graded:
-        kinds[trajectory.task.kind].append(_reward(trajectory))
+        kinds[trajectory.task.kind].append(trajectory)
     return {
         kind: KindReport(
-            episodes=len(rewards),
-            accuracy=sum(reward >= RIGHT for reward in rewards) / len(rewards),
-            reward_mean=sum(rewards) / len(rewards),
+            episodes=len(members),
+            accuracy=sum(map(_is_right, members)) / len(members),
+            reward_mean=sum(map(_reward, members)) / len(members),
         )
-        for kind, rewards in sorted(kinds.items())
+        for kind, members in sorted(kinds.items())
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["sandbox", "environment", "engine", "codec", "optimizer", "learner", "tracker"]
+Kind = Literal["sandbox", "environment", "engine", "codec", "optimizer", "learner", "tracker", "reward"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -17,12 +17,13 @@ class Component:
         kind: Which contract it fulfils.
         name: What `--engine NAME` and friends take.
         target: `package.module:Class`, imported when the component is used. Called as `Class(config, context)`; an
-            optimizer as `Class(config)`.
+            optimizer or a reward as `Class(config)`.
         config: `package.module:Class` of its options: a pydantic model with `extra="forbid"`. Empty: it has none.
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
         modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
+        snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
     """
 
     kind: Kind
@@ -33,3 +34,4 @@ class Component:
     requires: tuple[str, ...] = ()
     extra: str = ""
     modelless: bool = False
+    snapshotless: bool = False

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from finqa_cli.contracts import Session
+from finqa_cli.contracts import Session, TextSession
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.rollout.conversation import Conversation, Reply
-from finqa_cli.types import Observation, Rewards, Status, Turn
+from finqa_cli.types import AssistantTurn, Observation, Rewards, Status, Turn
 
 TurnListener = Callable[[Turn], None]
 
@@ -39,7 +39,9 @@ class Ending:
     error: str = ""
 
 
-async def play_episode(session: Session, conversation: Conversation, limits: Limits, listener: TurnListener) -> Ending:
+async def play_episode(
+    session: Session | TextSession, conversation: Conversation, limits: Limits, listener: TurnListener
+) -> Ending:
     """Plays until the environment says done or a limit is reached, then asks for the verdict.
 
     The policy's own mistakes (an unreadable call, a wrong argument, no answer) are answered, played on and graded.
@@ -73,7 +75,7 @@ async def _play_within(limits: Limits, playing: Coroutine[None, None, tuple[Stat
 
 
 async def _play_turns(
-    session: Session, conversation: Conversation, limits: Limits, listener: TurnListener
+    session: Session | TextSession, conversation: Conversation, limits: Limits, listener: TurnListener
 ) -> tuple[Status, str]:
     parse_errors = 0
     for _ in range(limits.max_turns):
@@ -81,11 +83,14 @@ async def _play_turns(
         reply = await conversation.respond()
         if reply.full:
             return Status.MAX_TOKENS, "the context is full"
+        if isinstance(session, TextSession):
+            reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only words
         observation = await _answer(session, reply)
         listener(_turn(reply, observation, time.perf_counter() - started))
         if observation.done:
             return Status.COMPLETED, ""
-        parse_errors = 0 if reply.turn.tool_call else parse_errors + 1
+        readable = reply.turn.tool_call is not None or isinstance(session, TextSession)
+        parse_errors = 0 if readable else parse_errors + 1
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
         call = reply.turn.tool_call
@@ -93,7 +98,9 @@ async def _play_turns(
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 
-async def _answer(session: Session, reply: Reply) -> Observation:
+async def _answer(session: Session | TextSession, reply: Reply) -> Observation:
+    if isinstance(session, TextSession):
+        return await session.reply(reply.turn.text)
     if reply.turn.tool_call is not None:
         return await session.step(reply.turn.tool_call)
     cut = " The reply was cut at the token limit." if reply.stop == "length" else ""

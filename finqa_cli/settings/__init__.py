@@ -3,11 +3,12 @@
 from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
-from finqa_cli.settings.schema import AUTO, EMBEDDED, Choice, Settings
+from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings
 
 __all__ = [
     "AUTO",
     "EMBEDDED",
+    "ENVIRONMENT",
     "Choice",
     "Choices",
     "Facts",

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package."""
 
+ENVIRONMENT = "environment"
+"""Stands for the environment's own verdict, where a reward could be named instead."""
+
 AUTO = "auto"
 """Stands for a backend that is chosen by what this machine has."""
 
@@ -51,8 +54,11 @@ class DataSettings(Section):
     """Which questions are asked."""
 
     snapshot: str = Field(default="openenv-finqa", min_length=1)
+    path: Path | None = None
     train_split: str = "train"
     eval_split: str = "dev"
+    allow_evaluation_only: bool = False
+    allow_overlap: bool = False
     home: Path = Path("~/.cache/finqa")
 
     @field_validator("home")
@@ -151,6 +157,7 @@ class Settings(Section):
     engine: Choice = Choice(name=AUTO)
     sandbox: Choice = Choice(name=AUTO)
     optimizer: Choice = Choice(name="grpo")
+    reward: Choice = Choice(name=ENVIRONMENT)
     learner: Choice = Choice(name="torch")
     codec: Choice = Choice(name="qwen3")
     trackers: tuple[Choice, ...] = ()

@@ -2,7 +2,7 @@
 
 from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
 from finqa_cli.types.sandboxes import SandboxInfo, SandboxSpec, Snapshot
-from finqa_cli.types.tasks import Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
+from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import Batch, Credit, LossSpec, PolicyVersion, Sample, UpdateReport
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
 
@@ -12,6 +12,7 @@ __all__ = [
     "ChatRequest",
     "Completion",
     "Credit",
+    "DataInfo",
     "GenerateRequest",
     "Group",
     "LossSpec",

@@ -29,6 +29,21 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataInfo:
+    """Where an environment's tasks come from.
+
+    Attributes:
+        name: As a user knows it: the snapshot, the file, or `embedded`.
+        digest: `sha256:...` of the content.
+        evaluation_only: Its owner forbids training on it.
+    """
+
+    name: str
+    digest: str
+    evaluation_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
     """One tool in OpenAI function form; `parameters` is a JSON schema of type object."""
 

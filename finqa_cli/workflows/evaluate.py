@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from finqa_cli.contracts import Environment
@@ -16,7 +16,7 @@ from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.attempts import Attempt, play_all
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import resolve
 from finqa_cli.workflows.reporter import Reporter
@@ -25,10 +25,12 @@ from finqa_cli.workflows.wiring import Stage, stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """Where the evaluation lies, and what it says."""
+    """Where the evaluation lies, what was asked (the split that the tasks name), and what it says."""
 
     run: Path
     target: str
+    data: DataInfo
+    split: str
     report: EvalReport
 
 
@@ -45,7 +47,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
         async with stage(settings, policy, run_id=run.name, reporter=reporter) as parts:
             tasks = eval_tasks(parts.environment, settings)
             if not tasks:
-                raise DataError(f"Split {settings.data.eval_split!r} of {settings.data.snapshot!r} has no questions.")
+                raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
             trajectories: list[Trajectory] = []
 
             def record(trajectory: Trajectory) -> None:
@@ -56,11 +58,12 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
                 parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
             )
             stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
-        write_json(run / "report.json", {"target": target, **report.to_dict()})
+        facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
+        write_json(run / "report.json", {**facts, **report.to_dict()})
         write_items(run / "items.csv", sorted(trajectories, key=lambda trajectory: trajectory.id))
         folder.finish("completed")
     registry().hook.on_eval(iteration=0, metrics=report.to_dict())
-    return EvalResult(run=run, target=target, report=report)
+    return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
 
 
 async def evaluate_tasks(

@@ -31,7 +31,7 @@ async def play(
         environment = parts.environment
         splits = environment.splits() if question else (settings.data.eval_split,)
         tasks = [task for split in splits for task in environment.tasks(split)]
-        task = _choose(tasks, question, settings)
+        task = _choose(tasks, question, parts.data.name, settings)
         on_start(task)
         player = parts.player(settings, temperature=settings.eval.temperature)
         attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
@@ -39,15 +39,12 @@ async def play(
             return await player.play(attempt, seat, on_turn)
 
 
-def _choose(tasks: list[Task], question: str | None, settings: Settings) -> Task:
-    snapshot = settings.data.snapshot
+def _choose(tasks: list[Task], question: str | None, data: str, settings: Settings) -> Task:
     if question is None:
         if not tasks:
-            raise DataError(f"Split {settings.data.eval_split!r} of snapshot {snapshot!r} has no questions.")
+            raise DataError(f"Split {settings.data.eval_split!r} of {data!r} has no questions.")
         return draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
     for task in tasks:
         if task.id == question:
             return task
-    raise DataError(
-        f"Snapshot {snapshot!r} has no question {question!r}.", remedy=f"finqa snapshot show {snapshot} --json"
-    )
+    raise DataError(f"{data!r} has no question {question!r}.", remedy="leave --question out, and one is drawn")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.record.checkpoints import Checkpoint, latest, verified
 from finqa_cli.record.run_folder import read_settings
+from finqa_cli.settings import from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
 
 
@@ -79,10 +81,14 @@ def run_of(reference: str) -> Path | None:
     return next((folder for folder in candidates if (folder / "run.json").exists()), None)
 
 
-def settings_of(reference: str) -> dict[str, object] | None:
-    """The settings that a run or checkpoint was made with, so that an evaluation can follow them."""
+def settings_of(reference: str) -> dict[str, Any] | None:
+    """The settings that a run or checkpoint was made with, complete, so that an evaluation can follow them.
+
+    Raises:
+        ConfigError: They are of another version of finqa.
+    """
     run = run_of(reference)
-    return read_settings(run) if run is not None else None
+    return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
 
 
 def _adapter(path: Path) -> PolicyVersion:

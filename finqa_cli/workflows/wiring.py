@@ -15,12 +15,14 @@ from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
     CodecContext,
+    Demonstrator,
     EngineContext,
     Environment,
     EnvironmentContext,
     Learner,
     LearnerContext,
     Optimizer,
+    Reward,
     SandboxContext,
     SandboxProvider,
     TokenEngine,
@@ -28,12 +30,13 @@ from finqa_cli.contracts import (
     TrackerContext,
 )
 from finqa_cli.data.snapshots import LocalSnapshots
+from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
-from finqa_cli.settings import Settings
-from finqa_cli.types import PolicyVersion, Sampling, Snapshot
+from finqa_cli.settings import ENVIRONMENT, Settings
+from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Snapshot
 from finqa_cli.workflows.reporter import Reporter
 
 log = structlog.get_logger(__name__)
@@ -49,7 +52,7 @@ class Stage:
         engine: Who generates.
         codec: Between messages and tokens; None for chat engines.
         policy: What the engine serves at first.
-        snapshot: The data behind the environment.
+        data: Where the tasks come from.
     """
 
     environment: Environment
@@ -57,7 +60,7 @@ class Stage:
     engine: TokenEngine | ChatEngine
     codec: ChatCodec | None
     policy: PolicyVersion
-    snapshot: Snapshot
+    data: DataInfo
 
     def player(self, settings: Settings, *, temperature: float) -> Player:
         """A player at this temperature, with the limits of the settings."""
@@ -78,10 +81,9 @@ async def stage(
     settings: Settings, policy: PolicyVersion, *, run_id: str, reporter: Reporter, boxes: int | None = None
 ) -> AsyncIterator[Stage]:
     """Starts boxes and engine side by side, and ends both whatever happens inside."""
-    snapshot = open_snapshot(settings, reporter)
-    environment = make_environment(settings, snapshot)
+    environment = open_environment(settings, reporter)
     pool = make_pool(settings, environment, run_id, boxes or settings.pool.sandboxes)
-    engine = make_engine(settings, policy)
+    engine = make_engine(settings, policy, environment)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
     _allow_many_sockets()
     try:
@@ -90,7 +92,8 @@ async def stage(
         await pool.settled()  # else the first batches of a run in lockstep would depend on which box came up first
         if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
             await engine.load(policy)
-        yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, snapshot=snapshot)
+        data = environment.data()
+        yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, data=data)
     finally:
         for failure in await asyncio.gather(engine.close(), pool.close(), return_exceptions=True):
             if failure is not None:
@@ -115,12 +118,43 @@ def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
     return snapshot
 
 
-def make_environment(settings: Settings, snapshot: Snapshot) -> Environment:
-    """The environment of the settings."""
-    context = EnvironmentContext(snapshot=snapshot, max_turns=settings.generation.max_steps)
+def open_environment(settings: Settings, reporter: Reporter) -> Environment:
+    """The environment of the settings, with its data.
+
+    Raises:
+        ConfigError: A data file is given to an environment that takes a snapshot.
+        DataError: The snapshot or file is missing or damaged.
+    """
     choice = settings.environment
+    snapshotless = registry().find("environment", choice.name).snapshotless
+    if settings.data.path is not None and not snapshotless:
+        path = settings.data.path
+        raise ConfigError(
+            f"Environment {choice.name!r} takes a snapshot, not the data at {path}.",
+            remedy=f"finqa snapshot build --snapshot-name {path.stem} --data {path}, then --snapshot {path.stem}",
+        )
+    context = EnvironmentContext(
+        snapshot=None if snapshotless else open_snapshot(settings, reporter),
+        data=settings.data.path,
+        reward=make_reward(settings),
+        max_turns=settings.generation.max_steps,
+    )
     environment: Environment = registry().create("environment", choice.name, choice.options, context)
     return environment
+
+
+def make_reward(settings: Settings) -> Reward | None:
+    """The reward of the settings; None stands for the environment's own verdict."""
+    choice = settings.reward
+    if choice.name == ENVIRONMENT:
+        if choice.options:
+            raise ConfigError(
+                f"The environment's own verdict takes no reward options, but got: {', '.join(choice.options)}.",
+                remedy="name a reward with --reward; finqa plugins lists them",
+            )
+        return None
+    reward: Reward = registry().create("reward", choice.name, choice.options)
+    return reward
 
 
 def make_provider(settings: Settings) -> SandboxProvider:
@@ -144,8 +178,9 @@ def make_pool(settings: Settings, environment: Environment, run_id: str, size: i
     )
 
 
-def make_engine(settings: Settings, policy: PolicyVersion) -> TokenEngine | ChatEngine:
+def make_engine(settings: Settings, policy: PolicyVersion, environment: Environment) -> TokenEngine | ChatEngine:
     """The engine of the settings, not started."""
+    modelless = registry().find("engine", settings.engine.name).modelless
     context = EngineContext(
         model=policy.model,
         seed=settings.train.seed,
@@ -153,6 +188,7 @@ def make_engine(settings: Settings, policy: PolicyVersion) -> TokenEngine | Chat
         tensor_parallel_size=settings.model.tensor_parallel_size,
         gpu_memory_utilization=settings.model.gpu_memory_utilization,
         lora_rank=settings.lora.rank,
+        demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
     )
     engine: TokenEngine | ChatEngine = registry().create(
         "engine", settings.engine.name, settings.engine.options, context

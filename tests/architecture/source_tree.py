@@ -14,6 +14,9 @@ FLOORS = {
     "types": 0,
     "errors": 0,
     "masking": 0,
+    "answers": 0,
+    "grading": 0,
+    "programs": 0,
     "contracts": 1,
     "extend": 2,
     "settings": 2,
@@ -29,7 +32,7 @@ FLOORS = {
     "boundary": 5,
     "__main__": 5,
 }
-FOR_PLUGINS = ("types", "errors", "contracts", "extend")
+FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "programs")
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class QwenCodec:
 
     def _encode(self, text: str) -> list[int]:
         valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
-        return list(self._tokenizer.encode(valid, add_special_tokens=False))
+        # verbose: transformers would warn about the model limit, which the engine checks by itself
+        return list(self._tokenizer.encode(valid, add_special_tokens=False, verbose=False))
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

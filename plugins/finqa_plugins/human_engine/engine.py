@@ -26,13 +26,17 @@ class HumanEngine:
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """One call, as the person typed it.
+        """One call, or the text of an episode without tools, as the person typed it.
 
         Raises:
             PersonLeftError: Ctrl-D or Ctrl-C.
         """
         reader = self._reader = self._reader or choose_reader()
         _show_news(request.messages, request.tools)
+        if not request.tools:
+            while not (text := await reader.ask("answer", words=[], default="")):
+                show("The answer must not be empty.")
+            return AssistantTurn(text=text)
         tools = {tool.name: tool for tool in request.tools}
         while True:
             line = await reader.ask("tool", words=list(tools), default="")
@@ -55,7 +59,7 @@ def _show_news(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
     spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
     for message in messages[spoken[-1] + 1 if spoken else 0 :]:
         show(f"--- {message.name or message.role} ---\n{message.content}\n")
-    if not spoken:
+    if tools and not spoken:
         show("Tools (type a name; Ctrl-D ends the episode):")
         for tool in tools:
             show(f"  {tool.name}({', '.join(_parameters(tool))})")

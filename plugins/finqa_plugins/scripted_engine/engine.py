@@ -48,6 +48,7 @@ class ScriptedEngine:
     def __init__(self, config: ScriptedConfig | None, context: EngineContext) -> None:
         self._config = config or ScriptedConfig()
         self._seed = context.seed
+        self._demonstrate = context.demonstrate
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -56,7 +57,9 @@ class ScriptedEngine:
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The next step of the analyst; the seventh at the latest submits an answer."""
+        """The environment's own gold solution where it has one; else the analyst's next step, the seventh submits."""
+        if self._demonstrate is not None and (turn := self._demonstrate(request.messages)) is not None:
+            return turn
         call = next_call(request.messages, self._habits(request.sampling.seed))
         payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)

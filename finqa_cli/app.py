@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sft": ("finqa_cli.commands.sft", "Teach a policy by imitation of recorded demonstrations."),
     "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
+    "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
     "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),

@@ -1,0 +1,1 @@
+"""Rewards: what judges an answer, chosen with `--reward`."""

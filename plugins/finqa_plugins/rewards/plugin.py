@@ -1,0 +1,42 @@
+"""Registers the rewards."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+FOLDER = "finqa_plugins.rewards"
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """Component, ternary and graded rewards, and a function of the user's own."""
+    return [
+        Component(
+            kind="reward",
+            name="weighted",
+            target=f"{FOLDER}.weighted:Weighted",
+            config=f"{FOLDER}.weighted:WeightedConfig",
+            summary="Sum of exact, numerical and program parts, less a format penalty; reward_spec.yaml",
+        ),
+        Component(
+            kind="reward",
+            name="ternary",
+            target=f"{FOLDER}.ternary:Ternary",
+            config=f"{FOLDER}.ternary:TernaryConfig",
+            summary="+1 exact, 0 close or open, -1 wrong; reward_spec.yaml",
+        ),
+        Component(
+            kind="reward",
+            name="function",
+            target=f"{FOLDER}.function:Function",
+            config=f"{FOLDER}.function:FunctionConfig",
+            summary="A function of yours with verl's signature, compute_score",
+        ),
+        Component(
+            kind="reward",
+            name="graded",
+            target=f"{FOLDER}.graded:Graded",
+            config=f"{FOLDER}.graded:GradedConfig",
+            summary="1 when right by a grading profile, else 0",
+        ),
+    ]

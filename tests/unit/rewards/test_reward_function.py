@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finqa_cli.contracts import RewardRequest
+from finqa_cli.errors import ConfigError, EnvironmentFault
+from finqa_cli.extend import registry
+from finqa_cli.types import Rewards, Task
+
+TASK = Task(id="q", prompt="?", split="test", cluster="ACME")
+SEEN = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert (data_source, solution_str, ground_truth, extra_info) == ("stock", "up", "down", {"uncertainty": 0.4})
+    return {"score": 1, "has_tag": True, "length": 2.5, "note": "text"}
+"""
+
+
+@pytest.fixture
+def write(empty_folder: Path) -> Any:
+    def written(body: str, name: str = "mine.py") -> str:
+        (empty_folder / name).write_text(body)
+        return name
+
+    return written
+
+
+def called(function: str, **options: Any) -> Rewards:
+    reward = registry().create("reward", "function", {"function": function, **options})
+    request = RewardRequest(
+        task=TASK, solution="up", truth="down", data_source="stock", extra_info={"uncertainty": 0.4}
+    )
+    rewards: Rewards = reward.score(request)
+    return rewards
+
+
+def giving(expression: str) -> str:
+    return f"def compute_score(**given):\n    return {expression}\n"
+
+
+def test_it_is_called_as_verl_does_and_parts_are_logged(write: Any) -> None:
+    rewards = called(write(SEEN))
+    assert rewards == Rewards(total=1.0, components={"has_tag": 1.0, "length": 2.5})
+
+
+@pytest.mark.parametrize(("result", "total"), [("0.25", 0.25), ("-3", -3.0), ("True", 1.0), ("{'score': 0}", 0.0)])
+def test_numbers(write: Any, result: str, total: float) -> None:
+    assert called(write(giving(result))).total == total
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("None", "gave no number: its result is of type NoneType"),
+        ("'1.0'", "of type str"),
+        ("[1.0]", "of type list"),
+        ("float('nan')", "no finite number"),
+        ("float('inf')", "no finite number"),
+        ("{'value': 1}", "without 'score'"),
+        ("{'score': '1'}", "score is of type str"),
+        ("{'score': 1, 'part': None}", "part is of type NoneType"),
+        ("{'score': 1, 'part': float('nan')}", "part is nan"),
+        ("10 ** 400", "no finite number"),
+        ("given['nothing']", "raised KeyError: 'nothing'"),
+        ("__import__('sys').exit(0)", "raised SystemExit"),
+    ],
+)
+def test_what_is_no_number_is_a_fault_and_never_0(write: Any, result: str, said: str) -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        called(write(giving(result)))
+    assert said in caught.value.message and "mine.py" in caught.value.message and caught.value.exit_code == 69
+
+
+def test_a_name_a_module_and_further_arguments(write: Any, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "def other(data_source, solution_str, ground_truth, extra_info=None, scale=1): return scale * 2"
+    assert called(f"{write(body)}:other", kwargs={"scale": 3}).total == 6
+    write(giving("4"), "finqa_test_reward_module.py")
+    monkeypatch.syspath_prepend(str(empty_folder))
+    assert called("finqa_test_reward_module").total == 4
+    assert called("finqa_test_reward_module:compute_score").total == 4
+    monkeypatch.delitem(sys.modules, "finqa_test_reward_module")
+
+
+def test_a_file_may_hold_dataclasses_and_have_the_name_of_a_module(write: Any) -> None:
+    body = (
+        "from __future__ import annotations\nimport dataclasses\n"
+        "@dataclasses.dataclass\nclass Pair:\n    first: int\n" + giving("Pair(7).first")
+    )
+    assert called(write(body, "json.py")).total == 7
+    import json
+
+    assert json.dumps(1) == "1" and sys.modules["json"] is json
+
+
+def test_what_it_prints_goes_to_stderr(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    called(write("print('loading')\n" + giving("print('calling') or 1")))
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == "loading\ncalling\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "function", "said"),
+    [
+        ("", "absent.py", "no file absent.py"),
+        ("", "mine.py", "no function 'compute_score'"),
+        ("", "mine.py:score", "no function 'score'"),
+        ("score = 3", "mine.py:score", "is a int, not a function"),
+        ("async def score(**given): ...", "mine.py:score", "async"),
+        ("def score(solution): ...", "mine.py:score", "cannot be called as"),
+        ("def score(data_source, solution_str, ground_truth): ...", "mine.py:score", "extra_info"),
+        ("def f(:", "mine.py", "SyntaxError"),
+        ("import no_such_package", "mine.py", "No module named 'no_such_package'"),
+        ("raise SystemExit(3)", "mine.py", "SystemExit"),
+        ("", "no_such_package.rewards:score", "No module named 'no_such_package'"),
+        ("", ":", "cannot be imported"),
+        ("", "..:x", "cannot be imported"),
+    ],
+)
+def test_what_cannot_be_loaded_is_a_settings_error_with_a_remedy(
+    write: Any, body: str, function: str, said: str
+) -> None:
+    write(body)
+    with pytest.raises(ConfigError) as caught:
+        called(function)
+    assert said in caught.value.message and caught.value.remedy
+
+
+def test_an_unknown_keyword_is_found_before_the_first_call(write: Any) -> None:
+    body = "def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1"
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'scale'"):
+        called(write(body), kwargs={"scale": 3})

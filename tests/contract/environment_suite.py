@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from finqa_cli.contracts import Environment, Sandbox, Session
+from finqa_cli.contracts import Demonstrator, Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import DataError
-from finqa_cli.types import Observation, Task, ToolCall
+from finqa_cli.types import Message, Observation, Task, ToolCall
 
 HOSTILE_CALLS = (
     ToolCall(name="no_such_tool", arguments={}),
     ToolCall(name="", arguments={"": ""}),
     ToolCall(name="\ud800\x00", arguments={"x": "\ud800\x00"}),
 )
+HOSTILE_REPLIES = ("", "\x00", "\ud800", "<tool_call>{}</tool_call>", "[" * 100_000, '{"answer": NaN}', "9" * 10_000)
 
 
 def check_tasks(environment: Environment) -> None:
@@ -79,6 +80,61 @@ async def check_a_finished_episode_is_over(
     assert again.is_error
     assert (await session.grade()).total == rewards.total
     await session.close()
+
+
+async def check_text_episodes(environment: Environment, replies: Sequence[str]) -> None:
+    """Without tools: a prompt, replies of any kind, a verdict that repeats, and nothing after the end.
+
+    Args:
+        environment: Its sessions are `TextSession`s.
+        replies: The last one ends an episode of the first task and is right.
+    """
+    silent = await _open_text(environment)
+    prompt = silent.prompt()
+    assert prompt.messages and prompt.messages[-1].role == "user" and not prompt.tools
+    rewards = await silent.grade()
+    assert rewards.total <= 0 and rewards.explanation
+    await silent.close()
+    await silent.close()
+    for hostile in HOSTILE_REPLIES:
+        session = await _open_text(environment)
+        assert (await session.reply(hostile)).text
+        rewards = await session.grade()
+        assert rewards.total <= 0 and rewards.explanation and "\n" not in rewards.explanation
+    first, second = await _open_text(environment), await _open_text(environment)
+    assert first.prompt() == second.prompt() == prompt
+    for reply in replies:
+        observation = await first.reply(reply)
+        assert observation == await second.reply(reply)
+    assert observation.done
+    rewards = await first.grade()
+    assert rewards == await second.grade() and rewards.total > 0
+    again = await first.reply(HOSTILE_REPLIES[0])
+    assert again.done and again.is_error and await first.grade() == rewards
+
+
+async def check_demonstrations(environment: Environment, count: int) -> None:
+    """The gold solutions of the first tasks of every split are right, and of nothing else there are any."""
+    assert isinstance(environment, Demonstrator)
+    for task in [task for split in environment.splits() for task in environment.tasks(split)[:count]]:
+        session = await environment.open(task, seed=1, sandbox=None)
+        assert isinstance(session, TextSession)
+        messages = session.prompt().messages
+        turn = environment.demonstrate(messages)
+        assert turn is not None
+        assert turn.text not in "".join(message.content for message in messages)
+        assert (await session.reply(turn.text)).done
+        assert (await session.grade()).total >= 1
+        assert environment.demonstrate([*messages, Message(role="assistant", content=turn.text)]) is None
+    assert environment.demonstrate([]) is None
+    assert environment.demonstrate([Message(role="user", content="a question of nobody")]) is None
+
+
+async def _open_text(environment: Environment) -> TextSession:
+    task: Task = environment.tasks(environment.splits()[0])[0]
+    session = await environment.open(task, seed=1, sandbox=None)
+    assert isinstance(session, TextSession) and not isinstance(session, Session)
+    return session
 
 
 async def _open(environment: Environment, box: Sandbox | None) -> Session:

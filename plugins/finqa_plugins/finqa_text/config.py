@@ -1,0 +1,24 @@
+"""Options of the `finqa-text` environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class FinQATextConfig(BaseModel):
+    """How files are read, and what is generated when there are none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    skip_bad: bool = Field(default=False, description="Leave out malformed rows, with a warning, instead of failing")
+    split: Literal["auto", "train", "dev", "test"] = Field(
+        default="auto", description="Which split a single file is; auto: its name tells (test.json, dev.json, others)"
+    )
+    holdout: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the companies of a single training file that becomes `dev`"
+    )
+    companies: int = Field(default=30, ge=3, le=2000, description="Companies of the embedded tasks")
+    questions: int = Field(default=12, ge=1, le=24, description="Embedded tasks per company")
+    seed: int = Field(default=0, ge=0, description="Of the embedded tasks and of splits by company")

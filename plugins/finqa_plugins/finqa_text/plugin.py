@@ -1,0 +1,20 @@
+"""Registers the `finqa-text` environment."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The environment. It runs in this process and needs nothing installed."""
+    return [
+        Component(
+            kind="environment",
+            snapshotless=True,
+            name="finqa-text",
+            target="finqa_plugins.finqa_text.environment:FinQATextEnvironment",
+            config="finqa_plugins.finqa_text.config:FinQATextConfig",
+            summary="original FinQA in one turn: a report page with its table, answered with a program (--data FILE)",
+        )
+    ]

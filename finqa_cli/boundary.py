@@ -23,6 +23,8 @@ EXTRAS = {
     "openenv": "openenv",
     "fastmcp": "openenv",
     "daytona": "daytona",
+    "huggingface_hub": "data",
+    "pyarrow": "data",
     "vllm": "vllm",
 }
 """Optional package -> the extra of `finqa` that installs it."""

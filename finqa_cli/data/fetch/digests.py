@@ -1,0 +1,56 @@
+"""Checksums as the hosts announce them: SHA-256 of large files, git's blob hash of all others."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from finqa_cli.data.fetch.storing import storage
+
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a host announces of a file's content.
+
+    `git-sha1` is SHA-1 over `blob`, size, a zero byte and the content (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects).
+    """
+
+    algorithm: Literal["sha256", "git-sha1"]
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a file on this machine holds."""
+
+    size: int
+    sha256: str
+    git_sha1: str
+
+    def under(self, algorithm: Literal["sha256", "git-sha1"]) -> Digest:
+        """Its digest in the announced algorithm."""
+        return Digest(algorithm, self.sha256 if algorithm == "sha256" else self.git_sha1)
+
+
+def content_of(path: Path) -> Content | None:
+    """Reads a file once for both digests; None when there is no such file.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    if not path.is_file():
+        return None
+    with storage(path), path.open("rb") as file:
+        size = path.stat().st_size
+        sha256, git_sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        while block := file.read(_BLOCK):
+            sha256.update(block)
+            git_sha1.update(block)
+    return Content(size=size, sha256=sha256.hexdigest(), git_sha1=git_sha1.hexdigest())

@@ -1,0 +1,153 @@
+"""Downloads files: several at a time, each resumed where it stopped, and checked against what the host announced.
+
+Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that knows the ETag no longer, or no ranges at
+all, answers 200 with the whole file, and the part is begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from finqa_cli.data.fetch.client import open_client
+from finqa_cli.data.fetch.digests import Content
+from finqa_cli.data.fetch.listing import Listing, RemoteFile
+from finqa_cli.data.fetch.partial import Partial
+from finqa_cli.data.fetch.retries import Patience, Transient, persist, refusal, said
+from finqa_cli.data.fetch.sources import Host
+from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
+
+AT_A_TIME = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Downloader:
+    """Brings files of one listing into a folder.
+
+    Attributes:
+        moved: Is told how many bytes of all files are there; may go back when a file is begun again.
+        tell: Is told what went wrong and is tried again.
+        resumed: Paths of files whose first part was there already.
+    """
+
+    host: Host
+    listing: Listing
+    folder: Path
+    patience: Patience
+    moved: Callable[[int], None]
+    tell: Callable[[str], None]
+    resumed: list[str] = field(default_factory=list)
+    _positions: dict[str, int] = field(default_factory=dict)
+    _done: int = 0
+
+    async def run(self, files: Sequence[RemoteFile]) -> dict[str, Content]:
+        """Downloads the files and returns what each holds.
+
+        Raises:
+            ServiceUnavailableError: The host fails or stays silent after every attempt.
+            AuthenticationError: The host wants a token.
+            DataError: A file is not there, or is not what the host announced.
+            StorageError: It cannot be written.
+        """
+        places = asyncio.Semaphore(AT_A_TIME)
+        async with open_client(self.listing.headers, self.patience) as client:
+
+            async def one(file: RemoteFile) -> Content:
+                async with places:
+                    return await self._download(client, file)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = {file.path: group.create_task(one(file)) for file in files}
+            except ExceptionGroup as failures:
+                raise _first(failures) from failures
+        return {path: task.result() for path, task in tasks.items()}
+
+    async def _download(self, client: httpx.AsyncClient, file: RemoteFile) -> Content:
+        partial = Partial(self.folder, file)
+        if partial.size():
+            self.resumed.append(file.path)
+        for last in (False, True):
+            of_one_answer = await persist(lambda: self._receive(client, file, partial), self.patience, self.tell)
+            content = await asyncio.to_thread(partial.content)
+            if content is not None and content.under(file.digest.algorithm) == file.digest:
+                partial.publish()
+                return content
+            partial.discard()
+            if of_one_answer or last:
+                break
+            self.tell(f"{file.path}: the parts do not fit together; starting over")
+        got = content.under(file.digest.algorithm) if content else "nothing"
+        raise DataError(
+            f"{file.path}: {self.host.name} announced {file.digest}, but sent {got}.",
+            remedy="Run the same command again; if it stays, the host or a proxy on the way is at fault.",
+        )
+
+    async def _receive(self, client: httpx.AsyncClient, file: RemoteFile, partial: Partial) -> bool:
+        """One request for what is missing. True when all bytes are of this one answer."""
+        have = partial.size()
+        if have > file.size:
+            partial.discard()
+            have = 0
+        self._at(file, have)
+        if have == file.size > 0:
+            return False
+        headers = {"Accept-Encoding": "identity", **_conditions(have, partial.etag())}
+        try:
+            async with client.stream("GET", file.url, headers=headers) as answer:
+                return await self._take(answer, file, partial, have)
+        except httpx.TransportError as error:
+            raise Transient(f"{file.path}: {self.host.name} broke off: {said(error)}") from error
+        except httpx.HTTPError as error:
+            message = f"{file.path}: {self.host.name} sent an answer that is of no use: {said(error)}."
+            raise ServiceUnavailableError(message) from error
+
+    async def _take(self, answer: httpx.Response, file: RemoteFile, partial: Partial, have: int) -> bool:
+        etag = answer.headers.get("etag", "")
+        if answer.status_code == 416 or (answer.status_code == 206 and not _continues(answer, have, partial.etag())):
+            partial.discard()
+            raise Transient(f"{file.path}: {self.host.name} has another file now; starting over", 0.0)
+        if answer.status_code not in (200, 206):
+            raise refusal(self.host, file.path, answer.status_code, answer.headers)
+        if answer.status_code == 200 or have == 0:
+            partial.begin(etag)
+            have = 0
+        begun_at = have
+        async for chunk in answer.aiter_bytes():  # as they arrive: a chunk size would hold back the last ones
+            have += len(chunk)
+            if have > file.size:
+                partial.discard()
+                raise DataError(f"{file.path}: {self.host.name} announced {file.size} bytes, but sends more.")
+            partial.append(chunk)
+            self._at(file, have)
+        if have < file.size:
+            raise Transient(f"{file.path}: {self.host.name} sent {have} of {file.size} bytes")
+        return begun_at == 0
+
+    def _at(self, file: RemoteFile, position: int) -> None:
+        self._done += position - self._positions.get(file.path, 0)
+        self._positions[file.path] = position
+        self.moved(self._done)
+
+
+def _conditions(have: int, etag: str) -> dict[str, str]:
+    if not have:
+        return {}
+    strong = etag.startswith('"')
+    return {"Range": f"bytes={have}-", **({"If-Range": etag} if strong else {})}
+
+
+def _continues(answer: httpx.Response, have: int, etag: str) -> bool:
+    """Whether a 206 goes on where we stopped, in the same content."""
+    now = answer.headers.get("etag", "")
+    at_our_byte = answer.headers.get("content-range", "").startswith(f"bytes {have}-")
+    return at_our_byte and (not etag or not now or etag == now)
+
+
+def _first(failures: ExceptionGroup[Exception]) -> Exception:
+    """One error for the user: the first failure ended all others."""
+    return next((one for one in failures.exceptions if isinstance(one, FinqaError)), failures.exceptions[0])

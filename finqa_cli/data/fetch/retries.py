@@ -1,0 +1,116 @@
+"""Which answers of a host are worth another attempt, and what the others mean for the user."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from finqa_cli.data.fetch.sources import Host
+from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
+
+T = TypeVar("T")
+KEPT = "Check the network, or name a mirror by --endpoint, and run the same command again: what has arrived is kept."
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Transient(Exception):
+    """A failure that may pass.
+
+    Attributes:
+        wait_s: How long the host asks to wait; None leaves it to us.
+    """
+
+    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to try.
+
+    Attributes:
+        attempts: At most so many of one request.
+        first_pause_s: Pause after the first failure; each further one is twice as long.
+        longest_pause_s: Longest pause; a host that asks for more is given up.
+        connect_s: Longest wait for a connection, and for the listing of a repository.
+        read_s: Longest silence inside an answer.
+    """
+
+    attempts: int = 5
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 60.0
+    connect_s: float = 10.0
+    read_s: float = 30.0
+
+    def pause_s(self, attempt: int) -> float:
+        """Pause after the attempt of this number, counted from 1."""
+        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (attempt - 1))
+
+
+async def persist(attempt: Callable[[], Awaitable[T]], patience: Patience, tell: Callable[[str], None]) -> T:
+    """Repeats an attempt until it succeeds, fails for good or has failed too often.
+
+    Raises:
+        ServiceUnavailableError: Every attempt failed in passing ways, or the host asks for too long a pause.
+    """
+    number = 0
+    while True:
+        number += 1
+        try:
+            return await attempt()
+        except Transient as problem:
+            pause = patience.pause_s(number) if problem.wait_s is None else problem.wait_s
+            if pause > patience.longest_pause_s:
+                message = f"{problem}; the host asks to wait {pause:.0f} s."
+                raise ServiceUnavailableError(message, remedy=KEPT) from problem
+            if number >= patience.attempts:
+                raise ServiceUnavailableError(f"{problem}; gave up after attempt {number}.", remedy=KEPT) from problem
+            tell(f"{problem}; attempt {number + 1} of {patience.attempts} in {pause:.0f} s")
+        await asyncio.sleep(pause)
+
+
+def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> FinqaError | Transient:
+    """The error that an HTTP status of 400 and above stands for.
+
+    Args:
+        host: Who answered.
+        what: What was asked for.
+        status: The HTTP status.
+        headers: Those of the answer, by case-insensitive or lower-case name.
+    """
+    if status in _PASSING:
+        return Transient(f"{what}: {host.name} answered HTTP {status}", retry_after_s(headers.get("retry-after")))
+    if status in (401, 403):
+        return AuthenticationError(
+            f"{what}: {host.name} refused access (HTTP {status}). It is private or gated, or does not exist.",
+            remedy=host.sign_in,
+        )
+    if status in (404, 410):
+        return DataError(f"{what}: {host.name} has no such thing (HTTP {status}).", remedy="Check --revision.")
+    return ServiceUnavailableError(f"{what}: {host.name} answered HTTP {status}.", remedy=KEPT)
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Seconds of a Retry-After header, which holds seconds or a date (RFC 9110, 10.2.3); None when it says nothing."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(int(value)))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        moment = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, math.ceil(moment - time.time()))
+
+
+def said(error: Exception) -> str:
+    """What a network error says of itself; time-outs say nothing, so their name stands in."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,153 @@
+"""The public data sets that `finqa data fetch` knows: where they are, at which commit, under which licence.
+
+A pinned revision is a full commit hash. Where none is pinned, the branch is resolved at the first fetch, and the commit
+that was found is recorded in `fetch.json` and kept from then on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Literal
+from urllib.parse import urlsplit
+
+from finqa_cli.errors import ConfigError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A service that serves repositories of files.
+
+    Attributes:
+        kind: Which protocol it speaks.
+        name: What messages call it.
+        sign_in: What mends a refusal.
+    """
+
+    kind: Literal["hub", "github"]
+    name: str
+    sign_in: str
+
+
+HUB = Host(
+    kind="hub",
+    name="Hugging Face",
+    sign_in="hf auth login (or set HF_TOKEN), after accepting the terms on the data set's page",
+)
+GITHUB = Host(kind="github", name="GitHub", sign_in="check GITHUB_TOKEN, or unset it: public data needs none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One data set.
+
+    Attributes:
+        name: Argument of `finqa data fetch`.
+        repository: `owner/name`.
+        revision: Pinned commit, or the branch to resolve.
+        licence: SPDX name, as the data set's card or repository says.
+        terms: What the owner asks for beyond the licence.
+        files: Patterns of paths in the repository; each must match at least one. `*` matches slashes too.
+        strip: Leading folder that local paths leave out.
+        evaluation_only: Patterns of local paths that must not be trained on.
+        archive: Local path of the one file that is unpacked after the download.
+        next_steps: Commands that use the data; `{folder}` is where it lies.
+    """
+
+    name: str
+    host: Host
+    repository: str
+    revision: str
+    licence: str
+    terms: str = ""
+    files: tuple[str, ...]
+    strip: str = ""
+    evaluation_only: tuple[str, ...] = ()
+    archive: str = ""
+    next_steps: tuple[str, ...] = ()
+
+    def for_evaluation(self, path: str) -> bool:
+        """Whether the file at this local path must not be trained on."""
+        return any(fnmatchcase(path, pattern) for pattern in self.evaluation_only)
+
+
+def is_commit(revision: str) -> bool:
+    """True for a full commit hash, which names the same bytes for ever."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def checked_endpoint(address: str) -> str:
+    """The base address of a service, without trailing slash.
+
+    Raises:
+        ConfigError: It is no plain http(s) address. One with a password is refused: addresses are recorded.
+    """
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or parts.username is not None or parts.query or parts.fragment or not address.isprintable():
+        raise ConfigError(
+            "The endpoint must be a plain http or https address, without password, query or fragment.",
+            remedy="--endpoint https://HOST (or HF_ENDPOINT)",
+        )
+    return address.rstrip("/")
+
+
+_ALL = (
+    Source(
+        name="snorkel",
+        host=HUB,
+        repository="snorkelai/finqa-data",
+        revision="main",
+        licence="Apache-2.0",
+        terms="This dataset is for evaluation only. Do not train on it.",
+        files=("benchmark_questions/*", "input_companies/*.json"),
+        evaluation_only=("*",),
+        next_steps=("finqa data import snorkel {folder} --out snorkel",),
+    ),
+    Source(
+        name="rllm",
+        host=HUB,
+        repository="rLLM/finqa",
+        revision="main",
+        licence="Apache-2.0",
+        files=("data.tar.gz",),
+        archive="data.tar.gz",
+        next_steps=("finqa data import rllm {folder} --out rllm",),
+    ),
+    Source(
+        name="finqa",
+        host=GITHUB,
+        repository="czyssrs/FinQA",
+        revision="0f16e2867befa6840783e58be38c9efb9229d742",
+        licence="MIT",
+        terms="The test split is for evaluation only.",
+        files=("dataset/train.json", "dataset/dev.json", "dataset/test.json"),
+        strip="dataset/",
+        evaluation_only=("test.json",),
+        next_steps=(
+            "finqa data import finqa-json {folder}/train.json {folder}/dev.json --out finqa",
+            "finqa data import finqa-json {folder}/test.json --out finqa-test",
+        ),
+    ),
+    Source(
+        name="mbpp",
+        host=HUB,
+        repository="google-research-datasets/mbpp",
+        revision="4bb6404fdc6cacfda99d4ac4205087b89d32030c",
+        licence="CC-BY-4.0",
+        terms="Name the authors. The test split is for evaluation only.",
+        files=("full/*", "sanitized/*"),
+        evaluation_only=("full/test-*", "sanitized/test-*"),
+    ),
+)
+
+SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _ALL})
+"""Every source by its name."""

@@ -1,52 +1,46 @@
-"""`finqa data`: generate, import and check data sets."""
+"""`finqa data`: generate, fetch, import, check, prepare and show data sets."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from finqa_cli.commands import _options as options
+from finqa_cli.commands import data_import
 from finqa_cli.commands._output import emit, plural
-from finqa_cli.data import (
-    DataSet,
-    GenerateSpec,
-    ImportReport,
-    Problem,
-    SplitShares,
-    generate,
-    import_finqa_json,
-    scan_layout,
-    write_layout,
+from finqa_cli.commands.data_check import check
+from finqa_cli.commands.data_fetch import fetch_data
+from finqa_cli.commands.data_show import show
+from finqa_cli.commands.data_texts import (
+    DEFAULT_SPLITS,
+    Out,
+    SkipBad,
+    Splits,
+    counts,
+    dataset_document,
+    next_step,
+    shares,
 )
-from finqa_cli.errors import UsageError
-
-_SHOWN_PROBLEMS = 20
+from finqa_cli.data import GenerateSpec, generate, write_layout
+from finqa_cli.data.finqa_rows import LICENCE, SOURCE
+from finqa_cli.data.manifest import MANIFEST_FILE, as_text, manifest, write_files
+from finqa_cli.data.prepare import Preparation, SplitBy, prepare
 
 app = typer.Typer(
-    help="Generate, import and check data sets.",
+    help="Generate, fetch, import, check, prepare and show data sets.",
     epilog=options.EXIT_CODES,
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-imports = typer.Typer(
-    help="Turn other data sets into the layout that finqa reads.",
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-app.add_typer(imports, name="import")
-
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; it must not hold a data set yet.")]
-Splits = Annotated[
-    str, typer.Option("--splits", help="Shares of the companies for train,dev,test.", metavar="TRAIN,DEV,TEST")
-]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every random choice.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave malformed rows out instead of failing.")]
+app.add_typer(data_import.app, name="import")
+app.command("fetch")(fetch_data)
+app.command("check")(check)
+app.command("show")(show)
 
 
 @app.command("generate")
@@ -54,11 +48,11 @@ def generate_data(
     out: Out,
     companies: Annotated[int, typer.Option("--companies", help="How many companies.")] = 60,
     questions: Annotated[int, typer.Option("--questions", help="Questions per company.")] = 14,
-    seed: Seed = 7,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice.")] = 7,
     cells: Annotated[
         Literal["numbers", "text"], typer.Option("--cells", help="Plain numbers, or text as in filings: $1,234, $(6).")
     ] = "numbers",
-    splits: Splits = "0.6,0.15,0.25",
+    splits: Splits = DEFAULT_SPLITS,
     as_json: options.AsJson = False,
 ) -> None:
     """Invent companies, their statements and questions with verified answers. The same options give the same files.
@@ -67,125 +61,62 @@ def generate_data(
 
     Example: finqa data generate --companies 60 --questions 14 --seed 7 --out my-data
     """
-    spec = GenerateSpec(companies=companies, questions=questions, seed=seed, cells=cells, shares=_shares(splits))
+    spec = GenerateSpec(companies=companies, questions=questions, seed=seed, cells=cells, shares=shares(splits))
     dataset = generate(spec)
     write_layout(dataset, out)
-    emit(_document(dataset, out), as_json=as_json, text=f"Generated {_counts(dataset)} in {out}\n{_next(out)}")
+    text = f"Generated {counts(dataset)} in {out}\n{next_step(out)}"
+    emit(dataset_document(dataset, out), as_json=as_json, text=text)
 
 
-@imports.command("finqa-json")
-def import_finqa(
-    files: Annotated[list[Path], typer.Argument(help="Files of the original FinQA: train.json, dev.json, test.json.")],
-    out: Out,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
-    splits: Splits = "0.6,0.15,0.25",
-    evaluation_only: Annotated[
-        bool | None,
+@app.command("prepare")
+def prepare_data(
+    files: Annotated[list[Path], typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet).")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, val.jsonl, test.jsonl, manifest.json.")],
+    split_by: Annotated[
+        SplitBy,
         typer.Option(
-            "--evaluation-only/--trainable",
-            help="Mark the data as not for training.",
-            show_default="only when a file is called test.json",
+            "--split-by", help="Keep the files' splits, or give each company to one; auto: as files are named."
         ),
-    ] = None,
+    ] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
+    splits: Splits = DEFAULT_SPLITS,
     skip_bad: SkipBad = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Import original FinQA rows whose gold facts lie only in the table: one table per filing page, split by company.
+    """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
 
-    Exit codes: 0 ok, 2 usage, 65 a file or row is missing or malformed, 74 writing failed.
+    The truth is exe_ans. That no question or page is in two splits is checked.
 
-    Example: finqa data import finqa-json dev.json --out finqa-dev
+    Exit codes: 0 ok, 2 usage, 65 a file or row is malformed, or splits overlap, 74 writing failed.
+
+    Example: finqa data prepare train.json dev.json test.json --out prepared
     """
-    report = import_finqa_json(
-        files, skip_bad=skip_bad, evaluation_only=evaluation_only, seed=seed, shares=_shares(splits)
+    prepared = prepare(files, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad)
+    document = manifest(
+        "data prepare",
+        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+        config={"split_by": prepared.split_by, "seed": seed, "splits": splits, "skip_bad": skip_bad},
+        stats=prepared.stats(),
+        inputs=files,
+        source=f"{SOURCE}: {', '.join(path.name for path in files)}",
+        licence=LICENCE,
+        evaluation_only=prepared.evaluation_only,
     )
-    write_layout(report.dataset, out)
-    emit({**_document(report.dataset, out), **_import_counts(report)}, as_json=as_json, text=_import_text(report, out))
+    document["evaluation_only_splits"] = ["train", "dev", "test"] if prepared.evaluation_only else ["test"]
+    texts = prepared.files()
+    write_files(out, {**texts, MANIFEST_FILE: as_text(document)})
+    emit({"path": str(out), **document}, as_json=as_json, text=_prepared(prepared, out))
 
 
-@app.command()
-def check(
-    path: Annotated[Path, typer.Argument(help="A data folder, or a file of the original FinQA.")],
-    as_json: options.AsJson = False,
-) -> None:
-    """Check every table and row, and list what is wrong: file, row, field, reason.
-
-    Exit codes: 0 all is well, 65 something is missing or malformed.
-
-    Example: finqa data check my-data
-    """
-    if path.is_file():
-        report = import_finqa_json([path], skip_bad=True)
-        dataset, problems = report.dataset, report.problems
-    else:
-        reading = scan_layout(path)
-        dataset, problems = reading.dataset, reading.problems
-    document = {**_document(dataset, path), "ok": not problems, "problems": [_problem(one) for one in problems]}
-    emit(document, as_json=as_json, text=_check_text(dataset, problems, path))
-    if problems:
-        raise typer.Exit(65)
-
-
-def _shares(text: str) -> SplitShares:
-    try:
-        train, dev, test = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"--splits takes three numbers, but got {text!r}.", remedy="--splits 0.6,0.15,0.25") from error
-    return SplitShares(train=train, dev=dev, test=test)
-
-
-def _document(dataset: DataSet, folder: Path) -> dict[str, Any]:
-    return {
-        "path": str(folder),
-        "companies": len(dataset.companies()),
-        "tables": len(dataset.tables),
-        "questions": len(dataset.questions),
-        "splits": dataset.split_counts(),
-        "source": dataset.source,
-        "licence": dataset.licence,
-        "evaluation_only": dataset.evaluation_only,
-    }
-
-
-def _counts(dataset: DataSet) -> str:
-    splits = ", ".join(f"{split} {count}" for split, count in dataset.split_counts().items())
-    companies = len(dataset.companies())
-    return (
-        f"{companies} {'company' if companies == 1 else 'companies'}, {plural(len(dataset.tables), 'table')}, "
-        f"{plural(len(dataset.questions), 'question')} ({splits or 'no split'})"
-    )
-
-
-def _next(folder: Path) -> str:
-    return f"Next: finqa snapshot build --snapshot-name {folder.name or 'mine'} --data {folder}"
-
-
-def _import_counts(report: ImportReport) -> dict[str, Any]:
-    return {
-        "rows": report.rows,
-        "kept": report.kept,
-        "skipped": dict(report.skipped),
-        "malformed": len(report.problems),
-        "problems": [_problem(problem) for problem in report.problems],
-    }
-
-
-def _import_text(report: ImportReport, out: Path) -> str:
-    skipped = [f"  {plural(count, 'row')}: {reason}" for reason, count in report.skipped.items()]
-    bad = (
-        [f"  {plural(len(report.problems), 'row')}: malformed; first: {report.problems[0]}"] if report.problems else []
-    )
-    kept = f"Kept {report.kept} of {report.rows} rows: {_counts(report.dataset)} in {out}"
-    return "\n".join([kept, *(["Left out:"] if skipped or bad else []), *skipped, *bad, _next(out)])
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {"file": problem.file, "row": problem.row or None, "field": problem.field or None, "reason": problem.reason}
-
-
-def _check_text(dataset: DataSet, problems: tuple[Problem, ...], path: Path) -> str:
-    lines = [f"{path}: {_counts(dataset)}", *map(str, problems[:_SHOWN_PROBLEMS])]
-    if len(problems) > _SHOWN_PROBLEMS:
-        lines.append(f"... and {len(problems) - _SHOWN_PROBLEMS} more; --json lists all")
-    lines.append(f"{plural(len(problems), 'problem')}." if problems else "All is well.")
+def _prepared(prepared: Preparation, out: Path) -> str:
+    splits = ", ".join(f"{split} {len(rows)}" for split, rows in prepared.rows.items())
+    good = prepared.read - len(prepared.problems)
+    lines = [f"Prepared {good} of {prepared.read} rows by {prepared.split_by} ({splits}) in {out}"]
+    if prepared.problems:
+        lines.append(f"Left out {plural(len(prepared.problems), 'malformed row')}; first: {prepared.problems[0]}")
+    if prepared.shared_companies:
+        lines.append(
+            f"{len(prepared.shared_companies)} companies are in more than one split, as in the published splits; "
+            "--split-by company keeps them apart."
+        )
     return "\n".join(lines)

@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions
 @app.command(epilog=f"Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
-    data: Annotated[
+    demonstrations: Annotated[
         list[Path], typer.Argument(help="Run folders or trajectories.jsonl files, as `finqa eval` writes them.")
     ],
     init: Annotated[
@@ -40,6 +40,8 @@ def main(
     model: options.Model = None,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
+    allow_evaluation_data: options.AllowEvaluationData = None,
+    allow_overlap: options.AllowOverlap = None,
     run_dir: options.RunDir = None,
     seed: options.Seed = None,
     config: options.Config = None,
@@ -57,7 +59,7 @@ def main(
     settings = options.load(ctx, extra).settings
     run = run_path(settings, "sft_")
     result = perform(
-        lambda reporter, stopper: sft(settings, data, run, init=init, reporter=reporter, stopper=stopper),
+        lambda reporter, stopper: sft(settings, demonstrations, run, init=init, reporter=reporter, stopper=stopper),
         as_json=as_json,
         quiet=quiet,
     )

@@ -3,11 +3,14 @@
 from finqa_cli.data.compile import compile_snapshot
 from finqa_cli.data.dataset import Cell, DataSet, Question, SplitShares, Table
 from finqa_cli.data.embedded import EMBEDDED_SPEC, embedded_layout
-from finqa_cli.data.finqa_import import ImportReport, import_finqa_json
+from finqa_cli.data.finqa_import import import_finqa_json
 from finqa_cli.data.generate import GenerateSpec, generate
+from finqa_cli.data.imports import ImportReport
 from finqa_cli.data.layout import write_layout
+from finqa_cli.data.layout_import import import_openenv, import_snorkel
 from finqa_cli.data.problems import Problem
 from finqa_cli.data.reader import Reading, read_layout, scan_layout
+from finqa_cli.data.rllm_import import import_rllm
 from finqa_cli.data.snapshots import DEFAULT_NAME, LocalSnapshots
 
 __all__ = [
@@ -27,6 +30,9 @@ __all__ = [
     "embedded_layout",
     "generate",
     "import_finqa_json",
+    "import_openenv",
+    "import_rllm",
+    "import_snorkel",
     "read_layout",
     "scan_layout",
     "write_layout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,18 @@ Cell = str | int | float | None
 
 LINE_ITEM = "line_item"
 SPLITS = ("train", "dev", "test")
+
+
+def named_tables(text: str) -> tuple[str, ...]:
+    """The names in a `table_name` field: nothing, one name, or a JSON list of names, as rLLM-FinQA writes several."""
+    text = text.strip()
+    if not text.startswith("["):
+        return (text,) if text else ()
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        return (text,)
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else (text,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +52,7 @@ class Question:
         user_query: What the agent reads.
         answer: The truth as the grader takes it.
         type: Question type, for breakdowns; may be empty.
-        table_name: The table that holds the answer, or empty when unknown.
+        table_name: The table that holds the answer, a JSON list of names when several do, or empty when unknown.
         gold_sql: One query on that table that yields the answer, or empty when unknown.
     """
 
@@ -53,6 +66,11 @@ class Question:
     explanation: str = ""
     table_name: str = ""
     gold_sql: str = ""
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that hold the answer; none when unknown."""
+        return named_tables(self.table_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,10 @@ _CELL = re.compile(
     r"\$?\s*(?P<open>\()?\s*(?P<sign>-?)\s*\$?\s*(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)\s*(?(open)\)\s*)(?P<percent>%?)"
     r"(?:\s*\(\s*\$?\s*(?P<again>[\d,.]*)\s*%?\s*\))?"
 )
+_LONGEST_NUMBER = 80
+_INTEGER_DIGITS = 18
+"""What a signed 64-bit integer, which is what SQLite has, can hold in any case."""
+
 _STEP = re.compile(r"(?P<operation>[a-z_]+)\((?P<arguments>[^()]*)\)")
 _TABLE_OPERATIONS = {
     "table_average": "average",
@@ -30,7 +34,8 @@ def clean_cell(text: str) -> Cell:
     The data repeats a negative or a percentage in brackets; brackets that hold another number stay text.
     """
     stripped = text.strip()
-    match = _CELL.fullmatch(stripped)
+    collapsed = " ".join(stripped.split())  # runs of blanks would cost the pattern time without bound
+    match = _CELL.fullmatch(collapsed) if len(collapsed) <= _LONGEST_NUMBER else None
     if not match:
         return stripped or None
     number = match["number"].replace(",", "")
@@ -40,18 +45,19 @@ def clean_cell(text: str) -> Cell:
     negative = "-" if match["sign"] or match["open"] else ""
     if match["percent"]:
         return f"{negative}{number}%"
-    return float(negative + number) if "." in number else int(negative + number)
+    return int(negative + number) if number.isdigit() and len(number) <= _INTEGER_DIGITS else float(negative + number)
 
 
 def safe_columns(header: Sequence[str]) -> tuple[str, ...]:
     """Unique names of lower-case letters, digits and `_`; the first is `line_item`, a blank one `column_<place>`."""
-    names: list[str] = [LINE_ITEM]
+    names, taken = [LINE_ITEM], {LINE_ITEM}
     for place, text in enumerate(header[1:], start=2):
         plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or f"column_{place}"
         name, copy = plain, 2
-        while name in names:
+        while name in taken:
             name, copy = f"{plain}_{copy}", copy + 1
         names.append(name)
+        taken.add(name)
     return tuple(names)
 
 
@@ -61,16 +67,21 @@ def safe_name(text: str) -> str:
     return plain if plain[:1].isalpha() else f"c_{plain}"
 
 
+def operations(program: str) -> list[str]:
+    """The operation of each step of a program, in order."""
+    return [match["operation"] for match in _STEP.finditer(program)]
+
+
 def question_type(program: str) -> str:
     """The question type that a program suggests; empty for longer calculations."""
-    operations = [match["operation"] for match in _STEP.finditer(program)]
-    if operations in (["subtract", "divide"], ["subtract", "divide", "multiply"]):
+    names = operations(program)
+    if names in (["subtract", "divide"], ["subtract", "divide", "multiply"]):
         return "growth_rate"
-    if operations in (["divide"], ["divide", "multiply"]):
+    if names in (["divide"], ["divide", "multiply"]):
         return "ratio"
-    if len(operations) > 1 and set(operations[:-1]) == {"add"}:
-        return "average" if operations[-1] == "divide" else "sum" if operations[-1] == "add" else ""
-    return _TABLE_OPERATIONS.get(operations[0], "") if len(operations) == 1 else ""
+    if len(names) > 1 and set(names[:-1]) == {"add"}:
+        return "average" if names[-1] == "divide" else "sum" if names[-1] == "add" else ""
+    return _TABLE_OPERATIONS.get(names[0], "") if len(names) == 1 else ""
 
 
 def uses_only(program: str, rows: Sequence[Sequence[object]]) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from finqa_cli.data.dataset import DataSet, Table
-from finqa_cli.errors import StorageError
+from finqa_cli.data.values import name_fault
+from finqa_cli.errors import DataError, StorageError
 
 QUESTIONS_FILE = "benchmark_questions/finqa.csv"
 COMPANIES_FOLDER = "input_companies"
@@ -36,8 +37,13 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
     """Writes the data set into `folder`, which is made when missing.
 
     Raises:
+        DataError: A company or table has a name that cannot be a file.
         StorageError: The folder holds a data set already, or writing failed.
     """
+    for table in dataset.tables:
+        for name in (table.company, table.name):
+            if reason := name_fault(name):
+                raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
     if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
         raise StorageError(
             f"{folder} holds a data set already; it is not overwritten.", remedy=f"rm -r {folder}, or another --out"

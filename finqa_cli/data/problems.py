@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from finqa_cli.errors import DataError
 
@@ -27,6 +28,10 @@ class Problem:
         row = f", row {self.row}" if self.row else ""
         field = f", field {self.field!r}" if self.field else ""
         return f"{self.file}{row}{field}: {self.reason}"
+
+    def document(self) -> dict[str, Any]:
+        """For JSON; what is not known is null."""
+        return {"file": self.file, "row": self.row or None, "field": self.field or None, "reason": self.reason}
 
 
 class ProblemError(Exception):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table
+from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables
+from finqa_cli.data.files import read_json
 from finqa_cli.data.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.table_files import read_json, read_tables
-
-_SPLIT_NAMES = {"train": "train", "dev": "dev", "val": "dev", "validation": "dev", "test": "test"}
-_FIELD_LIMIT = 10_000_000
+from finqa_cli.data.rows import csv_rows
+from finqa_cli.data.splits import SPLIT_NAMES, split_of
+from finqa_cli.data.table_files import read_tables
+from finqa_cli.data.values import text_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +71,11 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
         questions: list[Question] = []
         seen: set[str] = set()
         known = _Known(tables)
-        for row, fields in _csv_rows(folder / QUESTIONS_FILE):
-            if isinstance(fields, Problem):
-                problems.append(fields)
+        for item in csv_rows(folder / QUESTIONS_FILE, required=REQUIRED_COLUMNS):
+            if isinstance(item, Problem):
+                problems.append(item)
                 continue
+            row, fields = item
             found = _check_fields(str(folder / QUESTIONS_FILE), row, fields, known, seen)
             if found:
                 problems.append(found)
@@ -84,14 +83,16 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
             seen.add(fields["id"])
             questions.append(_question(fields, seed, shares or SplitShares()))
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy=f"finqa data check {folder}") from error
+        raise as_data_error(
+            [error.problem], remedy="mend it; or, for data in another layout, finqa data import --help"
+        ) from error
     boxed = any("\\boxed" in question.answer for question in questions)
     dataset = DataSet(
         tables=tuple(tables),
         questions=tuple(questions),
-        source=str(about.get("source", "Snorkel finqa-data" if boxed else folder.name)),
-        licence=str(about.get("licence", "unknown")),
-        evaluation_only=bool(about.get("evaluation_only", boxed)),
+        source=about.source or ("Snorkel finqa-data" if boxed else folder.name),
+        licence=about.licence or "unknown",
+        evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
     )
     return Reading(dataset=dataset, problems=tuple(problems))
 
@@ -104,58 +105,30 @@ class _Known:
         self.tables = {(table.company, table.name) for table in tables}
 
 
-def split_of(company: str, seed: int, shares: SplitShares) -> str:
-    """The split that a company falls into by its name alone, whatever other companies there are."""
-    digest = hashlib.sha256(f"{seed}:{company}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    if place < shares.train:
-        return "train"
-    return "dev" if place < shares.train + shares.dev else "test"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _About:
+    source: str = ""
+    licence: str = ""
+    evaluation_only: bool | None = None
 
 
-def _read_about(folder: Path) -> dict[str, object]:
-    if not (folder / ABOUT_FILE).exists():
-        return {}
-    about = read_json(folder / ABOUT_FILE)
+def _read_about(folder: Path) -> _About:
+    """What `dataset.json` says. Its types are insisted on: `"false"` read as true, or the reverse, would be harmful."""
+    path = folder / ABOUT_FILE
+    if not path.exists():
+        return _About()
+    about = read_json(path)
     if not isinstance(about, dict):
-        raise ProblemError(Problem(file=str(folder / ABOUT_FILE), reason="must be an object"))
-    return about
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str] | Problem]]:
-    """Each row as (line, fields by column), or the problem that it is. Bad UTF-8 spoils only the rows that hold it."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
-    except FileNotFoundError as error:
-        raise ProblemError(Problem(file=str(path), reason="the file is missing")) from error
-    except OSError as error:
-        raise ProblemError(Problem(file=str(path), reason=f"cannot be read: {error.strerror or error}")) from error
-    csv.field_size_limit(_FIELD_LIMIT)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        missing = [column for column in REQUIRED_COLUMNS if column not in header]
-        if missing:
-            reason = f"the header lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-            raise ProblemError(Problem(file=str(path), row=1, field=missing[0], reason=reason))
-        line = reader.line_num + 1
-        for cells in reader:
-            if cells:
-                yield line, _fields(path, line, header, cells)
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise ProblemError(Problem(file=str(path), row=reader.line_num, reason=f"is not valid CSV: {error}")) from error
-
-
-def _fields(path: Path, line: int, header: list[str], cells: list[str]) -> dict[str, str] | Problem:
-    if len(cells) != len(header):
-        reason = f"ragged: {len(cells)} fields, but the header has {len(header)}"
-        return Problem(file=str(path), row=line, reason=reason)
-    fields = dict(zip(header, cells, strict=True))
-    for column, value in fields.items():
-        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            return Problem(file=str(path), row=line, field=column, reason="is not valid UTF-8")
-    return fields
+        raise ProblemError(Problem(file=str(path), reason="must be an object"))
+    for field, kind, words in (
+        ("source", str, "a text"),
+        ("licence", str, "a text"),
+        ("evaluation_only", bool, "true or false"),
+    ):
+        value = about.get(field, kind())
+        if not isinstance(value, kind) or (isinstance(value, str) and text_fault(value)):
+            raise ProblemError(Problem(file=str(path), field=field, reason=f"must be {words}"))
+    return _About(**{field: about[field] for field in _About.__dataclass_fields__ if field in about})
 
 
 def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, seen: set[str]) -> Problem | None:
@@ -169,11 +142,11 @@ def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, se
         return problem("id", f"{fields['id']!r} comes twice")
     if fields["company"] not in known.companies:
         return problem("company", f"there are no tables of {fields['company']!r}")
-    table = fields.get("table_name", "")
-    if table and (fields["company"], table) not in known.tables:
-        return problem("table_name", f"{fields['company']!r} has no table {table!r}")
+    for table in named_tables(fields.get("table_name", "")):
+        if (fields["company"], table) not in known.tables:
+            return problem("table_name", f"{fields['company']!r} has no table {table!r}")
     split = fields.get("split", "").strip().lower()
-    if split and split not in _SPLIT_NAMES:
+    if split and split not in SPLIT_NAMES:
         return problem("split", f"{split!r} is not one of train, dev, test")
     return None
 
@@ -186,7 +159,7 @@ def _question(fields: dict[str, str], seed: int, shares: SplitShares) -> Questio
         question=fields["question"],
         user_query=fields["user_query"],
         answer=fields["answer"],
-        split=_SPLIT_NAMES[split] if split else split_of(fields["company"], seed, shares),
+        split=SPLIT_NAMES[split] if split else split_of(fields["company"], seed, shares),
         type=fields.get("question_type", ""),
         explanation=fields.get("explanation", ""),
         table_name=fields.get("table_name", ""),

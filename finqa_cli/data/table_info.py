@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from finqa_cli.data.dataset import Cell, Table
 
-_NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
 _INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
 
 

@@ -24,6 +24,7 @@ from finqa_cli.types import LossSpec, PolicyVersion, Sample
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import whole_model
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.wiring import make_codec, make_learner
 
 CROSS_ENTROPY = LossSpec(name="cross_entropy")
@@ -48,11 +49,12 @@ async def sft(
     """Trains on demonstrations; with `init`, tokenizer and model are made anew from that specification first.
 
     Raises:
-        DataError: There are no usable demonstrations, or a record is malformed.
+        DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
         ConfigError: The specification is unreadable or no plugin knows its family.
     """
     started = time.perf_counter()
     kept = _demonstrations(settings, data)
+    guard_demonstrations(settings, data, {item.id for item in kept}, reporter)
     facts = to_public_dict(settings)
     with RunFolder.create(run, command="sft", settings=facts, save_token_ids=False) as folder:
         model = _create(init, kept, run, settings.train.seed) if init else whole_model(settings.model.name)

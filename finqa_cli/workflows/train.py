@@ -21,6 +21,7 @@ from finqa_cli.workflows.evaluate import eval_tasks
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import of_checkpoint, whole_model
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.split_guard import guard_training
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
 from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers, stage
@@ -42,12 +43,14 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
     Raises:
         ConfigError: The engine cannot serve training, or the settings do not fit the data.
+        DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
     base = whole_model(settings.model.name)
+    guard_training(settings, reporter)
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
         progress = _progress(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
@@ -80,10 +83,10 @@ async def _train(
                 f"Engine {settings.engine.name!r} gives no token ids and log-probabilities, so it cannot train.",
                 remedy="finqa train --engine transformers",
             )
-        folder.pin("snapshot digest", parts.snapshot.digest)
+        folder.pin("snapshot digest", parts.data.digest)
         tasks = parts.environment.tasks(settings.data.train_split)
         if not tasks:
-            raise DataError(f"Split {settings.data.train_split!r} of {settings.data.snapshot!r} has no questions.")
+            raise DataError(f"Split {settings.data.train_split!r} of {parts.data.name!r} has no questions.")
         learner = make_learner(settings, base.model)
         await asyncio.to_thread(learner.start)
         if checkpoint is not None:

@@ -1,0 +1,164 @@
+"""The split guard: keeps evaluation data out of training.
+
+Two rules. Data whose owner forbids training (`evaluation_only`) is never trained on. And what is trained on must share
+nothing with what is evaluated on: no task id, no cluster (for FinQA the company), no question.
+
+A question is the pair of its cluster and its text, both without case, punctuation and spacing. The text alone would not
+do: "What was revenue in 2023?" about two companies is two tasks with two truths, and every prompt names its company.
+Tasks without a cluster are compared by text alone, since then the text is all that tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from finqa_cli.errors import DataError
+from finqa_cli.types import DataInfo, Task
+
+ALLOW_EVALUATION_DATA = "--allow-evaluation-data"
+ALLOW_OVERLAP = "--allow-overlap"
+_EXAMPLES = 5
+_EXAMPLE_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """What two sets of tasks share; each list is sorted.
+
+    Attributes:
+        ids: Task ids in both.
+        clusters: Clusters in both, as the training side writes them.
+        questions: Questions in both, as the training side writes them.
+    """
+
+    ids: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.clusters or self.questions)
+
+
+def check_training_data(
+    data: DataInfo,
+    training: Sequence[Task],
+    evaluation: Sequence[Task],
+    *,
+    allow_evaluation_only: bool = False,
+    allow_overlap: bool = False,
+) -> None:
+    """Refuses to train on these tasks.
+
+    Args:
+        data: Where they come from.
+        training: The tasks to train on.
+        evaluation: The tasks that are evaluated on.
+        allow_evaluation_only: The user has said that data for evaluation may be trained on.
+        allow_overlap: The user has said that the two sets may overlap.
+
+    Raises:
+        DataError: The data is for evaluation only, or the two sets overlap; the message has counts and examples.
+    """
+    if data.evaluation_only and not allow_evaluation_only:
+        raise DataError(
+            f"{data.name!r} is for evaluation only: its owner forbids training on it.",
+            remedy=f"train on other data (finqa snapshot list), or say {ALLOW_EVALUATION_DATA}",
+        )
+    if allow_overlap:
+        return
+    overlap = find_overlap(training, evaluation)
+    if overlap:
+        splits = ", ".join(dict.fromkeys(task.split for task in evaluation))
+        raise DataError(
+            f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
+            f"{describe(overlap)}. The evaluation would measure memory.",
+            remedy=f"split by company (finqa data prepare, finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+        )
+
+
+def check_demonstrations(
+    source: str, tasks: Sequence[Task], data: DataInfo | None, *, allow_evaluation_only: bool = False
+) -> None:
+    """Refuses to imitate solutions of evaluation tasks.
+
+    Args:
+        source: Where the demonstrations are, as the user knows it.
+        tasks: What they solve, as far as it was recorded.
+        data: Where the tasks come from, or None when that cannot be known any more.
+        allow_evaluation_only: The user has said that data for evaluation may be trained on.
+
+    Raises:
+        DataError: Tasks are of the split `test`, or their data is for evaluation only.
+    """
+    if allow_evaluation_only:
+        return
+    if data is not None and data.evaluation_only:
+        raise DataError(
+            f"The demonstrations in {source} solve {data.name!r}, which is for evaluation only.",
+            remedy=f"demonstrations of other data (finqa eval scripted --snapshot NAME), or {ALLOW_EVALUATION_DATA}",
+        )
+    if held_out := [task.id for task in tasks if task.split == "test"]:
+        raise DataError(
+            f"{len(held_out)} of {len(tasks)} demonstrations in {source} solve questions of the split test: "
+            f"{_examples(sorted(set(held_out)))}. Imitating them would teach the test.",
+            remedy=f"demonstrations of another split (finqa eval scripted --split train), or {ALLOW_EVALUATION_DATA}",
+        )
+
+
+def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
+    """What the two sets share; clusters that are empty count as none."""
+    held_out = list(evaluation)
+    ids = {task.id for task in held_out}
+    clusters = {normalized(task.cluster) for task in held_out} - {""}
+    questions = {_question(task) for task in held_out}
+    shared_ids: set[str] = set()
+    shared_clusters: set[str] = set()
+    shared_questions: set[str] = set()
+    for task in training:
+        if task.id in ids:
+            shared_ids.add(task.id)
+        if normalized(task.cluster) in clusters:
+            shared_clusters.add(task.cluster)
+        if _question(task) in questions:
+            shared_questions.add(f"{task.cluster}: {task.prompt}" if task.cluster else task.prompt)
+    return Overlap(
+        ids=tuple(sorted(shared_ids)),
+        clusters=tuple(sorted(shared_clusters)),
+        questions=tuple(sorted(shared_questions)),
+    )
+
+
+def normalized(text: str) -> str:
+    """Letters and digits only, without case, words parted by single spaces: `Acme, Corp.` and `acme_corp` are one."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(re.findall(r"[^\W_]+", folded))
+
+
+def describe(overlap: Overlap, cluster: tuple[str, str] = ("company", "companies")) -> str:
+    """`2 companies (a, b), 7 questions (...)`: what is shared, with up to 5 examples each.
+
+    Args:
+        overlap: Of two sets of tasks.
+        cluster: What a cluster is called, one and many.
+    """
+    parts = [
+        (len(overlap.clusters), *cluster, overlap.clusters),
+        (len(overlap.questions), "question", "questions", overlap.questions),
+        (len(overlap.ids), "task id", "task ids", overlap.ids),
+    ]
+    return ", ".join(
+        f"{count} {one if count == 1 else many} ({_examples(names)})" for count, one, many, names in parts if count
+    )
+
+
+def _question(task: Task) -> tuple[str, str]:
+    return normalized(task.cluster), normalized(task.prompt)
+
+
+def _examples(names: Sequence[str]) -> str:
+    shown = [" ".join(name.split()) for name in names[:_EXAMPLES]]
+    cut = [name if len(name) <= _EXAMPLE_CHARACTERS else f"{name[:_EXAMPLE_CHARACTERS]}..." for name in shown]
+    return ", ".join([*cut, *(["..."] if len(names) > _EXAMPLES else [])])

@@ -1,0 +1,81 @@
+"""What a value of a data file may be: bounded in size and depth, valid text, and a name that is safe as a file name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+MAX_TEXT = 1_000_000
+"""Characters of one cell or field. The longest text of FinQA has some ten thousand."""
+
+MAX_DEPTH = 64
+MAX_COLUMNS = 1000
+"""SQLite takes 2000 in one table."""
+
+MAX_NAME_BYTES = 200
+
+_LEAVES = (str, int, float, bool, type(None))
+
+
+def text_fault(text: str) -> str:
+    """Why a text cannot be taken, or nothing."""
+    if len(text) > MAX_TEXT:
+        return f"holds {len(text)} characters, at most {MAX_TEXT} are taken"
+    if "\0" in text:
+        return "holds a NUL character"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return "is not valid UTF-8"
+    return ""
+
+
+def first_fault(fields: Mapping[str, object]) -> tuple[str, str] | None:
+    """The first value, at any depth, that cannot be taken: its place (`qa.question`, `table[3][2]`) and the reason."""
+    stack = [(name, value, 1) for name, value in reversed(list(fields.items()))]
+    while stack:
+        place, value, depth = stack.pop()
+        if isinstance(value, str):
+            if reason := text_fault(value):
+                return place, reason
+        elif isinstance(value, dict | list):
+            if depth > MAX_DEPTH:
+                return place.partition("[")[0].partition(".")[0], f"is nested deeper than {MAX_DEPTH} levels"
+            if isinstance(value, dict) and (reason := _key_fault(value)):
+                return place, reason
+            items: Iterable[tuple[str, object]] = (
+                ((f"{place}.{key}", item) for key, item in value.items())
+                if isinstance(value, dict)
+                else ((f"{place}[{number}]", item) for number, item in enumerate(value))
+            )
+            stack.extend((where, item, depth + 1) for where, item in reversed(list(items)))
+        elif not isinstance(value, _LEAVES):
+            return place, f"must be a text or a number, but is of type {type(value).__name__}"
+    return None
+
+
+def name_fault(name: str) -> str:
+    """Why a company or table cannot have this name, or nothing: names become files, and must not lead elsewhere."""
+    if not name.strip() or name != name.strip() or name.startswith("."):
+        return "is empty, begins with a dot, or has blanks around it"
+    if any(character in "/\\" or not character.isprintable() for character in name):
+        return "holds a slash, a backslash or a control character"
+    if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES} bytes"
+    return ""
+
+
+def repeated(names: Iterable[str]) -> str:
+    """The first name that comes twice, case ignored, or nothing."""
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            return name
+        seen.add(name.casefold())
+    return ""
+
+
+def _key_fault(value: Mapping[object, object]) -> str:
+    for key in value:
+        if not isinstance(key, str):
+            return f"has a key that is no text: {key!r}"
+        if reason := text_fault(key):
+            return f"has a key that {reason}"
+    return ""

@@ -1,0 +1,107 @@
+"""Applies the split guard (`finqa_cli.data.guard`) to what a run is about to train on, before anything is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import Environment
+from finqa_cli.data.guard import check_demonstrations, check_training_data
+from finqa_cli.errors import FinqaError
+from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.record.run_folder import read_settings
+from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
+from finqa_cli.types import DataInfo, Task
+from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.wiring import open_environment
+
+
+def guard_training(settings: Settings, reporter: Reporter) -> None:
+    """Looks at the split to be trained on and at all other splits of its data, which are for evaluation.
+
+    Raises:
+        DataError: The data is for evaluation only, the splits overlap, or there is no such split.
+    """
+    environment, chosen = open_environment(settings, reporter), settings.data
+    held_out = _other_splits(environment, {chosen.train_split} - {chosen.eval_split}, chosen.eval_split)
+    check_training_data(
+        environment.data(),
+        environment.tasks(chosen.train_split),
+        held_out,
+        allow_evaluation_only=chosen.allow_evaluation_only,
+        allow_overlap=chosen.allow_overlap,
+    )
+
+
+def guard_demonstrations(
+    settings: Settings, sources: Sequence[Path], used: Collection[str], reporter: Reporter
+) -> None:
+    """Looks at the tasks that the used demonstrations (by id) solve, and at the data that they come from.
+
+    A run folder tells which data that was; where it is still here unchanged, its other splits are compared too. A bare
+    trajectories file tells its tasks only, so that of such a file just the split `test` can be refused.
+
+    Raises:
+        DataError: Tasks are of the split `test`, or the data is for evaluation only or has overlapping splits.
+    """
+    for source in sources:
+        run = source if source.is_dir() else source.parent
+        tasks = _solved_tasks(source / "trajectories.jsonl" if source.is_dir() else source, used)
+        recorded = _recorded_data(run)
+        environment = _environment_of(run, settings, recorded, reporter)
+        data = recorded or (environment.data() if environment else None)
+        allowed = settings.data.allow_evaluation_only
+        check_demonstrations(str(source), tasks, data, allow_evaluation_only=allowed)
+        if environment is not None and not settings.data.allow_overlap:
+            held_out = _other_splits(environment, {task.split for task in tasks})
+            check_training_data(environment.data(), tasks, held_out, allow_evaluation_only=allowed)
+
+
+def _other_splits(environment: Environment, without: Collection[str], *more: str) -> list[Task]:
+    splits = [split for split in dict.fromkeys((*more, *environment.splits())) if split not in without]
+    return [task for split in splits for task in environment.tasks(split)]
+
+
+def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
+    fields = ("id", "prompt", "split", "cluster")
+    return [
+        Task(**{field: str(record["task"].get(field, "")) for field in fields})
+        for record in read_jsonl(path)
+        if record["id"] in used
+    ]
+
+
+def _recorded_data(run: Path) -> DataInfo | None:
+    """What an evaluation wrote down about its data."""
+    data = _document(run / "report.json").get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
+        return None
+    name, evaluation_only = str(data.get("name", "")), data.get("evaluation_only") is True
+    return DataInfo(name=name, digest=data["digest"], evaluation_only=evaluation_only)
+
+
+def _environment_of(run: Path, settings: Settings, recorded: DataInfo | None, reporter: Reporter) -> Environment | None:
+    """The environment of a run over the same data, or None when its settings or its data are no longer to be had."""
+    if not (run / "settings.json").is_file():
+        return None
+    try:
+        theirs = from_public_dict(read_settings(run))
+        data = theirs.data.model_copy(update={"home": settings.data.home})
+        environment = open_environment(
+            theirs.model_copy(update={"data": data, "reward": Choice(name=ENVIRONMENT)}), reporter
+        )
+        digest = recorded.digest if recorded else _document(run / "run.json").get("snapshot digest")
+        return environment if digest in (None, environment.data().digest) else None
+    except FinqaError as error:
+        reporter.line(f"The data behind {run} cannot be compared with its evaluation splits: {error.message}")
+        return None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,7 +1,10 @@
 """Client of OpenEnv's wire protocol over one websocket. Needs only `websockets`.
 
 The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
-socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again.
+socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A frame that
+nobody asked for ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
+reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
+gets a reply of the wrong kind, so whoever needs certainty about the past asks for `state`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
+from finqa_plugins.openenv_finqa.tools import TOOLS
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
@@ -36,6 +40,11 @@ class OpenEnvClient:
         self._reply_timeout_s = reply_timeout_s
         self._socket: ClientConnection | None = None
         self._serial = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """False before `connect`, after `close` and once a fault or a cancelled call has dropped the connection."""
+        return self._socket is not None
 
     async def connect(self) -> None:
         """Opens the session.
@@ -58,7 +67,7 @@ class OpenEnvClient:
             raise SandboxError(f"Cannot connect to the environment server at {_shown(self._url)}: {error}") from error
 
     async def reset(self, **options: object) -> None:
-        """Begins an episode; `question_id`, `seed` and `split` choose its question.
+        """Begins an episode; `question_id`, `seed` and `split` choose its question, on servers that heed them.
 
         Raises:
             EnvironmentFault: The server refuses, for instance because it does not know the question.
@@ -81,6 +90,9 @@ class OpenEnvClient:
         reply = await self._exchange({"type": "step", "data": action}, "observation")
         if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
             raise self._breach("an observation without its fields")
+        told = reply["observation"].get("tool_name", name)
+        if told != name and (told in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
+            raise self._breach(f"a reply of {str(told)[:40]!r} where one of {name[:40]!r} was due")
         return reply
 
     async def state(self) -> dict[str, Any]:
@@ -111,7 +123,17 @@ class OpenEnvClient:
     async def _exchange(self, request: Mapping[str, object], expected: str) -> dict[str, Any]:
         text = _encoded(request)
         async with self._serial:
+            if (stray := await self._stray()) is not None:
+                raise self._stray_error(stray)
             raw = await self._send_and_receive(text)
+        kind, data = self._frame(raw)
+        if kind == "error":
+            raise self._server_error(data)
+        if kind != expected:
+            raise self._breach(f"{kind[:40]!r} where {expected!r} was due")
+        return data
+
+    def _frame(self, raw: str | bytes) -> tuple[str, dict[str, Any]]:
         try:
             reply = json.loads(raw)
             kind, data = reply["type"], reply["data"]
@@ -119,30 +141,39 @@ class OpenEnvClient:
             raise self._breach("a reply that is no frame") from error
         if not isinstance(data, dict):
             raise self._breach("a frame without data")
-        if kind == "error":
-            raise self._server_error(data)
-        if kind != expected:
-            raise self._breach(f"{str(kind)[:40]!r} where {expected!r} was due")
-        return data
+        return str(kind), data
+
+    async def _stray(self) -> str | bytes | None:
+        """A frame that has come before anything was asked."""
+        try:
+            async with asyncio.timeout(0):
+                return await self._receive()
+        except TimeoutError:
+            return None
 
     async def _send_and_receive(self, text: str) -> str | bytes:
-        socket = self._socket
-        if socket is None:
-            raise SandboxError("The connection to the environment server is closed.")
         try:
             async with asyncio.timeout(self._reply_timeout_s):
-                await socket.send(text)
-                return await socket.recv()
+                return await self._receive(text)
         except TimeoutError:
             self._drop()
             reason = f"The environment server did not reply within {self._reply_timeout_s:g} s."
             raise SandboxError(reason) from None
-        except (OSError, WebSocketException) as error:
-            self._drop()
-            raise SandboxError(f"The connection to the environment server was lost: {error}") from error
         except asyncio.CancelledError:
             self._drop()
             raise
+
+    async def _receive(self, request: str | None = None) -> str | bytes:
+        socket = self._socket
+        if socket is None:
+            raise SandboxError("The connection to the environment server is closed.")
+        try:
+            if request is not None:
+                await socket.send(request)
+            return await socket.recv()
+        except (OSError, WebSocketException) as error:
+            self._drop()
+            raise SandboxError(f"The connection to the environment server was lost: {error}") from error
 
     def _drop(self) -> None:
         if self._socket is not None:
@@ -152,6 +183,12 @@ class OpenEnvClient:
     def _breach(self, what: str) -> EnvironmentFault:
         self._drop()
         return EnvironmentFault(f"The environment server broke the protocol: {what}.")
+
+    def _stray_error(self, raw: str | bytes) -> Exception:
+        kind, data = self._frame(raw)
+        if kind == "error" and data.get("code") in _BOX_CODES:  # how a server without a free session says so
+            return self._server_error(data)
+        return self._breach("a frame that nobody asked for")
 
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
         code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader")
 
 
 class FinQAConfig(BaseModel):
-    """Time limits of the connection to the environment server."""
+    """Which environment server, and the time limits of the connection to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     connect_timeout_s: float = Field(default=30.0, gt=0, description="Seconds to open a connection")
     reply_timeout_s: float = Field(default=60.0, gt=0, description="Seconds to wait for one reply")
+    url: str = Field(
+        default="",
+        pattern=r"^(https?://.+)?$",
+        description="Address of a running server for all sessions; no sandbox is started then",
+    )
+    max_deals: int = Field(
+        default=0,
+        ge=0,
+        description="Resets to wait for a question that the server deals by itself; 0: twice the number of questions",
+    )
     session_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds after which an idle session expires")
+    hints: bool = Field(
+        default=False,
+        description="Replies to common SQL mistakes end with a line of advice; an easier task than OpenEnv's",
+    )
+    joins: bool = Field(
+        default=False,
+        description="A query may join all tables of its company; OpenEnv's sees only the table that it names",
+    )
+    grader: Literal["openenv", "strict"] = Field(
+        default="openenv",
+        description="Who decides on rewards: 'openenv' by OpenEnv's rules, 'strict' pays for no hedges, lists or units",
+    )
+
+    @model_validator(mode="after")
+    def _a_running_server_has_its_own_options(self) -> Self:
+        fields = type(self).model_fields
+        changed = [name for name in _OF_THE_SERVER if getattr(self, name) != fields[name].default]
+        if self.url and changed:
+            raise ValueError(f"with url, {', '.join(changed)} cannot be set here: the server at that address decides")
+        return self

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import EnvironmentContext, Sandbox
-from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, EpisodeError
-from finqa_cli.types import Observation, Prompt, Rewards, SandboxSpec, Snapshot, Task, ToolCall
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
+from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, SandboxSpec, Snapshot, Task, ToolCall
 from finqa_plugins.openenv_finqa.client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.openenv_finqa.config import FinQAConfig
+from finqa_plugins.openenv_finqa.dealing import asks, deal
+from finqa_plugins.openenv_finqa.judging import Judge
 from finqa_plugins.openenv_finqa.prompt import opening
-from finqa_plugins.openenv_finqa.tools import SUBMIT
+from finqa_plugins.openenv_finqa.tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 
 SERVER_MODULE = "finqa_plugins.openenv_finqa.server"
 NO_ANSWER = "no answer submitted"
@@ -30,16 +32,30 @@ class FinQAEnvironment:
         self._config = config or FinQAConfig()
         self._snapshot: Snapshot = context.snapshot
         self._max_turns = context.max_turns
+        self._judge = Judge(context.reward, context.snapshot) if context.reward else None
         self._by_split: dict[str, tuple[Task, ...]] | None = None
 
-    def sandbox_spec(self) -> SandboxSpec:
-        """A box with the snapshot and our server in it."""
+    def sandbox_spec(self) -> SandboxSpec | None:
+        """A box with the snapshot and our server in it; None when the options name a running server."""
+        if self._config.url:
+            return None
         environment = {
             # One more than our own limit, so that the episode ends here and is never cut short over there.
             "FINQA_MAX_STEPS": str(self._max_turns + 1),
             "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
+            "FINQA_HINTS": str(int(self._config.hints)),
+            "FINQA_JOINS": str(int(self._config.joins)),
+            "FINQA_GRADER": self._config.grader,
+            "FINQA_SNAPSHOT_NAME": self._snapshot.name,
+            "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
         }
         return SandboxSpec(snapshot=self._snapshot, module=SERVER_MODULE, environment=environment)
+
+    def data(self) -> DataInfo:
+        """The snapshot, as its manifest describes it."""
+        snapshot = self._snapshot
+        evaluation_only = bool(snapshot.metadata.get("evaluation_only", False))
+        return DataInfo(name=snapshot.name, digest=snapshot.digest, evaluation_only=evaluation_only)
 
     def splits(self) -> Sequence[str]:
         """Train, dev and test first, then others by name."""
@@ -63,23 +79,27 @@ class FinQAEnvironment:
         """Connects and begins an episode of exactly this task.
 
         Raises:
-            SandboxError: The server cannot be reached.
-            EnvironmentFault: The server does not know the task.
+            SandboxError: The server cannot be reached or has no session free.
+            EnvironmentFault: The server does not know the task, or never deals it.
         """
-        if sandbox is None:
+        url = self._config.url or (sandbox.url() if sandbox else "")
+        if not url:
             raise ConfigError("The finqa environment runs in a sandbox, but none was given.", remedy="--sandbox local")
         client = OpenEnvClient(
-            sandbox.url(),
+            url,
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
         )
         await client.connect()
         try:
-            await client.reset(question_id=task.id, seed=seed)
+            await deal(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
         except BaseException:
             await client.close()
             raise
-        return FinQASession(client, task)
+        return FinQASession(client, task, self._judge)
+
+    def _count(self) -> int:
+        return sum(len(tasks) for tasks in self._tasks().values())
 
     def _tasks(self) -> dict[str, tuple[Task, ...]]:
         if self._by_split is None:
@@ -94,9 +114,11 @@ class FinQAEnvironment:
 class FinQASession:
     """See `finqa_cli.contracts.Session`."""
 
-    def __init__(self, client: OpenEnvClient, task: Task) -> None:
+    def __init__(self, client: OpenEnvClient, task: Task, judge: Judge | None = None) -> None:
         self._client = client
         self._task = task
+        self._judge = judge
+        self._answer = ""
         self._reward: float | None = None
 
     def prompt(self) -> Prompt:
@@ -110,13 +132,16 @@ class FinQASession:
             SandboxError: The connection is lost.
             EnvironmentFault: The server broke its protocol.
         """
+        if self._reward is not None:
+            return Observation(text="Error: The episode is over; reset begins another one.", done=True, is_error=True)
         try:
-            reply = await self._client.call_tool(call.name, call.arguments)
+            reply = await self._client.call_tool(call.name, _arguments(call))
         except RefusedRequestError as error:
             return Observation(text=f"Error: {error}", is_error=True)
         observation: dict[str, Any] = reply["observation"]
         if reply["done"]:
             self._reward = self._reward_of(reply)
+            self._answer = str(call.arguments.get("answer", "")) if call.name == SUBMIT else ""
         if refusal := observation.get("error"):
             message = refusal.get("message", "") if isinstance(refusal, dict) else refusal
             return Observation(text=f"Error: {message}", done=reply["done"], is_error=True)
@@ -128,16 +153,23 @@ class FinQASession:
     async def grade(self) -> Rewards:
         """The server's reward, with its reason; 0 for an episode without an answer.
 
+        The state is asked first: it shows that question and replies belonged together to the end (see the client). Only
+        a session that was given up in mid-call has nothing left to ask, and no answer.
+
         Raises:
-            EnvironmentFault: The server ended the episode without a reward.
+            SandboxError: The connection is lost, so that nothing shows which episode the reward belongs to.
+            EnvironmentFault: The server broke its protocol, or asks another question by now.
         """
-        if self._reward is None:
-            return Rewards(total=0.0, components={"correct": 0.0}, explanation=NO_ANSWER)
-        try:
-            explanation = str((await self._client.state()).get("explanation", ""))
-        except EpisodeError:
-            explanation = ""  # the reward is known; its reason is only for people
-        return Rewards(total=self._reward, components={"correct": self._reward}, explanation=explanation)
+        answered = self._reward is not None
+        state = await self._client.state() if answered or self._client.connected else None
+        if state is not None and not asks(state, self._task):
+            raise EnvironmentFault(f"The environment server has left question {self._task.id!r} in mid-episode.")
+        if state is None or self._reward is None:
+            verdict = Rewards(total=0.0, components={"correct": 0.0}, explanation=NO_ANSWER)
+        else:
+            explanation = str(state.get("explanation", ""))
+            verdict = Rewards(total=self._reward, components={"correct": self._reward}, explanation=explanation)
+        return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
 
     async def close(self) -> None:
         """Hangs up."""
@@ -147,8 +179,6 @@ class FinQASession:
         reward = reply.get("reward")
         if isinstance(reward, int | float):
             return float(reward)
-        if self._reward is not None:
-            return self._reward  # a call after the end: the first verdict stands
         raise EnvironmentFault("The environment server ended the episode without a reward.")
 
 
@@ -188,6 +218,18 @@ def _task(line: str, place: str) -> Task:
         cluster=row["company"],
         kind=str(row.get("type") or ""),
     )
+
+
+def _arguments(call: ToolCall) -> Mapping[str, Any]:
+    """What is sent: the answer always as a text, because OpenEnv's own server fails on a number."""
+    if call.name != SUBMIT:
+        return call.arguments
+    try:
+        return validated(TOOLS[SUBMIT], call.arguments)
+    except InvalidArgumentsError as error:
+        raise RefusedRequestError(str(error)) from None
+    except ValueError:  # an integer of thousands of digits
+        raise RefusedRequestError("The answer cannot be written as text.") from None
 
 
 def _result_text(observation: dict[str, Any]) -> str:

@@ -1,16 +1,15 @@
-"""SQL attacks on the guarded runner, in process."""
+"""Replies to queries, in process: upstream's texts, limits, and what may be read."""
 
 from __future__ import annotations
 
 import json
-import resource
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fixtures.tiny_snapshot import CANARY, write_tiny_snapshot
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_plugins.openenv_finqa.server.snapshot import Snapshot, SnapshotError
 from finqa_plugins.openenv_finqa.server.sql import MAX_BYTES, MAX_ROWS, NO_FILTER, NO_STAR, QueryRunner, refusal
@@ -69,98 +68,11 @@ def test_what_is_refused_before_running(query: str, reply: str) -> None:
     assert refusal(query) == reply
 
 
-LABELS = ", ".join(f"t{place}.line_item || {place}" for place in range(18))
-WORDS = (
-    f"SELECT FROM WHERE {TABLE} line_item \"2024\" ( ) , * 1 'a' JOIN ON = UNION ORDER GROUP BY max( CASE WHEN END"
-    " LIKE NULL ; -- /* WITH"
-).split()
-ATTACKS = [
-    f"DELETE FROM {TABLE} WHERE 1",
-    f"UPDATE {TABLE} SET line_item='x' WHERE 1",
-    f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE 1",
-    f"DROP TABLE {TABLE} /* WHERE */",
-    "CREATE TABLE x AS SELECT 1 WHERE 1",
-    "CREATE TEMP TABLE x AS SELECT 1 WHERE 1",
-    f"CREATE TRIGGER t AFTER INSERT ON {TABLE} WHEN 1 IN (1) BEGIN SELECT 1; END",
-    "ATTACH DATABASE '/tmp/finqa_attack.db' AS x /* WHERE */",
-    "ATTACH DATABASE 'tables.sqlite' AS x /* WHERE */",
-    "VACUUM INTO '/tmp/finqa_attack.db' /* WHERE */",
-    "PRAGMA writable_schema=ON /* WHERE */",
-    "PRAGMA hard_heap_limit=0 /* WHERE */",
-    "SELECT * FROM pragma_database_list WHERE 1",
-    "SELECT load_extension('/tmp/x.so') WHERE 1",
-    "SELECT readfile('/etc/passwd') WHERE 1",
-    "SELECT writefile('/tmp/finqa_attack.db', 'x') WHERE 1",
-    "SELECT edit('x') WHERE 1",
-    f"SELECT 1 FROM {TABLE} WHERE 1; DELETE FROM {TABLE} WHERE 1",
-    "SELECT company FROM catalog WHERE 1",
-    "SELECT line_item FROM balance_sheet WHERE 1",
-    "SELECT answer FROM truth WHERE 1",
-    "SELECT value FROM json_each('[1]') WHERE 1",
-    "SELECT random() WHERE 1",
-    "BEGIN EXCLUSIVE /* WHERE */",
-    "REINDEX /* WHERE */",
-    "ANALYZE /* WHERE */",
-    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(x) FROM c WHERE 1",
-    f"SELECT count(1) FROM {numbers(40)} WHERE 1",
-    f"SELECT group_concat(t0.line_item) FROM {numbers(18)} WHERE 1",
-    f"SELECT t0.line_item FROM {numbers(18)} WHERE 1 ORDER BY t3.line_item, t1.line_item",
-    f"SELECT DISTINCT {LABELS} FROM {numbers(18)} WHERE 1 LIMIT 1 OFFSET 99999999",
-    "SELECT printf('%.*c', 1000000000, 'x') WHERE 1",
-    "SELECT format('%999999999d', 1) WHERE 1",
-    "SELECT zeroblob(2000000000) WHERE 1",
-    "SELECT hex(zeroblob(20000)) WHERE 1",
-    "SELECT " + "(" * 3000 + "1" + ")" * 3000 + " WHERE 1",
-    "SELECT 1 WHERE " + " AND ".join(["1"] * 2000),
-    " UNION ALL ".join(["SELECT 1 WHERE 1"] * 400),
-    "SELECT a\x00b WHERE 1",
-    "SELECT x'ff' WHERE 1",
-    "/* WHERE */",
-    "SELECT ? WHERE 1",
-]
-SLOW_FUNCTIONS = [
-    "SELECT " + "+".join(["instr(hex(zeroblob(9000)),hex(zeroblob(4000))||'b')"] * 60) + " WHERE 1",
-    "SELECT hex(zeroblob(9000)) LIKE '" + "%0" * 90 + "b' WHERE 1",
-    "SELECT hex(zeroblob(9000)) GLOB '" + "*0" * 90 + "b' WHERE 1",
-    "SELECT " + "+".join(["length(replace(hex(zeroblob(9000)),'0','b'))"] * 150) + " WHERE 1",
-]
-
-
-@pytest.mark.parametrize("query", ATTACKS)
-def test_attacks_fail_in_time_and_change_nothing(runner: QueryRunner, folder: Path, query: str) -> None:
-    before = (folder / "tables.sqlite").stat(), sorted(folder.iterdir())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    reply = runner.run("acme", TABLE, query)
-    assert time.perf_counter() - began < 2.0
-    assert reply.startswith("Error executing query: ") or reply == "[]" or query.startswith(("SELECT 1 WHERE", "("))
-    assert CANARY not in reply
-    assert ((folder / "tables.sqlite").stat(), sorted(folder.iterdir())) == before
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 96 * 1024
-    assert not Path("/tmp/finqa_attack.db").exists()
-    fine = f"SELECT \"2024\" FROM {TABLE} WHERE line_item = 'total_revenues'"
-    assert runner.run("acme", TABLE, fine) == '[{"2024":6118}]'
-
-
-@pytest.mark.parametrize("query", SLOW_FUNCTIONS)
-def test_functions_that_no_deadline_interrupts_are_short(runner: QueryRunner, query: str) -> None:
-    began = time.perf_counter()
-    runner.run("acme", TABLE, query)
-    assert time.perf_counter() - began < 2.0
-
-
 def test_only_the_named_table_of_the_named_company_is_visible(runner: QueryRunner) -> None:
     assert runner.run("globex", TABLE, f'SELECT "2024" FROM {TABLE} WHERE 1') == '[{"2024":"$(6)"}]'
     assert "no such table" in runner.run("acme", "balance_sheet", f"SELECT 1 FROM {TABLE} WHERE 1")
     names = json.loads(runner.run("acme", TABLE, "SELECT name FROM sqlite_master WHERE 1"))
     assert names == [{"name": TABLE}]
-
-
-@pytest.mark.parametrize(("company", "table"), [("..", "x"), ("acme", "../../etc/passwd"), ("", ""), ("acme", "nope")])
-def test_unknown_tables_leak_no_path(runner: QueryRunner, folder: Path, company: str, table: str) -> None:
-    reply = runner.run(company, table, "SELECT 1 WHERE 1")
-    assert reply == f"Error: Table file not found for '{company}/{table}'"
-    assert str(folder) not in reply
 
 
 def test_long_replies_are_cut_and_marked(runner: QueryRunner) -> None:
@@ -172,11 +84,66 @@ def test_long_replies_are_cut_and_marked(runner: QueryRunner) -> None:
     assert len(wide) < MAX_BYTES + 100
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join) | st.text(max_size=60))
-def test_any_text_gets_a_reply(runner: QueryRunner, query: str) -> None:
-    reply = runner.run("acme", TABLE, query)
-    assert reply.startswith(("Error executing query: ", "["))
+@pytest.mark.parametrize(
+    ("query", "reply"),
+    [
+        ("SELECT x FROM income_statement WHERE 1", "no such column: x"),
+        ("SELECT 1 FROM y WHERE 1", "no such table: y"),
+        ("SELEC 1 WHERE 1", 'near "SELEC": syntax error'),
+        ("SELECT 1 WHERE 1; SELECT 2", "You can only execute one statement at a time."),
+        ("SELECT a\x00b WHERE 1", "the query contains a null character"),
+        ("DROP TABLE income_statement -- WHERE", "not authorized"),
+    ],
+)
+def test_what_sqlite_says_is_reported_as_pandas_does(runner: QueryRunner, query: str, reply: str) -> None:
+    expected = f"Error executing query: Execution failed on sql '{query}': {reply}"
+    assert runner.run("acme", TABLE, query) == expected
+
+
+def test_texts_of_errors_are_those_of_pandas(runner: QueryRunner) -> None:
+    pandas = pytest.importorskip("pandas")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f'CREATE TABLE {TABLE} (line_item TEXT, "2024" INTEGER)')
+        for query in (
+            "SELECT x FROM income_statement WHERE 1",
+            "SELECT 1 FROM y WHERE 1",
+            "SELEC 1",
+            "SELECT max( WHERE 1",
+        ):
+            with pytest.raises(pandas.errors.DatabaseError) as caught:
+                pandas.read_sql_query(query, connection)
+            assert runner.run("acme", TABLE, query) == f"Error executing query: {caught.value}"
+
+
+def test_a_long_query_is_not_echoed_whole(runner: QueryRunner) -> None:
+    reply = runner.run("acme", TABLE, "SELECT x FROM income_statement WHERE " + " " * 5000 + "1")
+    assert reply.endswith("...': no such column: x")
+    assert len(reply) < 1200
+
+
+def test_a_quick_reply_is_the_same_reply(runner: QueryRunner) -> None:
+    for query in (
+        f'SELECT "2024" FROM {TABLE} WHERE 1',
+        "SELECT x WHERE 1",
+        "SELECT 1 a, 2 a WHERE 1",
+        "PRAGMA x /* IN */",
+    ):
+        assert runner.run_quickly("acme", TABLE, query) == runner.run("acme", TABLE, query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT count(1) FROM {numbers(18)} WHERE 1",
+        f"SELECT count(DISTINCT t0.line_item || t1.line_item || t2.rowid) FROM {numbers(18)} WHERE 1",
+        "WITH w AS (SELECT 1 WHERE 1) SELECT 1 FROM w",
+        "SELECT 1 WHERE 1" + " " * 1000,
+    ],
+)
+def test_what_may_be_slow_is_left_to_another_thread(runner: QueryRunner, query: str) -> None:
+    began = time.perf_counter()
+    assert runner.run_quickly("acme", TABLE, query) is None
+    assert time.perf_counter() - began < 0.5
 
 
 @pytest.mark.parametrize("damaged", ["tables.sqlite", "tasks.jsonl", "truth.jsonl"])

@@ -1,7 +1,8 @@
 """Entry of the server process.
 
-Reads HOST, PORT, FINQA_SNAPSHOT (folder), FINQA_MAX_STEPS (50), FINQA_SESSION_TIMEOUT (seconds, 1800) and, when the
-socket is inherited from the process that started this one, FINQA_LISTEN_FD.
+Reads HOST, PORT, FINQA_SNAPSHOT (folder), FINQA_SNAPSHOT_NAME and FINQA_SNAPSHOT_DIGEST (what is expected there, both
+optional), those of `ServerOptions` and, when the socket is inherited from the process that started this one,
+FINQA_LISTEN_FD.
 """
 
 from __future__ import annotations
@@ -11,39 +12,39 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-Number = TypeVar("Number", int, float)
+from finqa_plugins.openenv_finqa.server.options import ServerOptions, positive
+
+if TYPE_CHECKING:
+    from finqa_plugins.openenv_finqa.server.quiet import Application
 
 MAX_FRAME_BYTES = 2**20
+LAST_PORT = 65535
 EX_CONFIG = 78
 EX_DATAERR = 65
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Serves until it is told to stop. Returns the exit status."""
-    try:
-        max_steps = _positive(environment, "FINQA_MAX_STEPS", 50)
-        session_timeout_s = _positive(environment, "FINQA_SESSION_TIMEOUT", 1800.0)
-        port = _positive(environment, "PORT", 8000)
-        folder = Path(environment["FINQA_SNAPSHOT"])
-    except (KeyError, ValueError) as error:
-        print(f"bad environment variable: {error}", file=sys.stderr)
-        return EX_CONFIG
-    from finqa_plugins.openenv_finqa.server.service import ToolService
-    from finqa_plugins.openenv_finqa.server.snapshot import Snapshot, SnapshotError
+    from finqa_plugins.openenv_finqa.server.snapshot import SnapshotError
 
     try:
-        service = ToolService(Snapshot(folder))
+        port = positive(environment, "PORT", 8000)
+        if port > LAST_PORT:
+            raise ValueError(f"PORT must be at most {LAST_PORT}, got {port}")
+        sockets = _inherited(environment)
+        app = application(environment)
+    except ValueError as error:
+        print(f"bad environment variable: {error}", file=sys.stderr)
+        return EX_CONFIG
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return EX_DATAERR
     import uvicorn
 
-    from finqa_plugins.openenv_finqa.server.app import build_app
-
     config = uvicorn.Config(
-        build_app(service, max_steps=max_steps, session_timeout_s=session_timeout_s),
+        app,
         host=environment.get("HOST", "127.0.0.1"),
         port=port,
         log_level="warning",
@@ -55,16 +56,40 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         timeout_graceful_shutdown=1,
         backlog=2048,
     )
-    inherited = environment.get("FINQA_LISTEN_FD")
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(inherited))] if inherited else None)
+    uvicorn.Server(config).run(sockets=sockets)
     return 0
 
 
-def _positive(environment: Mapping[str, str], name: str, default: Number) -> Number:
-    value = type(default)(environment.get(name, default))
-    if value <= 0:
-        raise ValueError(f"{name} must be positive, got {value}")
-    return value
+def application(environment: Mapping[str, str]) -> Application:
+    """The ASGI application that these variables describe.
+
+    Raises:
+        ValueError: A variable is missing or malformed.
+        SnapshotError: The folder is no readable snapshot.
+    """
+    options = ServerOptions.from_variables(environment)
+    if not environment.get("FINQA_SNAPSHOT"):
+        raise ValueError("FINQA_SNAPSHOT, the folder of a snapshot, is missing")
+    from finqa_plugins.openenv_finqa.server.app import build_app
+    from finqa_plugins.openenv_finqa.server.service import ToolService
+    from finqa_plugins.openenv_finqa.server.snapshot import Snapshot
+
+    snapshot = Snapshot(
+        Path(environment["FINQA_SNAPSHOT"]),
+        name=environment.get("FINQA_SNAPSHOT_NAME", ""),
+        digest=environment.get("FINQA_SNAPSHOT_DIGEST", ""),
+    )
+    return build_app(ToolService(snapshot, options), options)
+
+
+def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
+    text = environment.get("FINQA_LISTEN_FD")
+    if text is None:
+        return None
+    try:
+        return [socket.socket(fileno=int(text))]
+    except (ValueError, OSError) as error:
+        raise ValueError(f"FINQA_LISTEN_FD is no open socket ({error}), got {text[:64]!r}") from None
 
 
 if __name__ == "__main__":

@@ -6,29 +6,36 @@ import functools
 import os
 import sys
 
+from finqa_plugins.openenv_finqa.server.options import ServerOptions
 from finqa_plugins.openenv_finqa.server.quiet import Application, QuietWebSockets
 from finqa_plugins.openenv_finqa.server.service import ToolService
 
 MAX_SESSIONS = 4096
 
 
-def build_app(service: ToolService, *, max_steps: int, session_timeout_s: float) -> Application:
+def build_app(service: ToolService, options: ServerOptions) -> Application:
     """An application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface."""
     _leave_out_gradio()
-    from openenv.core.env_server.http_server import create_app
+    from fastapi import FastAPI
     from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
     from openenv.core.env_server.types import ConcurrencyConfig
 
     from finqa_plugins.openenv_finqa.server.environment import FinQAEnvironment
+    from finqa_plugins.openenv_finqa.server.http_errors import answer_bad_requests
+    from finqa_plugins.openenv_finqa.server.sessions import JoinableSessions, SessionInAddress
 
-    app = create_app(
-        functools.partial(FinQAEnvironment, service, max_steps),
+    app = FastAPI(title="finqa_env", version="1.0.0")
+    server = JoinableSessions(
+        functools.partial(FinQAEnvironment, service, options),
         CallToolAction,
         CallToolObservation,
-        env_name="finqa_env",
-        concurrency_config=ConcurrencyConfig(max_concurrent_envs=MAX_SESSIONS, session_timeout=session_timeout_s),
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=MAX_SESSIONS, session_timeout=options.session_timeout_s
+        ),
     )
-    return QuietWebSockets(app)
+    server.register_routes(app)
+    answer_bad_requests(app)
+    return QuietWebSockets(SessionInAddress(app))
 
 
 def _leave_out_gradio() -> None:

@@ -20,9 +20,12 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, Observati
 from openenv.core.utils import run_async_safely
 
 from finqa_plugins.openenv_finqa.server.episode import Episode, RefusedCallError
+from finqa_plugins.openenv_finqa.server.options import ServerOptions
 from finqa_plugins.openenv_finqa.server.service import ToolService
 from finqa_plugins.openenv_finqa.server.snapshot import Question
 from finqa_plugins.openenv_finqa.tools import TOOLS
+
+LONGEST_EPISODE_ID = 255  # as in openenv-core's ResetRequest
 
 _unseeded = itertools.count()
 
@@ -34,10 +37,11 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
     # Makes HTTPEnvServer share one thread among all sessions instead of starting one each.
     REQUIRES_SINGLE_THREAD_EXECUTOR = True
 
-    def __init__(self, service: ToolService, max_steps: int) -> None:
+    def __init__(self, service: ToolService, options: ServerOptions) -> None:
         super().__init__()
         self._service = service
-        self._episode = Episode(service, max_steps)
+        self._options = options
+        self._episode = Episode(service, options)
         self.mcp_client = _McpClient(self._episode)
         self.mcp_server = None
 
@@ -45,10 +49,16 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
         """Begins an episode: `question_id` names its question, else `seed` draws one, from `split` when given.
 
         Raises:
-            LookupError: There is no such question or split.
+            LookupError: There is no such question or split, or a value is of the wrong type.
         """
+        if episode_id is not None and not (isinstance(episode_id, str) and len(episode_id) <= LONGEST_EPISODE_ID):
+            raise LookupError(f"episode_id must be a text of at most {LONGEST_EPISODE_ID} characters")
         self._episode.reset(self._question(seed, options), episode_id)
         return Observation(done=False, reward=0.0)
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """As `reset`; HTTPEnvServer prefers it, and so needs no other thread."""
+        return self.reset(seed, episode_id, **options)
 
     def step(self, action: Action, timeout_s: float | None = None, **options: Any) -> Observation:
         """As `step_async`, for the stateless HTTP endpoint."""
@@ -79,10 +89,10 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
         return State(**self._episode.state())
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """What `/metadata` answers."""
-        return EnvironmentMetadata(
-            name="finqa_env", description="Financial questions over tables, with SQL tools", version="1.0.0"
-        )
+        """What `/metadata` answers; options that make it another task are told in the description."""
+        options = self._options.described()
+        description = "Financial questions over tables, with SQL tools" + (f" ({options})" if options else "")
+        return EnvironmentMetadata(name="finqa_env", description=description, version="1.0.0")
 
     def close(self) -> None:
         """Refuses whatever still comes in; called on disconnect and when an idle session expires."""

@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from finqa_plugins.openenv_finqa.grading import Verdict, grade
+from finqa_cli.grading import Verdict, grade
+from finqa_plugins.openenv_finqa.server.options import ServerOptions
 from finqa_plugins.openenv_finqa.server.service import ToolService
 from finqa_plugins.openenv_finqa.server.snapshot import Question
 from finqa_plugins.openenv_finqa.tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
@@ -23,9 +24,10 @@ class RefusedCallError(Exception):
 class Episode:
     """The state of a session. Not safe for concurrent calls: a session is strictly serial."""
 
-    def __init__(self, service: ToolService, max_steps: int) -> None:
+    def __init__(self, service: ToolService, options: ServerOptions) -> None:
         self._service = service
-        self._max_steps = max_steps
+        self._max_steps = options.max_steps
+        self._grader = options.grader
         self._question: Question | None = None
         self._verdict: Verdict | None = None
         self._expired = False
@@ -84,7 +86,7 @@ class Episode:
             return await self._service.call(name, texts)
         if self._question is None:
             raise RefusedCallError("execution_error", "There is no question yet; reset first.")
-        self._verdict = grade(texts["answer"], self._question.answer)
+        self._verdict = grade(texts["answer"], self._question.answer, self._grader)
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:

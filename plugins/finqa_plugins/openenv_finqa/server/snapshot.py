@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_plugins.openenv_finqa.server.manifest import SnapshotError, broken, verify
 
-class SnapshotError(Exception):
-    """The folder is not a readable snapshot; the message names the file."""
+__all__ = ["Question", "Snapshot", "SnapshotError", "TableImage", "quoted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,26 @@ class TableImage:
 class Snapshot:
     """Catalogue, tables and questions. Safe to share between threads: tables are read under SQLite's own lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, name: str = "", digest: str = "") -> None:
         """Opens the folder.
 
+        Args:
+            folder: Of the snapshot.
+            name: Of the snapshot, for messages.
+            digest: What the snapshot must be; any when empty.
+
         Raises:
-            SnapshotError: A file is missing or damaged.
+            SnapshotError: A file is missing, damaged or of another version.
         """
+        verify(folder, name=name, digest=digest)
         try:
             self._database = _open_read_only(folder / "tables.sqlite")
             self._catalogue = _read_catalogue(self._database)
             self.questions = {question.id: question for question in _read_questions(folder)}
-        except (OSError, sqlite3.Error, ValueError, KeyError) as error:
-            raise SnapshotError(f"{folder} is not a readable snapshot: {error}") from error
+        except (OSError, sqlite3.Error, ValueError, LookupError, TypeError) as error:
+            raise broken(folder, name, f"{type(error).__name__}: {error}") from error
         if not self.questions:
-            raise SnapshotError(f"{folder} holds no questions")
+            raise broken(folder, name, "it holds no questions")
         self._images: dict[tuple[str, str], TableImage] = {}
 
     def companies(self) -> Sequence[str]:

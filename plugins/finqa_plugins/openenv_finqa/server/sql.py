@@ -1,28 +1,36 @@
-"""Guarded SQL: one statement, read only, on one table, with limits on time, memory, rows and bytes.
+"""Runs queries: takes a guarded connection, or makes one, and turns what comes back into the tool's reply.
 
-Every query runs on a private in-memory copy of the one table that it names, so there is no file, no other table and no
-truth to reach. The authorizer allows reading that table and calling functions, nothing else.
+Texts are those of OpenEnv's FinQA environment for the same mistake, where it has one: `Execution failed on sql '...'`
+is how pandas reports what SQLite says.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-import time
 from collections import OrderedDict
-from contextlib import closing
 from threading import Lock
 
-from finqa_plugins.openenv_finqa.server.records import Cell, records_json
-from finqa_plugins.openenv_finqa.server.snapshot import Snapshot, TableImage, quoted
+from finqa_plugins.openenv_finqa.server import hints
+from finqa_plugins.openenv_finqa.server.guard import (
+    DEADLINE_S,
+    GuardedConnection,
+    OverdueError,
+    QueryError,
+    Rows,
+    limit_heap,
+)
+from finqa_plugins.openenv_finqa.server.heap import SharedHeap
+from finqa_plugins.openenv_finqa.server.records import records_json
+from finqa_plugins.openenv_finqa.server.snapshot import Snapshot
 
-DEADLINE_S = 1.0
 MAX_ROWS = 200
 MAX_BYTES = 16_000
-MAX_CELL_BYTES = 20_000  # also bounds what one function call can chew on, which no deadline can interrupt
-HEAP_BYTES = 64 * 2**20
-IDLE_CONNECTIONS = 128
-STEPS_PER_CHECK = 1000
+MAX_REASON = 300
+MAX_ECHO = 1000
+IDLE_TABLES = 128
+PATIENCE_S = 0.005
+LONGEST_QUICK_QUERY = 1000
 
 NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
 NO_FILTER = "Error: Query must include filters (WHERE, HAVING, etc.)"
@@ -31,22 +39,11 @@ _SPACES = re.compile(r"[\r\n\t]+")
 _FILTER = re.compile(
     r"(?<![\w\[])(?:WHERE|HAVING|IN|EXISTS|ANY|SOME|ALL|LIKE|BETWEEN|IS NULL|IS NOT NULL|CASE|FILTER)(?![\w\]])"
 )
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: MAX_CELL_BYTES,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
-    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
-    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
-    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
-    sqlite3.SQLITE_LIMIT_VDBE_OP: 25_000,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
-    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1,
-    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
-    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
-}
-# Not deterministic, or with effects outside the query.
-_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "random", "randomblob", "fts3_tokenizer"})
-_WIDE_FORMAT = re.compile(r"\*|\d{3}")
+
+# Expanding common table expressions can take half a second before the first check of the time.
+_EXPANDED = re.compile(r"\bWITH\b", re.IGNORECASE)
+
+Scope = tuple[str, tuple[str, ...]]
 
 
 def refusal(query: str) -> str:
@@ -57,120 +54,126 @@ def refusal(query: str) -> str:
 
 
 class QueryRunner:
-    """Runs queries from any thread; each takes an idle connection to its table, or builds one."""
+    """Runs queries from any thread; each takes an idle connection to the tables it may see, or builds one.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    Args:
+        joins: A query sees all tables of its company, not only the one that it names.
+        hints: Replies to common mistakes end with a line of advice.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, joins: bool = False, hints: bool = False) -> None:
+        limit_heap()
         self._snapshot = snapshot
-        self._idle: OrderedDict[tuple[str, str], list[sqlite3.Connection]] = OrderedDict()
-        self._idle_count = 0
+        self._joins = joins
+        self._hints = hints
+        self._heap = SharedHeap()
+        self._idle: OrderedDict[Scope, list[GuardedConnection]] = OrderedDict()
+        self._idle_tables = 0
         self._lock = Lock()
 
     def run(self, company: str, table: str, query: str) -> str:
-        """The reply to a query: rows as JSON, or a text that begins with `Error`."""
-        image = self._snapshot.image(company, table)
-        if image is None:
-            return f"Error: Table file not found for '{company}/{table}'"
-        key = (company, table)
+        """The reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
         try:
-            connection = self._take(key) or _connect(table, image)
-        except (sqlite3.Error, MemoryError) as error:
-            return f"Error executing query: {error or 'out of memory'}"
-        try:
-            return _execute(connection, query)
-        finally:
-            self._give_back(key, connection)
+            return self._heap.run(lambda: self._run(company, table, query, DEADLINE_S))
+        except MemoryError:
+            return "Error executing query: out of memory"
 
-    def _take(self, key: tuple[str, str]) -> sqlite3.Connection | None:
+    def run_quickly(self, company: str, table: str, query: str) -> str | None:
+        """The same reply if it takes a few milliseconds, else None: for threads that others wait for.
+
+        Handing a query to another thread costs more than most queries.
+        """
+        if len(query) > LONGEST_QUICK_QUERY or _EXPANDED.search(query):
+            return None
+        try:
+            return self._heap.attempt(lambda: self._run(company, table, query, PATIENCE_S))
+        except OverdueError:
+            return None
+
+    def _run(self, company: str, table: str, query: str, seconds: float) -> str:
+        scope = self._scope(company, table)
+        try:
+            connection = self._take(scope) or self._connect(scope)
+        except sqlite3.Error as error:
+            return f"Error executing query: {_short(str(error))}"
+        sound = True
+        try:
+            return self._answer(connection, scope, table, query, seconds)
+        except MemoryError:
+            sound = False
+            raise
+        finally:
+            if sound:
+                self._give_back(scope, connection)
+            else:
+                connection.close()
+
+    def _answer(self, connection: GuardedConnection, scope: Scope, table: str, query: str, seconds: float) -> str:
+        try:
+            found = connection.run(query, max_rows=MAX_ROWS, max_bytes=MAX_BYTES, seconds=seconds)
+            reply = _reply(found)
+        except ValueError as error:
+            return f"Error executing query: {_short(str(error))}"
+        except QueryError as error:
+            if isinstance(error, OverdueError) and seconds < DEADLINE_S:
+                raise
+            reason = _short(str(error))
+            if not error.from_sqlite:
+                return f"Error executing query: {reason}"
+            reply = f"Error executing query: Execution failed on sql '{_short(query, MAX_ECHO)}': {reason}"
+            return hints.added(reply, hints.of_error(reason, self._seen(scope, table))) if self._hints else reply
+        if not self._hints:
+            return reply
+        return hints.added(reply, hints.of_rows(query, found, connection.read, self._seen(scope, table)))
+
+    def _seen(self, scope: Scope, table: str) -> hints.Seen:
+        company, names = scope
+        images = {name: self._snapshot.image(company, name) for name in (table, *names)}
+        return hints.Seen(table, {name: image for name, image in images.items() if image is not None})
+
+    def _scope(self, company: str, table: str) -> Scope:
+        if not self._joins:
+            return company, (table,)
+        names = [name for name in self._snapshot.tables(company) or {} if not name.lower().startswith("sqlite_")]
+        distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
+        return company, distinct if table in distinct else (table,)
+
+    def _connect(self, scope: Scope) -> GuardedConnection:
+        company, names = scope
+        images = {name: self._snapshot.image(company, name) for name in names}
+        return GuardedConnection({name: image for name, image in images.items() if image is not None})
+
+    def _take(self, scope: Scope) -> GuardedConnection | None:
         with self._lock:
-            idle = self._idle.get(key)
+            idle = self._idle.get(scope)
             if not idle:
                 return None
-            self._idle_count -= 1
             connection = idle.pop()
+            self._idle_tables -= connection.table_count
             if not idle:
-                del self._idle[key]
+                del self._idle[scope]
             return connection
 
-    def _give_back(self, key: tuple[str, str], connection: sqlite3.Connection) -> None:
+    def _give_back(self, scope: Scope, connection: GuardedConnection) -> None:
         with self._lock:
-            self._idle.setdefault(key, []).append(connection)
-            self._idle.move_to_end(key)
-            self._idle_count += 1
-            while self._idle_count > IDLE_CONNECTIONS:
+            self._idle.setdefault(scope, []).append(connection)
+            self._idle.move_to_end(scope)
+            self._idle_tables += connection.table_count
+            while self._idle_tables > IDLE_TABLES and self._idle:
                 oldest = next(iter(self._idle))
-                self._idle[oldest].pop().close()
-                self._idle_count -= 1
+                dropped = self._idle[oldest].pop()
+                self._idle_tables -= dropped.table_count
+                dropped.close()
                 if not self._idle[oldest]:
                     del self._idle[oldest]
 
 
-def _connect(name: str, image: TableImage) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    connection.execute("PRAGMA temp_store=MEMORY")
-    connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")
-    columns = ", ".join(f"{quoted(column)} {declared}" for column, declared in image.columns)
-    connection.execute(f"CREATE TABLE {quoted(name)} ({columns})")
-    places = ", ".join("?" * len(image.columns))
-    connection.execute("BEGIN")
-    connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", image.rows)
-    connection.execute("COMMIT")
-    for limit, value in _LIMITS.items():
-        connection.setlimit(limit, value)
-    readable = frozenset({name, "sqlite_master", "sqlite_schema"})
-
-    def authorize(action: int, first: str | None, second: str | None, _base: str | None, _view: str | None) -> int:
-        if action == sqlite3.SQLITE_SELECT:
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_READ and first in readable:
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_FUNCTION and second is not None and second.lower() not in _FORBIDDEN_FUNCTIONS:
-            return sqlite3.SQLITE_OK
-        return sqlite3.SQLITE_DENY
-
-    for function in ("printf", "format"):
-        connection.create_function(function, -1, _printf, deterministic=True)
-    connection.set_authorizer(authorize)
-    return connection
+def _short(text: str, limit: int = MAX_REASON) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _printf(template: Cell = None, *values: Cell) -> Cell:
-    """SQLite's own, but `%.*c` and wide fields are refused: one call could run for seconds without a check."""
-    if isinstance(template, str) and _WIDE_FORMAT.search(template):
-        raise ValueError("field too wide")
-    with closing(sqlite3.connect(":memory:")) as clean:
-        places = ", ".join("?" * (1 + len(values)))
-        text: Cell = clean.execute(f"SELECT printf({places})", (template, *values)).fetchone()[0]
-    return text
-
-
-def _execute(connection: sqlite3.Connection, query: str) -> str:
-    deadline = time.monotonic() + DEADLINE_S
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_CHECK)
-    try:
-        cursor = connection.execute(query)
-        if cursor.description is None:
-            return "Error executing query: only SELECT returns rows"
-        columns = [column[0] for column in cursor.description]
-        rows = cursor.fetchmany(MAX_ROWS + 1)
-        cursor.close()
-        return _reply(columns, rows)
-    except MemoryError:
-        return "Error executing query: out of memory"
-    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-        return f"Error executing query: {_reason(error)}"
-    finally:
-        connection.set_progress_handler(None, 0)
-
-
-def _reason(error: Exception) -> str:
-    text = str(error)
-    if text == "interrupted":
-        return f"the query took longer than {DEADLINE_S:g} s"
-    return text if len(text) <= 300 else text[:300] + "..."
-
-
-def _reply(columns: list[str], rows: list[tuple[Cell, ...]]) -> str:
-    records = records_json(columns, rows[:MAX_ROWS])
+def _reply(found: Rows) -> str:
+    records = records_json(found.columns, found.rows)
     size, kept = 2, 0
     for record in records:
         size += len(record) + 1
@@ -178,7 +181,7 @@ def _reply(columns: list[str], rows: list[tuple[Cell, ...]]) -> str:
             break
         kept += 1
     text = "[" + ",".join(records[:kept]) + "]"
-    if kept == len(rows):
+    if kept == len(records) and found.complete:
         return text
     limit = f"{MAX_ROWS} rows" if kept == MAX_ROWS else f"{MAX_BYTES} bytes"
     return f"{text} (cut after {kept} rows: a reply is at most {limit})"

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, check, tiny-policy, clean.
+# The whole vocabulary: install, demo, test, check, compat, tiny-policy, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test check format tiny-policy clean
+.PHONY: install demo test check compat format tiny-policy clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -35,6 +35,23 @@ check: install  ## Format, lint, types and architecture.
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 
+# OpenEnv as published, one version an environment: their names differ, but both are the package `openenv.core`.
+COMPAT := .venv-compat
+COMPAT_030 := $(COMPAT)/openenv-core-0.3.0
+COMPAT_010 := $(COMPAT)/openenv-0.10
+$(COMPAT_030)/.installed: PACKAGE := openenv-core==0.3.0
+$(COMPAT_010)/.installed: PACKAGE := openenv==0.10.*
+
+compat: install $(COMPAT_030)/.installed $(COMPAT_010)/.installed  ## OpenEnv's own clients and checks against our server.
+	FINQA_COMPAT_PYTHON_030=$(COMPAT_030)/bin/python FINQA_COMPAT_PYTHON_010=$(COMPAT_010)/bin/python \
+		$(BIN)/python -m pytest tests/compat $(ARGS)
+
+$(COMPAT)/%/.installed: tests/compat/requirements.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement tests/compat/requirements.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps '$(PACKAGE)'
+	touch $@
+
 format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -42,5 +59,5 @@ format: install  ## Rewrite files into shape.
 tiny-policy: install  ## Train the embedded policy again from nothing, as shipped.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
-clean:  ## Remove the environment and caches; runs are kept.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## Remove the environments and caches; runs are kept.
+	rm -rf $(VENV) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

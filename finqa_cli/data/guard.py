@@ -60,12 +60,14 @@ def check_training_data(
         allow_overlap: The user has said that the two sets may overlap.
 
     Raises:
-        DataError: The data is for evaluation only, or the two sets overlap; the message has counts and examples.
+        DataError: The data or the split is for evaluation only, or the two sets overlap; the message has counts
+            and examples.
     """
-    if data.evaluation_only and not allow_evaluation_only:
+    check_permission(data, allow_evaluation_only=allow_evaluation_only)
+    if not allow_evaluation_only and any(task.split == "test" for task in training):
         raise DataError(
-            f"{data.name!r} is for evaluation only: its owner forbids training on it.",
-            remedy=f"train on other data (finqa snapshot list), or say {ALLOW_EVALUATION_DATA}",
+            f"The split test of {data.name!r} is for evaluation, not for training.",
+            remedy=f"--set data.train_split=train, or say {ALLOW_EVALUATION_DATA}",
         )
     if allow_overlap:
         return
@@ -76,6 +78,19 @@ def check_training_data(
             f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
             f"{describe(overlap)}. The evaluation would measure memory.",
             remedy=f"split by company (finqa data prepare, finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+        )
+
+
+def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> None:
+    """Refuses to train on data that its owner keeps for evaluation.
+
+    Raises:
+        DataError: It is for evaluation only, and the user has not said that it may be trained on.
+    """
+    if data.evaluation_only and not allow_evaluation_only:
+        raise DataError(
+            f"{data.name!r} is for evaluation only: its owner forbids training on it.",
+            remedy=f"train on other data (finqa snapshot list), or say {ALLOW_EVALUATION_DATA}",
         )
 
 

@@ -11,7 +11,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from finqa_cli.data.compile import MANIFEST, compile_snapshot, file_digest, manifest_digest, write_durably
+from finqa_cli.data.compile import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    compile_snapshot,
+    file_digest,
+    manifest_digest,
+    write_durably,
+)
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.embedded import embedded_layout
 from finqa_cli.data.reader import read_layout
@@ -171,6 +178,10 @@ def _verified(name: str, path: Path) -> Snapshot:
         recorded = str(manifest["digest"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"The snapshot {name!r} in {path} is damaged: {error}.", remedy=remedy) from error
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        found = str(manifest.get("schema_version"))[:20]
+        reason = f"has format {found}; this version of finqa reads {SCHEMA_VERSION}"
+        raise DataError(f"The snapshot {name!r} in {path} {reason}.", remedy=remedy)
     if wrong or manifest_digest(files) != recorded or _short(recorded) != path.name:
         what = ", ".join(wrong) or MANIFEST
         raise DataError(f"The snapshot {name!r} in {path} is damaged: {what} does not match its sha256.", remedy=remedy)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
-from finqa_cli.data.guard import check_demonstrations, check_training_data
+from finqa_cli.data.guard import check_demonstrations, check_permission, check_training_data
 from finqa_cli.errors import FinqaError
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_settings
@@ -25,6 +25,7 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
         DataError: The data is for evaluation only, the splits overlap, or there is no such split.
     """
     environment, chosen = open_environment(settings, reporter), settings.data
+    check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
     held_out = _other_splits(environment, {chosen.train_split} - {chosen.eval_split}, chosen.eval_split)
     check_training_data(
         environment.data(),

@@ -50,6 +50,8 @@ def test_evaluation_data_is_not_trained_on(home: Path, capsys: pytest.CaptureFix
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--run-dir=run")
     assert code == 65 and "'snorkel' is for evaluation only" in errors and "--allow-evaluation-data" in errors
     assert not Path("run").exists(), "a refused run leaves no folder"
+    code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--set=data.train_split=none", "--run-dir=run")
+    assert code == 65 and "is for evaluation only" in errors, "the refusal comes before any other complaint"
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--allow-evaluation-data", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors
     code, errors = fails(

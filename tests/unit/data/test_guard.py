@@ -30,6 +30,12 @@ def test_data_for_evaluation_is_refused_unless_allowed() -> None:
     check_training_data(SNORKEL, [task("a")], [], allow_evaluation_only=True)
 
 
+def test_the_split_test_is_refused_whatever_may_overlap() -> None:
+    with pytest.raises(DataError, match="split test of 'mine'"):
+        check_training_data(DATA, [task("a", split="test")], [], allow_overlap=True)
+    check_training_data(DATA, [task("a", split="test")], [], allow_evaluation_only=True)
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [

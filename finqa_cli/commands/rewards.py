@@ -59,7 +59,7 @@ def show(
         emit({"rewards": listed}, as_json=as_json, text=lambda: _print_list(listed))
         return
     settings = _settings(ctx, name, spec, weights)
-    found = workflow.specification(settings)
+    found = workflow.specification(workflow.chosen(settings), settings)
     document: dict[str, Any] = {"reward": settings.reward.name, "specification": found}
     if out is not None:
         stats = {"tests": len(found.get("tests", ()))}
@@ -129,8 +129,8 @@ def score(
     target_answer, ground_truth or target_json); program, table, question and extra_info where they are known. Of a run
     the last answer of every graded attempt is scored, against the snapshot that it was played on.
 
-    Exit codes: 0 ok, 65 a row is malformed or lacks its truth, 69 the reward itself failed, 74 writing failed,
-    78 the name, the file or an option is wrong.
+    Exit codes: 0 ok, 1 the reward itself failed, 65 a row is malformed or lacks its truth, 74 writing failed,
+    78 the name, the file or an option is wrong, or the reward wants JSON and the run gave plain answers.
 
     Example: finqa rewards score candidates.jsonl weighted --spec my-reward/reward_spec.yaml
     """

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from finqa_cli.answers import parse_reply
 from finqa_cli.evals.intervals import Interval, clustered_interval
 from finqa_cli.types import Status, Trajectory, Turn
 
 RIGHT = 1.0 - 1e-9
+_SHOWN_CHARACTERS = 200
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _IDENTIFIER = re.compile(r"\"[^\"]*\"|`[^`]*`|\[[^\]]*\]")
@@ -161,9 +163,15 @@ def _failed(turn: Turn) -> bool:
 
 
 def _answer(trajectory: Trajectory) -> str:
+    """What was submitted; without tools what the last text states, or its beginning."""
     calls = [turn.tool_call for turn in trajectory.turns if turn.tool_call is not None]
     submitted = [call for call in calls if call.name == "submit_answer"]
-    return str(submitted[-1].arguments.get("answer", "")) if submitted else ""
+    if submitted:
+        return str(submitted[-1].arguments.get("answer", ""))
+    if trajectory.tools or not trajectory.turns:
+        return ""
+    text = trajectory.turns[-1].text
+    return parse_reply(text).answer_text or text[:_SHOWN_CHARACTERS]
 
 
 def _counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:

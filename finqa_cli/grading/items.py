@@ -36,6 +36,11 @@ class Item:
     key: str
     value: Number | str
 
+    @property
+    def is_of_years(self) -> bool:
+        """The key is a year, or two."""
+        return bool(_YEARS_IN_PROSE.fullmatch(self.key))
+
 
 def bare_text(text: str) -> str:
     """A text for comparison: plain, lower case, without quotes and stops around it, nor a box that is all there is.

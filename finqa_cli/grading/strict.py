@@ -4,17 +4,17 @@ What it decides, beside the meaning of units and the tolerance (`tolerance.py`) 
 
 - As many values as the truth has, no more: a list, a range, `5 or 6`, `~5` or a second box has not decided.
 - A list with years or names is matched by them, in any order, when the truth has the same ones; each stands once.
-- A list without them, or against a truth without them, is matched by position.
+- A list without them, or with years against a truth without any, is matched by position. Names that the truth does
+  not have are refused: `No: yes` has not decided.
 - A number may have a unit, a currency or `The answer is` around it; other prose only around a box.
 - Words are compared without case, quotes and full stops. Nothing matches an empty truth, nor one such as NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from finqa_cli.grading.items import Item, answer_items, bare_text, truth_items
 from finqa_cli.grading.numbers import Number
+from finqa_cli.grading.pairs import pair_up
 from finqa_cli.grading.tolerance import close
 from finqa_cli.grading.verdict import Verdict, shown
 
@@ -28,7 +28,7 @@ def grade(answer: str, truth: str) -> Verdict:
     submitted, expected = answer_items(answer), truth_items(truth)
     if isinstance(submitted, str):
         return Verdict(0.0, submitted)
-    pairs = _pairs(submitted, expected)
+    pairs = pair_up(submitted, expected)
     if isinstance(pairs, str):
         return Verdict(0.0, pairs)
     if len(pairs) == 1:
@@ -37,23 +37,6 @@ def grade(answer: str, truth: str) -> Verdict:
     if wrong:
         return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
     return Verdict(1.0, f"All {len(pairs)} values match.")
-
-
-def _pairs(submitted: Sequence[Item], expected: Sequence[Item]) -> list[tuple[Item, Item]] | str:
-    """Each value of the answer, in its order, with the expected one, or why they cannot be told apart."""
-    if len(submitted) != len(expected):
-        return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
-    keys = [item.key for item in submitted if item.key]
-    if len(set(keys)) < len(keys):
-        return "A year or name comes twice."
-    if 0 < len(keys) < len(submitted):
-        return "Some values come with a year or name and some without."
-    by_key = {item.key: item for item in expected if item.key}
-    if keys and len(by_key) == len(expected):
-        if by_key.keys() != set(keys):
-            return "The years or names are not those that are expected."
-        return [(item, by_key[item.key]) for item in submitted]
-    return list(zip(submitted, expected, strict=True))
 
 
 def _single(answer: str, given: Item, expected: Item) -> Verdict:

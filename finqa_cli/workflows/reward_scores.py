@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.answers import parse_reply
-from finqa_cli.contracts import Reward, RewardRequest, Specified
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.snapshots import LocalSnapshots
-from finqa_cli.errors import DataError, EnvironmentFault, StorageError
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, FinqaError, StorageError
 from finqa_cli.extend import registry
 from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.types import Rewards, Task
 from finqa_cli.workflows.reward_rows import Answered, Truths, read_answers, read_trajectories, read_truths
-from finqa_cli.workflows.rewards import write_text
+from finqa_cli.workflows.rewards import wants_json, write_text
 
 SCORES = "scores.jsonl"
 TRAJECTORIES = "trajectories.jsonl"
@@ -58,38 +58,41 @@ def score(
     Args:
         reward: What scores.
         source: A file of rows or candidates, or a run folder.
-        settings: Say where the snapshots lie, for a run's truths.
+        settings: Those the reward was made from; they also say where the snapshots lie, for a run's truths.
         truth: A file of truths by id, for rows without their own.
         out: Folder of scores.jsonl.
         overwrite: Replace one that is there.
         skip_bad: Leave malformed rows out.
 
     Raises:
+        ConfigError: The reward wants JSON replies, and the run submitted plain answers through a tool.
         DataError: The source is missing, a row is malformed, or no truth is known.
         StorageError: There is a scores.jsonl already, or writing failed.
-        EnvironmentFault: The reward failed.
+        FinqaError: The reward failed.
     """
     path = out / SCORES
     if path.resolve() == source.resolve():
         raise StorageError(f"{source} cannot hold its own scores.", remedy="--out DIR")
     if path.exists() and not overwrite:
         raise StorageError(f"There is a {path} already.", remedy="--overwrite, or --out DIR")
-    wants_json = isinstance(reward, Specified) and reward.spec().get("format") == "json"
+    reads_json = wants_json(reward, settings)
+    if reads_json and source.is_dir():
+        _require_json_replies(source)
     totals: list[tuple[Answered, list[Rewards], float]] = []
     problems: list[Problem] = []
     for item in _answers(source, settings, truth):
         if isinstance(item, Problem):
             problems.append(item)
         elif skip_bad or not problems:  # else nothing will be written, and only the problems are still looked for
-            parsed = [parse_reply(solution).ok for solution in item.solutions] if wants_json else []
+            parsed = [parse_reply(solution).ok for solution in item.solutions] if reads_json else []
             totals.append((item, _score(reward, source, item), sum(parsed) / len(parsed) if parsed else 0.0))
     if problems and not skip_bad:
         raise as_data_error(problems, remedy="--skip-bad leaves malformed rows out")
     if not totals:
         raise DataError(f"{source} has no row that can be scored.")
-    lines = [_record(*one, wants_json=wants_json) for one in totals]
+    lines = [_record(*one, reads_json=reads_json) for one in totals]
     write_text(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-    return _summary(path, totals, problems, wants_json)
+    return _summary(path, totals, problems, reads_json)
 
 
 def _answers(source: Path, settings: Settings, truth: Path | None) -> Iterator[Answered | Problem]:
@@ -104,10 +107,25 @@ def _answers(source: Path, settings: Settings, truth: Path | None) -> Iterator[A
         raise as_data_error([error.problem]) from error
 
 
+def _require_json_replies(run: Path) -> None:
+    """Raises ConfigError for a run that submitted its answers through a tool: none of them would be read."""
+    played = from_public_dict(read_settings(run))
+    if not _is_snapshotless(played):
+        raise ConfigError(
+            f"{run} is of the {played.environment.name} environment, which submits plain answers, but the reward "
+            "wants JSON.",
+            remedy="--set reward.options.format=plain",
+        )
+
+
+def _is_snapshotless(played: Settings) -> bool:
+    return registry().find("environment", played.environment.name).snapshotless
+
+
 def _truths_of_run(run: Path, settings: Settings) -> Truths:
     """The truths of the snapshot that a run was played on, if it is still the one of its name."""
     facts, played = read_run(run), from_public_dict(read_settings(run))
-    if registry().find("environment", played.environment.name).snapshotless:
+    if _is_snapshotless(played):
         raise DataError(f"The truths of {run} are in no snapshot.", remedy=_GIVE_TRUTH)
     snapshot = LocalSnapshots(settings.data.home).get(played.data.snapshot)
     digest = facts.get("snapshot digest") or _digest_of_report(run)
@@ -146,21 +164,22 @@ def _score(reward: Reward, source: Path, item: Answered) -> list[Rewards]:
             for solution in item.solutions
         ]
     except EnvironmentFault as error:
-        raise EnvironmentFault(f"{source}, row {item.row}: {error.message}", remedy=error.remedy) from error
+        # No episode's fault here: nothing can be tried again, and the function is the user's to mend.
+        raise FinqaError(f"{source}, row {item.row}: {error.message}", remedy=error.remedy) from error
 
 
-def _record(item: Answered, rewards: Sequence[Rewards], parse_rate: float, *, wants_json: bool) -> dict[str, Any]:
+def _record(item: Answered, rewards: Sequence[Rewards], parse_rate: float, *, reads_json: bool) -> dict[str, Any]:
     totals = [one.total for one in rewards]
     if item.is_group:
         return {
             "id": item.id,
-            **({"parse_rate": parse_rate} if wants_json else {}),
+            **({"parse_rate": parse_rate} if reads_json else {}),
             "mean_reward": sum(totals) / len(totals),
             "max_reward": max(totals),
             "min_reward": min(totals),
             "candidates": [_verdict(one) for one in rewards],
         }
-    return {"id": item.id, **_verdict(rewards[0]), **({"parse_ok": bool(parse_rate)} if wants_json else {})}
+    return {"id": item.id, **_verdict(rewards[0]), **({"parse_ok": bool(parse_rate)} if reads_json else {})}
 
 
 def _verdict(rewards: Rewards) -> dict[str, Any]:
@@ -171,7 +190,7 @@ def _summary(
     path: Path,
     totals: Sequence[tuple[Answered, Sequence[Rewards], float]],
     problems: Sequence[Problem],
-    wants_json: bool,
+    reads_json: bool,
 ) -> Scores:
     every = [one for _, rewards, _ in totals for one in rewards]
     values = [one.total for one in every]
@@ -185,7 +204,7 @@ def _summary(
         rows=len(totals),
         skipped=tuple(problems),
         solutions=len(values),
-        parse_rate=parsed / len(values) if wants_json else None,
+        parse_rate=parsed / len(values) if reads_json else None,
         mean=sum(values) / len(values),
         least=min(values),
         most=max(values),

@@ -57,14 +57,18 @@ def name_of(settings: Settings, name: str | None) -> str:
     return name or (settings.reward.name if settings.reward.name != ENVIRONMENT else DEFAULT)
 
 
-def specification(settings: Settings) -> dict[str, Any]:
-    """What the reward of the settings was made from: its specification, or its options with their defaults."""
-    reward = chosen(settings)
+def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
+    """What a reward was made from: its specification, or its options in the settings with their defaults."""
     if isinstance(reward, Specified):
         return dict(reward.spec())
     component = registry().find("reward", settings.reward.name)
     config = registry().config(component, settings.reward.options)
     return config.model_dump(mode="json") if config is not None else {}
+
+
+def wants_json(reward: Reward, settings: Settings) -> bool:
+    """It reads answers out of JSON replies."""
+    return specification(reward, settings).get("format") == "json"
 
 
 def as_yaml(specification: Mapping[str, Any]) -> str:

@@ -129,9 +129,12 @@ def open_environment(settings: Settings, reporter: Reporter) -> Environment:
     snapshotless = registry().find("environment", choice.name).snapshotless
     if settings.data.path is not None and not snapshotless:
         path = settings.data.path
+        build = f"finqa snapshot build --snapshot-name {path.stem} --data"
         raise ConfigError(
             f"Environment {choice.name!r} takes a snapshot, not the data at {path}.",
-            remedy=f"finqa snapshot build --snapshot-name {path.stem} --data {path}, then --snapshot {path.stem}",
+            remedy=f"{build} {path}, then --snapshot {path.stem}"
+            if path.is_dir()
+            else f"--environment finqa-text, or finqa data import finqa-json {path} --out DIR and {build} DIR",
         )
     context = EnvironmentContext(
         snapshot=None if snapshotless else open_snapshot(settings, reporter),

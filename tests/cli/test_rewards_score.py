@@ -11,7 +11,7 @@ import pytest
 from finqa_cli.app import main
 from finqa_cli.data.snapshots import LocalSnapshots
 from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings import Choice, Settings, to_public_dict
 from finqa_cli.types import Rewards, Status, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -191,8 +191,20 @@ def test_a_run_is_scored_again_with_the_truths_of_its_snapshot(
     assert main(["rewards", "score", ".", "graded"]) == 65
 
 
+@pytest.mark.parametrize("name", ["weighted", "ternary", "graded"])
+@pytest.mark.parametrize("truths", [[], ["--truth", "truths.jsonl"]])
+def test_a_reward_that_wants_json_is_refused_for_plain_answers(
+    run: tuple[Path, str], capsys: pytest.CaptureFixture[str], name: str, truths: list[str]
+) -> None:
+    write_rows("truths.jsonl", {"id": "q1", "answer": "5"})
+    options = ["--set", "reward.options.format=json"] if name == "graded" else []
+    status, said = failure(["rewards", "score", "run", name, *options, *truths], capsys)
+    assert status == 78 and "submits plain answers, but the reward wants JSON" in said
+    assert "reward.options.format=plain" in said and not (run[0] / "scores.jsonl").exists()
+
+
 def test_texts_of_a_run_are_scored_with_truths_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = to_public_dict(Settings())
+    settings = to_public_dict(Settings(environment=Choice(name="finqa-text")))
     with RunFolder.create(Path("run"), command="eval", settings=settings, save_token_ids=False) as folder:
         folder.trajectory(played("q1", 0, Turn(text='{"answer": 5}')))
         folder.trajectory(played("q2", 0, Turn(text='{"answer": 5}')))
@@ -209,7 +221,7 @@ def test_a_reward_that_fails_is_no_reward(capsys: pytest.CaptureFixture[str]) ->
     rows = write_rows("rows.jsonl", {"id": "a", "solution": "1", "truth": "1"})
     arguments = ["rewards", "score", rows, "function", "--set", "reward.options.function=mine.py"]
     status, said = failure(arguments, capsys)
-    assert status == 69 and "rows.jsonl, row 1: The reward function mine.py raised ZeroDivisionError" in said
+    assert status == 1 and "rows.jsonl, row 1: The reward function mine.py raised ZeroDivisionError" in said
     assert not Path("scores.jsonl").exists()
     Path("mine.py").write_text("def compute_score(**row):\n    return {'score': 0.5, 'length': 1}\n")
     assert document(arguments, capsys)["components"] == {"length": 1.0}

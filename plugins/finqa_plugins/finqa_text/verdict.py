@@ -48,7 +48,8 @@ def judge(text: str, row: Row, task: Task, reward: Reward | None) -> Rewards:
         extra_info={"question_type": row.kind, "question": row.question, "company": row.company, **row.extra},
     )
     given = reward.score(request)
-    beside = {f"{OWN}{name}" if name in given.components else name: value for name, value in own.components.items()}
+    clashing = given.components.keys() - {"correct"}  # accuracy follows this part, so it stays ours
+    beside = {f"{OWN}{name}" if name in clashing else name: value for name, value in own.components.items()}
     return Rewards(
         total=given.total,
         components={**given.components, **beside},

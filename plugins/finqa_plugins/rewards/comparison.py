@@ -1,20 +1,25 @@
 """How far an answer is from the truth. The truth is FinQA's `exe_ans`, or an answer as a data set writes it.
 
-What is read is one number and nothing else (`$1,234.50`, `(32)`, `12.5%`, `9.4 million`, `45 stores`), or a text such
-as yes and no. A unit is taken at its word, with one exception: where only one side carries a percent sign, or only the
-truth a scale, the unit of the bare number is not known. It is then compared in both readings and the better one counts,
-since `exe_ans` writes 12.5 % as 0.125 in some rows and as 12.5 in others. An answer without a sign is never 100 times
-a truth without one.
+Both are read as the grading profile `strict` reads them: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`,
+`9.4 million`), a text such as yes and no, or a list of them; with boxes only these count, with the sign and the unit
+beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer, which could hedge in them.
+
+A unit is taken at its word, with one exception: where only one side carries a percent sign or points, or only the truth
+a scale, the unit of the bare number is not known. It is then compared in both readings and the better one counts, since
+`exe_ans` writes 12.5 % as 0.125 in some rows and as 12.5 in others. An answer without a sign is never 100 times a truth
+without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from finqa_cli.grading.latex import boxes, plain
-from finqa_cli.grading.numbers import Number, parse_number
+from finqa_cli.grading.items import Item, answer_items, bare_text, truth_items
+from finqa_cli.grading.latex import boxes
+from finqa_cli.grading.numbers import Number
+from finqa_cli.grading.pairs import pair_up
 from finqa_cli.grading.units import Kind
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
 from finqa_plugins.rewards.spec import Tolerances
@@ -25,26 +30,7 @@ DECIMALS = 5
 AROUND_ZERO = Fraction(1, 1000)
 """What is nearer to a truth of 0 is close to it; there is no relative error."""
 
-_DROPPED = str.maketrans("", "", ", $%")
 _SHARES = (Kind.PERCENT, Kind.POINTS)
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An answer or a truth as read.
-
-    Attributes:
-        number: None when it is no number.
-        text: Lower case, without `, $ %`, blanks and a full stop at the end; empty when there is nothing to compare.
-    """
-
-    number: Number | None
-    text: str
-
-    @property
-    def is_share(self) -> bool:
-        """It carries a percent sign, or its words."""
-        return self.number is not None and self.number.unit.kind in _SHARES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +38,10 @@ class Match:
     """What a comparison found.
 
     Attributes:
-        exact: The same text, or the same number to 5 decimals.
-        relative: |answer - truth| / |truth|, 0 for what is close to a truth of 0; None when one side is no number, or
-            the error is above 1.
-        in_percent: The truth carries a percent sign.
+        exact: The same text, or the same number to 5 decimals; of a list, every value is.
+        relative: |answer - truth| / |truth|, 0 for the same text and for what is close to a truth of 0; of a list, the
+            largest. None when they cannot be compared, or the error is above 1.
+        in_percent: The truth carries a percent sign, or its words.
     """
 
     exact: bool = False
@@ -71,28 +57,46 @@ class Match:
         return self.exact or (self.relative is not None and self.relative <= self.tolerance(tolerances))
 
 
-def read_value(text: str) -> Value:
-    r"""Reads an answer or a truth, out of its `\boxed{}` if there is one box. Linear time; never raises."""
-    if len(text.encode("utf-8", "replace")) > MAX_ANSWER_BYTES:
-        return Value(None, "")
-    found = boxes(text)
-    content = plain(found[0].content if len(found) == 1 else text)
-    return Value(parse_number(content, any_noun=True), content.translate(_DROPPED).rstrip("."))
-
-
 def compare(answer: str, truth: str) -> Match:
-    """Compares two texts. Nothing matches an empty truth."""
-    given, expected = read_value(answer), read_value(truth)
-    if not given.text or not expected.text:
+    """Compares two texts. Nothing matches an empty truth. Linear time; never raises."""
+    if any(len(text.encode("utf-8", "replace")) > MAX_ANSWER_BYTES for text in (answer, truth)):
         return Match()
-    if given.number is None or expected.number is None:
-        return Match(exact=given.text == expected.text)
-    pairs = list(_readings(given.number, expected.number))
+    given, expected = bare_text(answer), bare_text(truth)
+    if not given or not expected:
+        return Match()
+    match = _compare_values(answer_items(answer), truth_items(truth))
+    return Match(exact=True, relative=0.0) if not match.exact and given == expected and not boxes(given) else match
+
+
+def is_prose(truth: str) -> bool:
+    """It holds more than numbers, yes and no, so that no comparison can judge an answer in other words."""
+    return any(isinstance(item.value, str) and item.value not in ("yes", "no") for item in truth_items(truth))
+
+
+def _compare_values(submitted: Sequence[Item] | str, expected: Sequence[Item]) -> Match:
+    """Each value with its own of the truth; nothing matches when they cannot be paired."""
+    pairs = submitted if isinstance(submitted, str) else pair_up(submitted, expected)
+    if isinstance(pairs, str):
+        return Match()
+    matches = [_compare_pair(given.value, wanted.value) for given, wanted in pairs]
+    errors = [match.relative for match in matches if match.relative is not None]
+    return Match(
+        exact=all(match.exact for match in matches),
+        relative=max(errors) if len(errors) == len(matches) else None,
+        in_percent=any(match.in_percent for match in matches),
+    )
+
+
+def _compare_pair(given: Number | str, expected: Number | str) -> Match:
+    if isinstance(given, str) or isinstance(expected, str):
+        same = given == expected != ""
+        return Match(exact=same, relative=0.0 if same else None)
+    pairs = list(_readings(given, expected))
     errors = [error for pair in pairs if (error := _relative(*pair)) is not None]
     return Match(
         exact=any(value == right or round(value, DECIMALS) == right for value, right in pairs),
         relative=min(errors, default=None),
-        in_percent=expected.is_share,
+        in_percent=expected.unit.kind in _SHARES,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
+from finqa_cli.answers import Case
 from finqa_cli.contracts import RewardRequest
 from finqa_cli.grading import grade
 from finqa_cli.types import Rewards
@@ -35,3 +37,11 @@ class Graded:
         return Rewards(
             total=verdict.reward, components={self.config.profile: verdict.reward}, explanation=verdict.explanation
         )
+
+    def spec(self) -> dict[str, Any]:
+        """Its options, JSON-ready."""
+        return self.config.model_dump(mode="json")
+
+    def cases(self) -> Sequence[Case]:
+        """None: the profiles are tested where they are."""
+        return ()

@@ -13,7 +13,7 @@ from finqa_cli.answers import Case
 from finqa_cli.contracts import RewardRequest
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.cases import given, ternary
-from finqa_plugins.rewards.comparison import compare, read_value
+from finqa_plugins.rewards.comparison import compare, is_prose
 from finqa_plugins.rewards.solutions import read_solution
 from finqa_plugins.rewards.spec import Format, Strict, TernaryMapping, Tolerances
 from finqa_plugins.rewards.spec_file import resolve
@@ -75,6 +75,4 @@ class Ternary:
 
 def _is_open(request: RewardRequest) -> bool:
     question = request.extra_info.get("question") or request.task.prompt
-    truth = read_value(request.truth)
-    judged = truth.number is not None or truth.text in ("yes", "no")
-    return not judged and bool(_OPEN_QUESTION.search(str(question)))
+    return is_prose(request.truth) and bool(_OPEN_QUESTION.search(str(question)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,16 @@ def test_a_report_counts_faults_apart_and_breaks_down_by_type() -> None:
     assert report.statuses["engine_error"] == 1 and report.sampled_tokens_mean == 2.0
     rows = item_rows(episodes)
     assert rows[0]["answer"] == "7" and rows[3]["explanation"] == "engine down"
+
+
+def test_without_tools_the_answer_is_what_the_last_text_states() -> None:
+    rewards = Rewards(total=0.0, components={"correct": 1.0, "format": 0.5})
+    texts = ('{"answer": 7}', "so")
+    spoken = [replace(trajectory(0, 0.0), turns=(Turn(text=text),), rewards=rewards) for text in texts]
+    assert [row["answer"] for row in item_rows(spoken)] == ["7", "so"]
+    report = summarize(spoken)
+    assert report.accuracy == 1.0, "accuracy follows the part `correct`"
+    assert report.components == {"correct": 1.0, "format": 0.5} and report.reward_mean == 0.0
 
 
 def test_nothing_graded_is_no_division_by_zero() -> None:

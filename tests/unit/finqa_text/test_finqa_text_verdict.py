@@ -95,6 +95,11 @@ def test_a_configured_reward_decides_and_the_measures_stand_beside_it() -> None:
     assert judge(text, GROWTH, TASK, Configured({}, "for a reason")).explanation == "for a reason"
 
 
+def test_accuracy_follows_our_own_part_whatever_a_reward_calls_correct() -> None:
+    rewards = judge(reply(0.2, GROWTH.program), GROWTH, TASK, Configured({"correct": 0.0}))
+    assert rewards.components["correct"] == 1
+
+
 def test_a_configured_reward_is_told_everything_about_the_row() -> None:
     reward = Configured({})
     row = replace(GROWTH, extra={"uncertainty": 0.4})

@@ -55,6 +55,7 @@ def test_an_answer_is_right_for_one_truth_without_a_unit(answer: str) -> None:
         ("2022: 1, 2022: 3", r"\boxed{2022: 1, 2023: 2}", "comes twice"),
         ("2022: 1, 3", r"\boxed{2022: 1, 2023: 2}", "some without"),
         ("2022: 1, 2024: 3", r"\boxed{2022: 1, 2023: 2}", "not those that are expected"),
+        ("no: 7", "7", "another word stands before a value"),
         (r"\boxed{1} or 2", "1.5", "other numbers beside"),
         ("", "6.118", "empty"),
         ("NaN", "6.118", "not a number"),

@@ -111,6 +111,11 @@ async def test_names_that_do_not_exist(services: tuple[ToolService, ToolService]
     assert await hint(services, "get_descriptions", company_name="zzz") == ""
 
 
+async def test_columns_of_one_name_are_told_apart_with_as(services: tuple[ToolService, ToolService]) -> None:
+    names = {"company_name": "acme", "table_name": TABLE}
+    assert "with AS" in await hint(services, "sql_query", **names, query="SELECT 1 AS a, 2 AS a WHERE 1")
+
+
 async def test_hints_are_quick_on_hostile_text(services: tuple[ToolService, ToolService]) -> None:
     for text in (
         "'" * 9000,

@@ -12,6 +12,7 @@ from finqa_plugins.openenv_finqa.server.snapshot import TableImage, quoted
 
 SHOWN = 5
 NO_STAR = "name the columns that you need"
+SAME_NAMES = "give each column of the result a name of its own with AS"
 
 # Every alternative also matches up to the end of the text, so that no unclosed quote makes the search quadratic.
 _QUOTED = re.compile(

@@ -28,7 +28,7 @@ MAX_ROWS = 200
 MAX_BYTES = 16_000
 MAX_REASON = 300
 MAX_ECHO = 1000
-IDLE_TABLES = 128
+IDLE_TABLES = 320
 PATIENCE_S = 0.005
 LONGEST_QUICK_QUERY = 1000
 
@@ -113,7 +113,8 @@ class QueryRunner:
             found = connection.run(query, max_rows=MAX_ROWS, max_bytes=MAX_BYTES, seconds=seconds)
             reply = _reply(found)
         except ValueError as error:
-            return f"Error executing query: {_short(str(error))}"
+            reply = f"Error executing query: {_short(str(error))}"
+            return hints.added(reply, hints.SAME_NAMES) if self._hints else reply
         except QueryError as error:
             if isinstance(error, OverdueError) and seconds < DEADLINE_S:
                 raise

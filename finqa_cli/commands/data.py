@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +20,7 @@ from finqa_cli.commands.data_texts import (
     Out,
     SkipBad,
     Splits,
+    all_went_to_test,
     counts,
     dataset_document,
     next_step,
@@ -105,10 +107,10 @@ def prepare_data(
     document["evaluation_only_splits"] = ["train", "dev", "test"] if prepared.evaluation_only else ["test"]
     texts = prepared.files()
     write_files(out, {**texts, MANIFEST_FILE: as_text(document)})
-    emit({"path": str(out), **document}, as_json=as_json, text=_prepared(prepared, out))
+    emit({"path": str(out), **document}, as_json=as_json, text=_prepared(prepared, files, out))
 
 
-def _prepared(prepared: Preparation, out: Path) -> str:
+def _prepared(prepared: Preparation, files: Sequence[Path], out: Path) -> str:
     splits = ", ".join(f"{split} {len(rows)}" for split, rows in prepared.rows.items())
     good = prepared.read - len(prepared.problems)
     lines = [f"Prepared {good} of {prepared.read} rows by {prepared.split_by} ({splits}) in {out}"]
@@ -116,7 +118,9 @@ def _prepared(prepared: Preparation, out: Path) -> str:
         lines.append(f"Left out {plural(len(prepared.problems), 'malformed row')}; first: {prepared.problems[0]}")
     if prepared.shared_companies:
         lines.append(
-            f"{len(prepared.shared_companies)} companies are in more than one split, as in the published splits; "
-            "--split-by company keeps them apart."
+            f"Companies in more than one split, as in the published splits: {len(prepared.shared_companies)}; "
+            "--split-by company of the train and dev files keeps them apart."
         )
+    if prepared.evaluation_only and prepared.split_by == "company":
+        lines.append(all_went_to_test(files))
     return "\n".join(lines)

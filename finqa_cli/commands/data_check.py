@@ -13,6 +13,8 @@ from finqa_cli.commands._output import emit
 from finqa_cli.data.check_report import summary, write_report
 from finqa_cli.data.checks import check_path
 
+_REPORT = "Report: --out DIR writes check_report.json, check_report.md and manifest.json"
+
 
 def check(
     path: Annotated[Path, typer.Argument(help="A data folder, a file of the original FinQA, or any question file.")],
@@ -31,6 +33,7 @@ def check(
     report = check_path(path)
     if out is not None:
         write_report(report, out, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
-    emit(report.document(), as_json=as_json, text=summary(report))
+    hint = f"\n{_REPORT}" if out is None else ""
+    emit(report.document(), as_json=as_json, text=f"{summary(report)}{hint}")
     if report.problems:
         raise typer.Exit(65)

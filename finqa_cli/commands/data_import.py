@@ -9,7 +9,16 @@ import typer
 
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit
-from finqa_cli.commands.data_texts import DEFAULT_SPLITS, Out, SkipBad, Splits, import_document, import_text, shares
+from finqa_cli.commands.data_texts import (
+    DEFAULT_SPLITS,
+    Out,
+    SkipBad,
+    Splits,
+    all_went_to_test,
+    import_document,
+    import_text,
+    shares,
+)
 from finqa_cli.data import (
     ImportReport,
     import_finqa_json,
@@ -59,7 +68,8 @@ def finqa_json(
     report = import_finqa_json(
         files, skip_bad=skip_bad, evaluation_only=evaluation_only, seed=seed, shares=shares(splits)
     )
-    _write(report, out, as_json)
+    mixed = evaluation_only is None and report.dataset.evaluation_only and len(files) > 1
+    _write(report, out, as_json, note=all_went_to_test(files) if mixed else "")
 
 
 @app.command()
@@ -119,6 +129,7 @@ def rllm(
     _write(import_rllm(folder, tables=tables, skip_bad=skip_bad), out, as_json)
 
 
-def _write(report: ImportReport, out: Path, as_json: bool) -> None:
+def _write(report: ImportReport, out: Path, as_json: bool, *, note: str = "") -> None:
     write_layout(report.dataset, out)
-    emit(import_document(report, out), as_json=as_json, text=import_text(report, out))
+    text = "\n".join(filter(None, (import_text(report, out), note)))
+    emit(import_document(report, out), as_json=as_json, text=text)

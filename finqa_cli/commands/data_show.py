@@ -19,7 +19,8 @@ def show(
     ctx: typer.Context,
     identity: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
     path: Annotated[
-        Path | None, typer.Option("--data", help="A data folder or question file, instead of a snapshot.")
+        Path | None,
+        typer.Option("--data", help="A data folder, a question file or a folder of such, instead of a snapshot."),
     ] = None,
     snapshot: options.Snapshot = None,
     answer: Annotated[bool, typer.Option("--answer", help="Show the answer, too.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from finqa_cli.commands._output import plural
 from finqa_cli.data import DataSet, ImportReport, SplitShares
 from finqa_cli.errors import UsageError
+from finqa_cli.splits import split_of_name
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write; it must not hold a data set yet.")]
 Splits = Annotated[
@@ -74,6 +76,12 @@ def counts(dataset: DataSet) -> str:
 def next_step(folder: Path) -> str:
     """The command that compiles what was just written."""
     return f"Next: finqa snapshot build --snapshot-name {folder.name or 'mine'} --data {folder}"
+
+
+def all_went_to_test(files: Sequence[Path]) -> str:
+    """Why a split by company has only the split test: a file of FinQA's test split is among its files."""
+    held_out = ", ".join(str(path) for path in files if split_of_name(path) == "test")
+    return f"All rows went to test: {held_out} is FinQA's test split. Leave it out to get training data."
 
 
 def import_text(report: ImportReport, out: Path) -> str:

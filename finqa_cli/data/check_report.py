@@ -58,7 +58,7 @@ def _summary(report: CheckReport) -> Iterator[str]:
     for name, value in report.statistics.items():
         yield f"  {_label(name):<{width}}  {_value(value)}"
     for one in report.findings:
-        yield f"{one.count} {one.text}, for example {_cut(one.examples[0])}"
+        yield f"{one.text}: {one.count}, for example {_cut(one.examples[0])}"
     yield from (" ".join(str(problem).split()) for problem in report.problems[:_SHOWN])
     if len(report.problems) > _SHOWN:
         yield f"... and {len(report.problems) - _SHOWN} more; --json lists all"
@@ -80,7 +80,7 @@ def _columns(report: CheckReport) -> Iterator[str]:
 
 def _findings(report: CheckReport) -> Iterator[str]:
     for one in report.findings:
-        yield f"- {one.count} {one.text} (`{one.code}`)"
+        yield f"- {one.text}: {one.count} (`{one.code}`)"
         yield from (f"  - {_escaped(_cut(example))}" for example in one.examples)
 
 

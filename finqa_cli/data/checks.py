@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.data.about import about_file
 from finqa_cli.data.check_finqa import FinqaFacts
 from finqa_cli.data.check_layout import layout_facts
 from finqa_cli.data.finqa_rows import LICENCE, SOURCE, is_finqa
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.profile import Finding, Schema, finding, repeated_questions, sizes
 from finqa_cli.data.rows import read_rows
-from finqa_cli.data.splits import split_in_name
+from finqa_cli.splits import split_of_name
 
 Kind = Literal["layout", "finqa", "questions"]
 _PROMPTS = ("input_text", "user_query", "question", "prompt", "text")
@@ -122,7 +123,7 @@ def _check_file(path: Path) -> CheckReport:
             problems=tuple(problems),
             source=SOURCE,
             licence=LICENCE,
-            evaluation_only=split_in_name(path) == "test",
+            evaluation_only=split_of_name(path) == "test",
         )
     return _check_questions(path, read)
 
@@ -152,6 +153,7 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
             seen.add(key)
             questions.append((key, str(fields.get("company") or ""), text))
     repeats = [", ".join(ids) for ids in repeated_questions(questions)]
+    about = about_file(path)
     return CheckReport(
         path=path,
         kind="questions",
@@ -163,6 +165,9 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
         schema=read.schema.document(),
         findings=tuple(finding("repeated_question", "questions are asked more than once", repeats)),
         problems=tuple(sorted(problems, key=lambda problem: problem.row)),
-        evaluation_only=split_in_name(path) == "test"
+        source=about.source or "unknown",
+        licence=about.licence or "unknown",
+        evaluation_only=split_of_name(path) == "test"
+        or about.evaluation_only is True
         or any(fields.get("evaluation_only") is True for _, fields in read.rows),
     )

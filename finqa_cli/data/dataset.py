@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from finqa_cli.errors import DataError
+from finqa_cli.splits import SPLITS
 
 Cell = str | int | float | None
 
 LINE_ITEM = "line_item"
-SPLITS = ("train", "dev", "test")
 
 
 def named_tables(text: str) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ class DataSet:
 
     Attributes:
         source: Where it comes from, in words.
-        evaluation_only: Its owner forbids training on it.
+        evaluation_only: It is marked as not for training.
     """
 
     tables: tuple[Table, ...]
@@ -104,7 +105,7 @@ class SplitShares:
     """Shares of the companies by split; they sum to 1.
 
     Raises:
-        DataError: A share is negative, or they do not sum to 1.
+        DataError: A share is negative or no finite number, or they do not sum to 1.
     """
 
     train: float = 0.6
@@ -113,7 +114,7 @@ class SplitShares:
 
     def __post_init__(self) -> None:
         shares = (self.train, self.dev, self.test)
-        if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-6:
+        if not all(map(math.isfinite, shares)) or min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-6:
             given = ",".join(f"{share:g}" for share in shares)
             raise DataError(
                 f"Split shares must be three numbers of 0 or more that sum to 1, but are {given}.",

@@ -12,7 +12,8 @@ from finqa_cli.data.finqa_cells import clean_cell, question_type, safe_columns, 
 from finqa_cli.data.finqa_rows import LICENCE, SOURCE, FinqaRow, read_finqa_rows
 from finqa_cli.data.imports import ImportReport, finished, for_evaluation
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.splits import split_in_name, split_of
+from finqa_cli.data.splits import split_of
+from finqa_cli.splits import split_of_name
 
 
 def import_finqa_json(
@@ -60,7 +61,7 @@ def import_finqa_json(
         licence=LICENCE,
     )
     if evaluation_only is None:
-        evaluation_only = any(split_in_name(path) == "test" for path in files)
+        evaluation_only = any(split_of_name(path) == "test" for path in files)
     names = ", ".join(map(str, files))
     return finished(
         for_evaluation(dataset) if evaluation_only else dataset,

@@ -1,11 +1,14 @@
 """The split guard: keeps evaluation data out of training.
 
-Two rules. Data whose owner forbids training (`evaluation_only`) is never trained on. And what is trained on must share
-nothing with what is evaluated on: no task id, no cluster (for FinQA the company), no question.
+Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is trained on must
+share nothing with what is evaluated on: no cluster (for FinQA the company), no question and, within a data set, no id.
 
-A question is the pair of its cluster and its text, both without case, punctuation and spacing. The text alone would not
-do: "What was revenue in 2023?" about two companies is two tasks with two truths, and every prompt names its company.
-Tasks without a cluster are compared by text alone, since then the text is all that tells them apart.
+Texts are compared without case, punctuation and spacing. Within a data set a question is the pair of its cluster and
+its text, since "What was revenue in 2023?" about two companies is two tasks with two truths; as a shared pair implies a
+shared cluster, this only says which questions these are. Tasks without a cluster are compared by text alone.
+
+Data sets write one company in many ways (`alphabet`, `GOOGL`), so between two of them the text alone decides, without
+the company that prompts of OpenEnv and rLLM name first. Texts of fewer than 6 words say too little for that.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ ALLOW_EVALUATION_DATA = "--allow-evaluation-data"
 ALLOW_OVERLAP = "--allow-overlap"
 _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 100
+_FEWEST_WORDS = 6
+_NAMED_COMPANY = re.compile(r"\Afor company .+? here is the question ")
+"""How prompts of OpenEnv and rLLM begin, normalized."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,19 +83,39 @@ def check_training_data(
         raise DataError(
             f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
             f"{describe(overlap)}. The evaluation would measure memory.",
-            remedy=f"split by company (finqa data prepare, finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+            remedy="split the train and dev files by company (finqa data prepare --split-by company, "
+            f"finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+        )
+
+
+def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[Task]) -> None:
+    """Refuses to train on what another data set, which is for evaluation only, asks.
+
+    Args:
+        training: The tasks to train on.
+        name: Of the other data set's snapshot.
+        evaluation: All tasks of the other data set.
+
+    Raises:
+        DataError: They share companies or questions; the message has counts and examples.
+    """
+    if overlap := find_overlap_of_sets(training, evaluation):
+        raise DataError(
+            f"What is trained on overlaps with the snapshot {name!r}, which is for evaluation only: "
+            f"{describe(overlap)}. An evaluation on it would measure memory.",
+            remedy=f"train on other data, or say {ALLOW_OVERLAP}",
         )
 
 
 def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> None:
-    """Refuses to train on data that its owner keeps for evaluation.
+    """Refuses to train on data that is kept for evaluation.
 
     Raises:
         DataError: It is for evaluation only, and the user has not said that it may be trained on.
     """
     if data.evaluation_only and not allow_evaluation_only:
         raise DataError(
-            f"{data.name!r} is for evaluation only: its owner forbids training on it.",
+            f"{data.name!r} is not trained on: it is marked for evaluation only.",
             remedy=f"train on other data (finqa snapshot list), or say {ALLOW_EVALUATION_DATA}",
         )
 
@@ -124,7 +150,11 @@ def check_demonstrations(
 
 
 def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
-    """What the two sets share; clusters that are empty count as none."""
+    """What two parts of a data set share.
+
+    Clusters that are empty count as none. Questions are pairs of cluster and text, so that they are shared only along
+    with their cluster, or where neither side has one.
+    """
     held_out = list(evaluation)
     ids = {task.id for task in held_out}
     clusters = {normalized(task.cluster) for task in held_out} - {""}
@@ -143,6 +173,18 @@ def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overla
         ids=tuple(sorted(shared_ids)),
         clusters=tuple(sorted(shared_clusters)),
         questions=tuple(sorted(shared_questions)),
+    )
+
+
+def find_overlap_of_sets(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
+    """What two data sets share: clusters, and questions by their text alone. Ids mean nothing between data sets."""
+    held_out = list(evaluation)
+    clusters = {normalized(task.cluster) for task in held_out} - {""}
+    texts = {_asked(task) for task in held_out} - {""}
+    tasks = list(training)
+    return Overlap(
+        clusters=tuple(sorted({task.cluster for task in tasks if normalized(task.cluster) in clusters})),
+        questions=tuple(sorted({task.prompt for task in tasks if _asked(task) in texts})),
     )
 
 
@@ -171,6 +213,12 @@ def describe(overlap: Overlap, cluster: tuple[str, str] = ("company", "companies
 
 def _question(task: Task) -> tuple[str, str]:
     return normalized(task.cluster), normalized(task.prompt)
+
+
+def _asked(task: Task) -> str:
+    """The question itself, normalized; nothing when it is too short to be told from others."""
+    text = _NAMED_COMPANY.sub("", normalized(task.prompt), count=1)
+    return text if len(text.split()) >= _FEWEST_WORDS else ""
 
 
 def _examples(names: Sequence[str]) -> str:

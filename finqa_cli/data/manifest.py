@@ -37,7 +37,7 @@ def manifest(
             digests of all files in it.
         source: Where the data comes from, in words.
         licence: Of the data.
-        evaluation_only: Its owner forbids training on it.
+        evaluation_only: It is marked as not for training.
 
     Raises:
         OSError: An input cannot be read any more.

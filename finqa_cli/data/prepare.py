@@ -17,19 +17,19 @@ The truth is `exe_ans` because `answer` differs from it by more than 5 % in abou
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finqa_cli.data.dataset import SPLITS, SplitShares
+from finqa_cli.data.dataset import SplitShares
 from finqa_cli.data.finqa_rows import FinqaRow, input_text, read_finqa_rows
 from finqa_cli.data.guard import describe, find_overlap
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.splits import split_in_name, split_of
+from finqa_cli.data.splits import split_of
 from finqa_cli.errors import DataError, UsageError
+from finqa_cli.splits import SPLITS, cluster_of, page_cluster, split_of_name
 from finqa_cli.types import Task
 
 SplitBy = Literal["auto", "file", "company"]
@@ -103,7 +103,7 @@ def prepare(
         DataError: A file or row is malformed, or two splits share an id, a page or a question.
         UsageError: A file's name names no split, but files are to be kept as they are.
     """
-    named = {path: split_in_name(path) for path in files}
+    named = {path: split_of_name(path) for path in files}
     by_file = split_by == "file" or (split_by == "auto" and all(named.values()) and len(set(named.values())) > 1)
     if by_file and not all(named.values()):
         nameless = next(path for path, split in named.items() if not split)
@@ -120,7 +120,7 @@ def prepare(
             if isinstance(row, Problem):
                 problems.append(row)
                 continue
-            split = named[path] if by_file else split_of(_about(row), seed, chosen)
+            split = named[path] if by_file else split_of(_cluster(row), seed, chosen)
             if (split, row.id) in seen:
                 reason = f"{row.id!r} is in an earlier file too"
                 problems.append(Problem(file=str(path), row=row.number, field="id", reason=reason))
@@ -149,9 +149,8 @@ def _read(path: Path) -> Iterable[FinqaRow | Problem]:
         raise as_data_error([error.problem], remedy="finqa data prepare FILE... --out DIR") from error
 
 
-def _about(row: FinqaRow) -> str:
-    """What keeps rows together: the company, or for rows that name none the page itself."""
-    return row.company or hashlib.sha256(repr((row.pre_text, row.table, row.post_text)).encode()).hexdigest()
+def _cluster(row: FinqaRow) -> str:
+    return cluster_of(row.company, row.id, input_text(row), row.question)
 
 
 def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
@@ -168,7 +167,7 @@ def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
             if overlap:
                 raise DataError(
                     f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
-                    remedy="--split-by company, or leave one of the files out",
+                    remedy="--split-by company of the train and dev files, or leave one of the files out",
                 )
             companies |= {row.company for row in rows[split]} & {row.company for row in rows[other]} - {""}
     return tuple(sorted(companies))
@@ -176,7 +175,8 @@ def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
 
 def _tasks(rows: Iterable[FinqaRow]) -> list[Task]:
     """Rows for the guard, with the page as what they have in common."""
-    return [Task(id=row.id, prompt=row.question, split="", cluster=row.filename or _about(row)) for row in rows]
+    pages = ((row, row.filename or page_cluster(input_text(row), row.question)) for row in rows)
+    return [Task(id=row.id, prompt=row.question, split="", cluster=page) for row, page in pages]
 
 
 def _record(row: FinqaRow, split: str, evaluation_only: bool) -> dict[str, Any]:

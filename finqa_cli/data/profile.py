@@ -72,7 +72,7 @@ class Finding:
     Attributes:
         code: Stable name for scripts.
         count: How many rows, cells or questions it concerns.
-        text: What it is, in words that follow the count.
+        text: What it is, in the plural, since any count can follow it.
         examples: Up to 5, as a person can find them.
     """
 

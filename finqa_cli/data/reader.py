@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
+from finqa_cli.data.about import about_folder
 from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables
-from finqa_cli.data.files import read_json
-from finqa_cli.data.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
+from finqa_cli.data.layout import QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.rows import csv_rows
-from finqa_cli.data.splits import SPLIT_NAMES, split_of
+from finqa_cli.data.rows import csv_rows, split_files
+from finqa_cli.data.splits import split_of
 from finqa_cli.data.table_files import read_tables
-from finqa_cli.data.values import text_fault
+from finqa_cli.splits import SPLIT_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,10 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
     Raises:
         DataError: A file that everything depends on is missing or unreadable.
     """
-    if not folder.is_dir():
-        remedy = f"finqa data generate --out {folder}"
-        raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
+    _require_layout(folder)
     try:
         tables, problems = read_tables(folder)
-        about = _read_about(folder)
+        about = about_folder(folder)
         questions: list[Question] = []
         seen: set[str] = set()
         known = _Known(tables)
@@ -97,38 +95,26 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
     return Reading(dataset=dataset, problems=tuple(problems))
 
 
+def _require_layout(folder: Path) -> None:
+    if not folder.exists():
+        remedy = f"finqa data generate --out {folder}"
+        raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
+    if not folder.is_dir():
+        remedy = f"finqa data import finqa-json {folder} --out DIR (for other kinds: finqa data import --help)"
+        raise as_data_error([Problem(file=str(folder), reason="is a file, not a data folder")], remedy=remedy)
+    if files := split_files(folder):
+        names = ", ".join(file.name for file in files)
+        reason = f"is no data folder: {QUESTIONS_FILE} is missing; its question files are {names}"
+        remedy = f"finqa data check {files[0]}; original FinQA: finqa data import finqa-json {files[0]} --out DIR"
+        raise as_data_error([Problem(file=str(folder), reason=reason)], remedy=remedy)
+
+
 class _Known:
     """What questions may refer to."""
 
     def __init__(self, tables: Collection[Table]) -> None:
         self.companies = {table.company for table in tables}
         self.tables = {(table.company, table.name) for table in tables}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _About:
-    source: str = ""
-    licence: str = ""
-    evaluation_only: bool | None = None
-
-
-def _read_about(folder: Path) -> _About:
-    """What `dataset.json` says. Its types are insisted on: `"false"` read as true, or the reverse, would be harmful."""
-    path = folder / ABOUT_FILE
-    if not path.exists():
-        return _About()
-    about = read_json(path)
-    if not isinstance(about, dict):
-        raise ProblemError(Problem(file=str(path), reason="must be an object"))
-    for field, kind, words in (
-        ("source", str, "a text"),
-        ("licence", str, "a text"),
-        ("evaluation_only", bool, "true or false"),
-    ):
-        value = about.get(field, kind())
-        if not isinstance(value, kind) or (isinstance(value, str) and text_fault(value)):
-            raise ProblemError(Problem(file=str(path), field=field, reason=f"must be {words}"))
-    return _About(**{field: about[field] for field in _About.__dataclass_fields__ if field in about})
 
 
 def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, seen: set[str]) -> Problem | None:

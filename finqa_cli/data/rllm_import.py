@@ -37,8 +37,8 @@ from finqa_cli.data.imports import ImportReport, finished
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.rllm_tables import read_company_tables
 from finqa_cli.data.rows import Row, read_rows
-from finqa_cli.data.splits import split_in_name
 from finqa_cli.errors import DataError
+from finqa_cli.splits import split_of_name
 
 SOURCE = "rLLM-FinQA (https://huggingface.co/datasets/rLLM/finqa)"
 LICENCE = "Apache-2.0"
@@ -186,7 +186,7 @@ def _base(folder: Path) -> Path:
 
 def _question_files(base: Path) -> Sequence[_File]:
     found = [
-        _File(path=path, split=split_in_name(path), prefix=f"{'multi_' * multi}{split_in_name(path)}_")
+        _File(path=path, split=split_of_name(path), prefix=f"{'multi_' * multi}{split_of_name(path)}_")
         for multi, folder in enumerate((base, base / MULTI_TABLE_FOLDER))
         for path in _named_files(folder)
     ]
@@ -208,7 +208,7 @@ def _named_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_questions(path: Path) -> bool:
-    return bool(split_in_name(path)) and not path.name.startswith(".") and not path.is_dir()
+    return bool(split_of_name(path)) and not path.name.startswith(".") and not path.is_dir()
 
 
 def _columns(path: Path, fields: Mapping[str, object]) -> Mapping[str, str]:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from finqa_cli.data.files import parse_json, read_bytes, read_json, require_file
+from finqa_cli.data.layout import QUESTIONS_FILE
 from finqa_cli.data.parquet import parquet_rows
 from finqa_cli.data.problems import Problem, ProblemError
 from finqa_cli.data.values import first_fault, repeated
+from finqa_cli.splits import split_of_name
 
 Row = tuple[int, dict[str, object]]
 """Number and fields by name. The number is the line of a CSV or JSONL file, else the place in the list from 1."""
@@ -37,6 +39,20 @@ def read_rows(path: Path) -> Iterator[Row | Problem]:
         raise ProblemError(Problem(file=str(path), reason=reason))
     for item in reader(path):
         yield item if isinstance(item, Problem) else _checked(path, *item)
+
+
+def split_files(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder of `finqa data prepare` or of the original FinQA: those named by a split that hold bytes.
+
+    None for a data folder, whose questions and tables lie in folders of their own.
+    """
+    try:
+        if (folder / QUESTIONS_FILE).parent.exists():
+            return ()
+        named = [path for path in folder.iterdir() if path.suffix.lower() in _READERS and split_of_name(path)]
+        return tuple(sorted(path for path in named if path.is_file() and path.stat().st_size))
+    except OSError:  # whoever reads the folder next says why that fails
+        return ()
 
 
 def csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:

@@ -17,7 +17,7 @@ from finqa_cli.data.finqa_import import page_table
 from finqa_cli.data.finqa_rows import FinqaRow, finqa_row, is_finqa
 from finqa_cli.data.problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.reader import scan_layout
-from finqa_cli.data.rows import read_rows
+from finqa_cli.data.rows import read_rows, split_files
 from finqa_cli.errors import DataError
 from finqa_cli.types import Snapshot
 
@@ -63,20 +63,25 @@ class Shown:
 
 
 def show_in_path(path: Path, identity: str) -> Shown:
-    """The question of this id in a data folder or a question file.
+    """The question of this id in a data folder, a question file, or a folder with question files named by split.
 
     Raises:
         DataError: There is none, or its row is malformed.
     """
-    if path.is_dir():
+    files = split_files(path) if path.is_dir() else (path,)
+    if not files:
         dataset = scan_layout(path).dataset
         question = _found(identity, {one.id: one for one in dataset.questions}, str(path))
         return _of_question(question, [table for table in dataset.tables if table.company == question.company])
     try:
-        rows = [item for item in read_rows(path) if not isinstance(item, Problem)]
-        by_id = {str(fields.get("id", fields.get("question_id", number))): (number, fields) for number, fields in rows}
-        number, fields = _found(identity, by_id, str(path))
-        return _of_finqa(finqa_row(str(path), number, fields)) if is_finqa(fields) else _of_fields(fields)
+        by_id = {
+            str(item[1].get("id", item[1].get("question_id", item[0]))): (file, *item)
+            for file in files
+            for item in read_rows(file)
+            if not isinstance(item, Problem)
+        }
+        file, number, fields = _found(identity, by_id, str(path))
+        return _of_finqa(finqa_row(str(file), number, fields)) if is_finqa(fields) else _of_fields(fields)
     except ProblemError as error:
         raise as_data_error([error.problem], remedy=f"finqa data check {path}") from error
 

@@ -35,7 +35,7 @@ class DataInfo:
     Attributes:
         name: As a user knows it: the snapshot, the file, or `embedded`.
         digest: `sha256:...` of the content.
-        evaluation_only: Its owner forbids training on it.
+        evaluation_only: It is marked as not for training.
     """
 
     name: str

@@ -8,32 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
-from finqa_cli.data.guard import check_demonstrations, check_permission, check_training_data
+from finqa_cli.data import LocalSnapshots
+from finqa_cli.data.compile import TASKS
+from finqa_cli.data.guard import check_demonstrations, check_other_data, check_permission, check_training_data
 from finqa_cli.errors import FinqaError
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
-from finqa_cli.types import DataInfo, Task
+from finqa_cli.types import DataInfo, Snapshot, Task
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import open_environment
 
 
 def guard_training(settings: Settings, reporter: Reporter) -> None:
-    """Looks at the split to be trained on and at all other splits of its data, which are for evaluation.
+    """Looks at the split to be trained on and at what is for evaluation: all other splits, and other snapshots.
 
     Raises:
-        DataError: The data is for evaluation only, the splits overlap, or there is no such split.
+        DataError: The data is for evaluation only, there is no such split, or it overlaps with another split or with a
+            snapshot that is for evaluation only.
     """
     environment, chosen = open_environment(settings, reporter), settings.data
     check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
     held_out = _other_splits(environment, {chosen.train_split} - {chosen.eval_split}, chosen.eval_split)
+    training = environment.tasks(chosen.train_split)
     check_training_data(
         environment.data(),
-        environment.tasks(chosen.train_split),
+        training,
         held_out,
         allow_evaluation_only=chosen.allow_evaluation_only,
         allow_overlap=chosen.allow_overlap,
     )
+    _check_other_snapshots(settings, training, environment.data(), reporter)
 
 
 def guard_demonstrations(
@@ -42,10 +47,11 @@ def guard_demonstrations(
     """Looks at the tasks that the used demonstrations (by id) solve, and at the data that they come from.
 
     A run folder tells which data that was; where it is still here unchanged, its other splits are compared too. A bare
-    trajectories file tells its tasks only, so that of such a file just the split `test` can be refused.
+    trajectories file tells its tasks only. Either is compared with the snapshots that are for evaluation only.
 
     Raises:
-        DataError: Tasks are of the split `test`, or the data is for evaluation only or has overlapping splits.
+        DataError: Tasks are of the split `test`, the data is for evaluation only or has overlapping splits, or the
+            tasks overlap with a snapshot that is for evaluation only.
     """
     for source in sources:
         run = source if source.is_dir() else source.parent
@@ -58,6 +64,38 @@ def guard_demonstrations(
         if environment is not None and not settings.data.allow_overlap:
             held_out = _other_splits(environment, {task.split for task in tasks})
             check_training_data(environment.data(), tasks, held_out, allow_evaluation_only=allowed)
+        _check_other_snapshots(settings, tasks, data, reporter)
+
+
+def _check_other_snapshots(
+    settings: Settings, training: Sequence[Task], data: DataInfo | None, reporter: Reporter
+) -> None:
+    """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
+
+    Args:
+        settings: Say where snapshots are, and whether overlap is allowed.
+        training: What is trained on.
+        data: Where that comes from, if it is known.
+        reporter: Told about damaged snapshots, which cannot be compared.
+
+    Raises:
+        DataError: There is an overlap.
+    """
+    if settings.data.allow_overlap:
+        return
+    own = data.digest if data is not None and data.evaluation_only else ""
+    for snapshot in LocalSnapshots(settings.data.home).list():
+        if error := snapshot.metadata.get("error"):
+            reporter.line(f"Not compared with what is trained on: {error}")
+        elif snapshot.metadata.get("evaluation_only") is True and snapshot.digest != own:
+            check_other_data(training, snapshot.name, _snapshot_tasks(snapshot))
+
+
+def _snapshot_tasks(snapshot: Snapshot) -> list[Task]:
+    return [
+        Task(id=task["id"], prompt=task["user_query"], split=task["split"], cluster=task["company"])
+        for task in read_jsonl(snapshot.path / TASKS)
+    ]
 
 
 def _other_splits(environment: Environment, without: Collection[str], *more: str) -> list[Task]:

@@ -17,6 +17,7 @@ FLOORS = {
     "answers": 0,
     "grading": 0,
     "programs": 0,
+    "splits": 0,
     "contracts": 1,
     "extend": 2,
     "settings": 2,
@@ -32,7 +33,7 @@ FLOORS = {
     "boundary": 5,
     "__main__": 5,
 }
-FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "programs")
+FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "programs", "splits")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ def test_generate_check_and_spoil(tmp_path: Path) -> None:
     made = json.loads(run("generate", "--companies", 3, "--questions", 4, "--seed", 1, "--out", out, "--json"))
     assert (made["companies"], made["questions"], made["evaluation_only"]) == (3, 12, False)
     assert json.loads(run("check", out, "--json"))["ok"]
-    assert "All is well." in run("check", out)
+    text = run("check", out)
+    assert "All is well." in text
+    assert text.endswith("Report: --out DIR writes check_report.json, check_report.md and manifest.json\n")
     with (out / "benchmark_questions/finqa.csv").open("a") as file:
         file.write("broken\n")
     checked = json.loads(run("check", out, "--json", code=65))
@@ -40,7 +42,7 @@ def test_text_cells_and_splits(tmp_path: Path) -> None:
     assert "$1," in (tmp_path / "d/input_companies/tables_cleaned_all_companies.json").read_text()
 
 
-@pytest.mark.parametrize("splits", ["1,2", "a,b,c", "0.5,0.5,0.5", ""])
+@pytest.mark.parametrize("splits", ["1,2", "a,b,c", "0.5,0.5,0.5", "0.5,0.5,nan", "inf,0,0", "nan,nan,nan", ""])
 def test_bad_splits(tmp_path: Path, splits: str) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
         run("generate", "--splits", splits, "--out", tmp_path / "d")
@@ -89,7 +91,8 @@ def test_every_import_writes_a_folder_that_checks_and_keeps_what_it_may_be_used_
 def test_a_check_writes_its_report_once(tmp_path: Path) -> None:
     path = write_json(tmp_path / "dev.json", [FINQA_ROW, finqa_row("b", answer="")])
     out = tmp_path / "report"
-    assert "1 answers are empty" in run("check", path, "--out", out)
+    text = run("check", path, "--out", out)
+    assert "answers are empty: 1, for example b" in text and "Report: --out" not in text
     report, manifest = (json.loads((out / name).read_text()) for name in ("check_report.json", "manifest.json"))
     assert (
         report["ok"] and report["statistics"] == manifest["stats"] and report["findings"][0]["code"] == "empty_answer"
@@ -98,7 +101,11 @@ def test_a_check_writes_its_report_once(tmp_path: Path) -> None:
     assert (manifest["module"], manifest["evaluation_only"]) == ("data check", False)
     assert manifest["licence"].startswith("MIT") and manifest["timestamp"].endswith("+00:00")
     text = (out / "check_report.md").read_text()
-    assert "## Findings" in text and "`empty_answer`" in text and "| qa.exe_ans | number 2 | 0 |" in text
+    assert (
+        "## Findings" in text
+        and "answers are empty: 1 (`empty_answer`)" in text
+        and "| qa.exe_ans | number 2 | 0 |" in text
+    )
     with pytest.raises(StorageError, match=r"check_report\.json is there already"):
         run("check", path, "--out", out)
 
@@ -126,6 +133,42 @@ def test_prepare_writes_three_files_and_a_manifest(tmp_path: Path) -> None:
     assert checked["kind"] == "questions" and checked["statistics"]["rows"] == 1
     with pytest.raises(StorageError, match="not overwritten"):
         run("prepare", path, "--out", out, "--skip-bad")
+
+
+def test_a_split_by_company_says_why_it_has_only_test_rows(tmp_path: Path) -> None:
+    rows = [finqa_row(f"{ticker}/1", filename=f"{ticker}/2018/page_1.pdf") for ticker in ("AAL", "BAC", "CAT")]
+    names = ("train.json", "dev.json", "test.json")
+    files = [write_json(tmp_path / name, [row]) for name, row in zip(names, rows, strict=True)]
+    why = f"All rows went to test: {files[2]} is FinQA's test split. Leave it out to get training data."
+    text = run("prepare", *files, "--split-by", "company", "--out", tmp_path / "a")
+    assert "by company (test 3)" in text and why in text
+    assert why in run("import", "finqa-json", *files, "--out", tmp_path / "b")
+    assert "All rows went" not in run("prepare", *files, "--out", tmp_path / "c")
+    assert "All rows went" not in run("prepare", *files[:2], "--split-by", "company", "--out", tmp_path / "d")
+    assert "All rows went" not in run("import", "finqa-json", *files[:2], "--out", tmp_path / "e")
+
+
+def test_companies_in_two_splits_are_counted_with_a_remedy_that_works(tmp_path: Path) -> None:
+    rows = [finqa_row(f"AAL/{page}", filename=f"AAL/2018/page_{page}.pdf") for page in (1, 2)]
+    files = [write_json(tmp_path / f"{split}.json", [row]) for split, row in zip(("train", "dev"), rows, strict=True)]
+    text = run("prepare", *files, "--out", tmp_path / "by-file")
+    assert "published splits: 1; --split-by company of the train and dev files keeps them apart" in text
+    run("prepare", *files, "--split-by", "company", "--out", tmp_path / "by-company")
+    counts = json.loads((tmp_path / "by-company/manifest.json").read_text())["stats"]
+    assert counts["companies_in_several_splits"] == 0 and list(counts["splits"].values()) == [2]
+
+
+def test_a_folder_of_prepared_files_is_shown_and_a_check_names_its_files(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "rows.json", [FINQA_ROW])
+    out = tmp_path / "prepared"
+    run("prepare", path, "--out", out, "--splits", "0,1,0")
+    assert "what was the fuel cost?" in run("show", FINQA_ROW["id"], "--data", out)
+    with pytest.raises(DataError, match="no question 'nope' among the 1 of"):
+        run("show", "nope", "--data", out)
+    with pytest.raises(DataError, match=r"is no data folder: .* its question files are val\.jsonl$") as caught:
+        run("check", out)
+    assert f"finqa data check {out / 'val.jsonl'}" in caught.value.remedy
+    run("check", out / "val.jsonl")
 
 
 def test_show_prints_the_table_and_hides_the_answer(tmp_path: Path) -> None:

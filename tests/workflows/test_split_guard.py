@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.data_files import DATASET
+from fixtures.finqa_text_rows import original, write
 
 from finqa_cli.app import main
 from finqa_cli.data import DataSet, LocalSnapshots
@@ -48,10 +49,10 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 def test_evaluation_data_is_not_trained_on(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LocalSnapshots(home).build("snorkel", replace(DATASET, evaluation_only=True))
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--run-dir=run")
-    assert code == 65 and "'snorkel' is for evaluation only" in errors and "--allow-evaluation-data" in errors
+    assert code == 65 and "'snorkel' is not trained on" in errors and "--allow-evaluation-data" in errors
     assert not Path("run").exists(), "a refused run leaves no folder"
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--set=data.train_split=none", "--run-dir=run")
-    assert code == 65 and "is for evaluation only" in errors, "the refusal comes before any other complaint"
+    assert code == 65 and "marked for evaluation only" in errors, "the refusal comes before any other complaint"
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--allow-evaluation-data", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors
     code, errors = fails(
@@ -77,6 +78,61 @@ def test_the_split_that_is_trained_on_is_not_the_one_evaluated_on(
     assert code == 65 and "also evaluated on" in errors
     code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors
+
+
+def renamed(dataset: DataSet, **companies: str) -> DataSet:
+    """The data with its companies under other names."""
+    names = {company: f"company_{number}" for number, company in enumerate(dataset.companies())} | companies
+    tables = tuple(replace(table, company=names[table.company]) for table in dataset.tables)
+    questions = tuple(replace(one, id=f"x{one.id}", company=names[one.company]) for one in dataset.questions)
+    return replace(dataset, tables=tables, questions=questions)
+
+
+def test_what_another_snapshot_keeps_for_evaluation_is_not_trained_on(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalSnapshots(home).build("clean", DATASET)
+    LocalSnapshots(home).build("other", renamed(DATASET))
+    assert fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")[0] == 78, "other may be trained on"
+    LocalSnapshots(home).build("snorkel", replace(renamed(DATASET), evaluation_only=True))
+    code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=run")
+    assert code == 65 and "the snapshot 'snorkel', which is for evaluation only: " in errors, errors
+    assert "questions (" in errors and "compan" not in errors and "--allow-overlap" in errors
+    assert not Path("run").exists()
+    code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--allow-overlap", "--run-dir=taken")
+    assert code == 78 and NEXT_STAGE in errors
+    code, errors = fails(capsys, *TRAIN, "--snapshot=other", "--run-dir=run")
+    assert code == 65 and "'snorkel'" in errors, "the same content without the mark is no way around it"
+
+
+def test_companies_of_another_snapshot_for_evaluation_are_not_trained_on(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    company = next(question.company for question in DATASET.questions if question.split == "train")
+    questions = tuple(replace(question, user_query="How much?") for question in DATASET.questions)
+    LocalSnapshots(home).build("clean", DATASET)
+    other = renamed(replace(DATASET, questions=questions, evaluation_only=True), **{company: company.upper()})
+    LocalSnapshots(home).build("snorkel", other)
+    code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=run")
+    assert code == 65 and f"'snorkel', which is for evaluation only: 1 company ({company})" in errors, errors
+    assert "question (" not in errors and "questions (" not in errors
+
+
+def test_data_that_may_be_trained_on_by_permission_is_not_compared_with_itself(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalSnapshots(home).build("snorkel", replace(DATASET, evaluation_only=True))
+    code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--allow-evaluation-data", "--run-dir=taken")
+    assert code == 78 and NEXT_STAGE in errors
+
+
+def test_a_damaged_snapshot_is_named_and_skipped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LocalSnapshots(home).build("clean", DATASET)
+    broken, _ = LocalSnapshots(home).build("broken", replace(renamed(DATASET), evaluation_only=True))
+    (broken.path / "tasks.jsonl").write_text("{}\n")
+    loud = [argument for argument in TRAIN if argument != "--quiet"]
+    code, errors = fails(capsys, *loud, "--snapshot=clean", "--run-dir=taken")
+    assert code == 78 and "Not compared with what is trained on" in errors and "'broken'" in errors
 
 
 def demonstrations(run: Path, snapshot: str, split: str) -> Path:
@@ -148,3 +204,27 @@ def test_demonstrations_of_companies_that_are_evaluated_on_are_refused(
     assert code == 65 and "also evaluated on" in errors and "--allow-overlap" in errors
     assert sft(capsys, str(run), "--allow-overlap")[0] == 78
     assert json.loads((run / "settings.json").read_text())["data"]["snapshot"] == "mixed"
+
+
+def test_demonstrations_of_questions_of_another_snapshot_for_evaluation_are_refused(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalSnapshots(home).build("clean", DATASET)
+    LocalSnapshots(home).build("snorkel", replace(renamed(DATASET), evaluation_only=True))
+    run = demonstrations(Path("demonstrations"), "clean", "train")
+    for source in (run, run / "trajectories.jsonl"):
+        code, errors = sft(capsys, str(source))
+        assert code == 65 and "the snapshot 'snorkel', which is for evaluation only" in errors, errors
+    assert sft(capsys, str(run), "--allow-overlap")[0] == 78
+
+
+def test_rows_without_a_company_are_compared_by_their_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").mkdir()
+    for split in ("train", "dev"):
+        row = original(1, id=split, filename=None, qa={"question": f"a question of {split}?"})
+        write(Path("data") / f"{split}.json", row)
+    text = ("--environment=finqa-text", "--data=data")
+    code, errors = fails(capsys, *TRAIN, *text, "--run-dir=run")
+    assert code == 65 and "1 company (page " in errors, errors
+    code, errors = fails(capsys, *TRAIN, *text, "--allow-overlap", "--run-dir=taken")
+    assert code == 78 and NEXT_STAGE in errors, errors

@@ -10,10 +10,11 @@ from pathlib import Path
 import structlog
 
 from finqa_cli.errors import DataError
+from finqa_cli.splits import SPLITS, split_of_name
 from finqa_cli.types import DataInfo
 from finqa_plugins.finqa_text.config import FinQATextConfig
 from finqa_plugins.finqa_text.rows import InputError, Row, read_row
-from finqa_plugins.finqa_text.splits import ORDER, TextData, divide, split_of_name
+from finqa_plugins.finqa_text.splits import TextData, divide
 
 MAX_BYTES = 2**30
 _ENDINGS = (".json", ".jsonl")
@@ -45,7 +46,7 @@ def load(path: Path, config: FinQATextConfig) -> TextData:
 def _folder(path: Path, config: FinQATextConfig) -> TextData:
     if config.split != "auto":
         raise DataError(f"Option split={config.split} is for a single file, but {path} is a folder.", remedy=_REMEDY)
-    chosen = {split: file for split in ORDER if (file := _file_of(path, split)) is not None}
+    chosen = {split: file for split in SPLITS if (file := _file_of(path, split)) is not None}
     if not chosen:
         raise DataError(f"{path} holds no train, dev or test file (.json, .jsonl).", remedy=_REMEDY)
     reading = _Reading(skip_bad=config.skip_bad)

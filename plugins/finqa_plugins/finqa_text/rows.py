@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finqa_cli.programs import ProgramError, Step, Value, parse
+from finqa_cli.splits import cluster_of
 from finqa_plugins.finqa_text.prompt import page_text, question_text
 
 MAX_TEXT = 1_000_000
@@ -27,14 +28,14 @@ class Row:
 
     Attributes:
         id: Unique in its data.
-        company: Ticker, or the id where the row names no company.
+        company: Ticker; where the row names no company, the one in its id, or else its page (see `cluster_of`).
         question: Alone, without its page.
         text: The whole user message: page and question.
         truth: What the gold program gives.
         program: The gold program; empty when the data has none.
         table: What `table_*` steps read; empty when the data has none.
         kind: See `kind_of`; empty without a program.
-        evaluation_only: Its owner forbids training on it.
+        evaluation_only: It is marked as not for training.
         extra: Further facts about the row, for rewards.
     """
 
@@ -79,12 +80,12 @@ def read_row(value: object) -> Row:
 def _original(fields: _Fields) -> Row:
     identity, question, table = fields.text("id"), fields.text("qa.question"), fields.table("table")
     page = page_text(fields.sentences("pre_text"), table, fields.sentences("post_text"))
-    program = fields.text("qa.program")
+    program, text = fields.text("qa.program"), question_text(page, question)
     return Row(
         id=identity,
-        company=_company(fields.text("filename", optional=True) or identity),
+        company=cluster_of(fields.ticker(), identity, text, question),
         question=question,
-        text=question_text(page, question),
+        text=text,
         truth=fields.truth("qa.exe_ans"),
         program=program,
         table=table,
@@ -99,11 +100,12 @@ def _prepared(fields: _Fields) -> Row:
     steps = _steps("target_program", program)
     if not table and any(step.reads_table for step in steps):
         raise _FieldError("table", "is missing, and target_program reads it")
+    text, question = fields.text("input_text"), fields.text("question")
     return Row(
         id=identity,
-        company=fields.text("company", optional=True) or _company(fields.text("filename", optional=True) or identity),
-        question=fields.text("question"),
-        text=fields.text("input_text"),
+        company=cluster_of(fields.text("company", optional=True) or fields.ticker(), identity, text, question),
+        question=question,
+        text=text,
         truth=fields.truth("exe_ans" if fields.get("exe_ans") is not None else "target_answer"),
         program=program,
         table=table,
@@ -123,11 +125,6 @@ def _steps(name: str, program: str) -> Sequence[Step]:
         return parse(program).steps if program else ()
     except ProgramError as error:
         raise _FieldError(name, f"is not a program of FinQA: {error}") from error
-
-
-def _company(name: str) -> str:
-    """The ticker of `AAL/2018/page_13.pdf`; a name without folders stands for itself."""
-    return name.partition("/")[0].strip() or name
 
 
 class _Fields:
@@ -150,6 +147,10 @@ class _Fields:
         if not text and not optional:
             raise _FieldError(name, "must not be empty")
         return text
+
+    def ticker(self) -> str:
+        """That of the file `AAL/2018/page_13.pdf`; nothing when the row names none."""
+        return self.text("filename", optional=True).partition("/")[0].strip()
 
     def sentences(self, name: str) -> str:
         """A list of sentences, or one text."""

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.data import GenerateSpec, generate, read_layout, scan_layout, write_layout
+from finqa_cli.data import GenerateSpec, generate, import_openenv, read_layout, scan_layout, write_layout
+from finqa_cli.data.checks import check_path
+from finqa_cli.data.fetch.manifest import FileRecord, Manifest, write_manifest
 from finqa_cli.data.layout import QUESTIONS_FILE, TABLES_FILE
 from finqa_cli.errors import DataError, FinqaError
 
@@ -109,6 +111,79 @@ def test_a_missing_folder_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_layout(tmp_path / "nothing")
     assert caught.value.remedy.startswith("finqa data generate --out")
+
+
+def test_a_file_in_place_of_a_folder_says_how_to_import_it(tmp_path: Path) -> None:
+    path = tmp_path / "dev.json"
+    path.write_text("[]")
+    with pytest.raises(DataError, match="is a file, not a data folder") as caught:
+        read_layout(path)
+    assert f"finqa data import finqa-json {path} --out DIR" in caught.value.remedy
+    assert "generate" not in caught.value.remedy
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_fetched_folder_tells_its_licence_source_and_use(folder: Path, held_out: bool) -> None:
+    about = folder / "dataset.json"
+    about.unlink()
+    manifest = fetched(evaluation_only=held_out)
+    write_manifest(folder, manifest)
+    for read in (read_layout(folder), import_openenv(folder).dataset, check_path(folder)):
+        assert (read.source, read.licence) == (f"owner/data at {'0123456789ab'}", "Apache-2.0")
+        assert read.evaluation_only is held_out
+    about.write_text('{"source": "mine", "licence": "CC0", "evaluation_only": false}')
+    read = read_layout(folder)
+    assert (read.source, read.licence, read.evaluation_only) == ("mine", "CC0", False), "its own description counts"
+
+
+def test_boxed_answers_stay_for_evaluation_whatever_a_download_says(folder: Path) -> None:
+    (folder / "dataset.json").unlink()
+    write_manifest(folder, fetched(evaluation_only=False))
+    edit_row(folder, 2, "answer", r"\boxed{6.28\%}")
+    assert read_layout(folder).evaluation_only
+
+
+def test_a_fetched_question_file_tells_its_licence_source_and_use(tmp_path: Path) -> None:
+    for name in ("kept", "free"):
+        path = tmp_path / "full" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"id": "1", "prompt": "what?"}\n')
+    write_manifest(tmp_path, fetched("full/kept.jsonl", "full/free.jsonl"))
+    kept, free = (check_path(tmp_path / "full" / f"{name}.jsonl") for name in ("kept", "free"))
+    assert (kept.licence, kept.evaluation_only, free.licence, free.evaluation_only) == (
+        "Apache-2.0",
+        True,
+        "Apache-2.0",
+        False,
+    )
+    assert kept.source == free.source == "owner/data at 0123456789ab"
+
+
+@pytest.mark.parametrize("content", ["[]", '{"evaluation_only": "false"}', '{"licence": 3}', '{"files": {}}', "{"])
+def test_a_damaged_record_of_a_download_is_named(folder: Path, content: str) -> None:
+    (folder / "dataset.json").unlink()
+    (folder / "fetch.json").write_text(content)
+    with pytest.raises(DataError, match=r"fetch\.json"):
+        read_layout(folder)
+
+
+def fetched(*paths: str, evaluation_only: bool = False) -> Manifest:
+    """A record of a download, whose first file is for evaluation only."""
+    return Manifest(
+        source="mine",
+        endpoint="http://127.0.0.1",
+        repository="owner/data",
+        revision="0123456789abcdef" * 2,
+        licence="Apache-2.0",
+        licence_announced="apache-2.0",
+        terms="",
+        evaluation_only=evaluation_only,
+        fetched_at="2025-01-01T00:00:00+00:00",
+        complete=True,
+        files=tuple(
+            FileRecord(path=path, url="", bytes=0, sha256="", evaluation_only=path == paths[0]) for path in paths
+        ),
+    )
 
 
 TABLE_DAMAGE: list[tuple[Callable[[list[dict[str, object]]], object], str]] = [

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.data import EMBEDDED_SPEC, generate
-from finqa_cli.data.guard import check_demonstrations, check_training_data, describe, find_overlap, normalized
+from finqa_cli.data.guard import (
+    check_demonstrations,
+    check_other_data,
+    check_training_data,
+    describe,
+    find_overlap,
+    find_overlap_of_sets,
+    normalized,
+)
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
 
@@ -24,7 +32,7 @@ def held_out(identity: str, prompt: str = "Another question", cluster: str = "gl
 
 
 def test_data_for_evaluation_is_refused_unless_allowed() -> None:
-    with pytest.raises(DataError, match="'snorkel' is for evaluation only") as caught:
+    with pytest.raises(DataError, match="'snorkel' is not trained on: it is marked for evaluation only") as caught:
         check_training_data(SNORKEL, [task("a")], [])
     assert "--allow-evaluation-data" in caught.value.remedy and caught.value.exit_code == 65
     check_training_data(SNORKEL, [task("a")], [], allow_evaluation_only=True)
@@ -48,7 +56,7 @@ def test_what_is_evaluated_on_is_not_trained_on(other: Task, words: str) -> None
     with pytest.raises(DataError, match=words) as caught:
         check_training_data(DATA, [task("a")], [other])
     assert "split train" in caught.value.message and "split dev" in caught.value.message
-    assert "--allow-overlap" in caught.value.remedy
+    assert "--allow-overlap" in caught.value.remedy and "the train and dev files" in caught.value.remedy
     check_training_data(DATA, [task("a")], [other], allow_overlap=True)
 
 
@@ -60,6 +68,32 @@ def test_without_companies_the_words_alone_tell_questions_apart() -> None:
     overlap = find_overlap([task("a", cluster="")], [task("b", "what WAS revenue in 2023 ?", cluster="")])
     assert overlap.questions == ("What was revenue in 2023?",) and not overlap.clusters
     assert not find_overlap([task("a", cluster="")], [task("b", "And profit?", cluster="")])
+
+
+LONG = "What was the total revenue growth in 2023?"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (LONG, "what was the total revenue growth, in 2023"),
+        (LONG, f"For company `alphabet`, here is the question: {LONG}"),
+        (f"For company `GOOGL`, here is the question: {LONG}", f"For company `alphabet`, here is the question: {LONG}"),
+    ],
+)
+def test_between_data_sets_the_words_alone_decide(mine: str, theirs: str) -> None:
+    training, evaluation = [task("a", mine, "GOOGL")], [task("b", theirs, "alphabet", "test")]
+    assert not find_overlap(training, evaluation)
+    with pytest.raises(DataError, match=r"snapshot 'snorkel', which is for evaluation only: 1 question \(") as caught:
+        check_other_data(training, "snorkel", evaluation)
+    assert mine in caught.value.message and "--allow-overlap" in caught.value.remedy
+
+
+def test_between_data_sets_companies_count_but_neither_ids_nor_short_questions() -> None:
+    overlap = find_overlap_of_sets([task("a", cluster="Acme")], [task("a", "And the profit?", "acme"), task("b")])
+    assert overlap.clusters == ("Acme",) and not overlap.questions and not overlap.ids
+    check_other_data([task("a", "what was it?", "GOOGL")], "snorkel", [task("a", "what was it?", "alphabet")])
+    check_other_data([task("a", LONG, "")], "snorkel", [task("b", "Another question about the profit of 2023?", "")])
 
 
 def test_a_refusal_counts_all_and_shows_five() -> None:

@@ -59,6 +59,17 @@ def test_rows_without_a_page_stay_together_by_their_content(tmp_path: Path) -> N
     assert len(prepared.rows) == 1
 
 
+def test_rows_without_a_page_share_it_across_files_and_company_splits(tmp_path: Path) -> None:
+    leak = [finqa_row(name, filename=None, question=f"what is {name}?") for name in ("a", "b")]
+    files = [write_json(tmp_path / f"{split}.json", [row]) for split, row in zip(("train", "dev"), leak, strict=True)]
+    with pytest.raises(DataError, match="The splits train and dev share 1 page") as caught:
+        prepare(files)
+    assert "of the train and dev files" in caught.value.remedy
+    assert len(prepare(files, split_by="company").rows) == 1
+    rows = [finqa_row(f"AAL/{number}", filename=None, pre_text=[f"page {number}"]) for number in range(20)]
+    assert len(prepare([write_json(tmp_path / "rows.json", rows)]).rows) == 1, "their ids name one company"
+
+
 def test_files_named_by_split_keep_it(tmp_path: Path) -> None:
     files = [
         write_json(tmp_path / "train.json", [page("AAL", 1)]),

@@ -37,8 +37,8 @@ from finqa_cli.data.layout import ABOUT_FILE
 from finqa_cli.data.problems import Problem, ProblemError
 from finqa_cli.data.quirks import disagreement, odd_cells
 from finqa_cli.data.rows import read_rows
-from finqa_cli.data.splits import split_in_name
 from finqa_cli.errors import DataError, MissingDependencyError
+from finqa_cli.splits import split_of_name
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"
 
@@ -121,10 +121,16 @@ def test_the_same_id_in_two_files_is_named(tmp_path: Path) -> None:
         ("train_partial.json", "train"),
         ("latest.json", ""),
         ("contest.json", ""),
+        ("train_test.json", "test"),
+        ("finqa test.json", "test"),
+        ("finqa-test (1).json", "test"),
+        ("test2.json", "test"),
+        ("private_test.json", "test"),
+        ("rows.json", ""),
     ],
 )
 def test_the_split_in_a_file_name(name: str, split: str) -> None:
-    assert split_in_name(Path(name)) == split
+    assert split_of_name(Path(name)) == split
 
 
 def test_snorkels_questions_are_all_for_evaluation(tmp_path: Path) -> None:

@@ -11,31 +11,13 @@ from fixtures.finqa_text_rows import original, prepared, write
 from finqa_cli.errors import DataError
 from finqa_plugins.finqa_text.config import FinQATextConfig
 from finqa_plugins.finqa_text.files import load
-from finqa_plugins.finqa_text.splits import TextData, split_of_name
+from finqa_plugins.finqa_text.splits import TextData
 
 DEFAULTS = FinQATextConfig()
 
 
 def sizes(data: TextData) -> dict[str, int]:
     return {split: len(rows) for split, rows in data.rows.items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("test.json", "test"),
-        ("finqa_test.jsonl", "test"),
-        ("private_test.json", "test"),
-        ("train-test.json", "test"),
-        ("dev.json", "dev"),
-        ("val.jsonl", "dev"),
-        ("train_partial.json", "train"),
-        ("contest.json", ""),
-        ("rows.json", ""),
-    ],
-)
-def test_a_files_name_tells_its_split(name: str, split: str) -> None:
-    assert split_of_name(Path(name)) == split
 
 
 def test_a_test_file_is_for_evaluation_only_whatever_it_is_called_a_split_of(tmp_path: Path) -> None:
@@ -154,3 +136,16 @@ def test_bad_rows_are_left_out_when_asked(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(DataError, match="there is no good row"):
         load(path, FinQATextConfig(skip_bad=True))
+
+
+def test_a_page_without_a_company_is_in_one_split(tmp_path: Path) -> None:
+    rows = [original(number // 2, id=f"row {number}", filename=None) for number in range(40)]
+    data = load(write(tmp_path / "train.json", *rows), DEFAULTS)
+    assert sizes(data) == {"train": 36, "dev": 4}
+    pages = [{row.company for row in part} for part in data.rows.values()]
+    assert not pages[0] & pages[1]
+
+
+def test_the_name_of_a_file_with_test_in_it_is_test_data(tmp_path: Path) -> None:
+    for name in ("train_test.json", "finqa test.json", "test2.json"):
+        assert load(write(tmp_path / name, original(1)), DEFAULTS).info.evaluation_only, name

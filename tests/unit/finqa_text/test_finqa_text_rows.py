@@ -46,6 +46,18 @@ def test_a_prepared_row_may_carry_truth_table_and_facts_of_its_own() -> None:
     assert (row.truth, row.company, row.extra) == ("yes", "acme", facts) and row.table == tuple(map(tuple, TABLE))
 
 
+def test_rows_without_a_company_have_their_page_in_common() -> None:
+    first, same = (read_row(original(1, id=name, filename=None, qa={"question": f"{name}?"})) for name in ("a", "b"))
+    other = read_row(original(2, id="c", filename=None))
+    assert first.company == same.company != other.company
+    assert first.company.startswith("page ") and len(first.company) == len("page ") + 16
+    text = first.text.replace("\n", " \n")
+    assert read_row(prepared(id="d", input_text=text, question="a?")).company == first.company, "spacing does not count"
+    assert read_row(original(id="MSFT/2018/page_1.pdf-1", filename=None)).company == "MSFT", "the id has the ticker"
+    assert read_row(prepared(id="/1")).company.startswith("page ")
+    assert read_row(original(id="a", filename="MSFT/2018/page_1.pdf")).company == "MSFT"
+
+
 @pytest.mark.parametrize(
     ("written", "truth", "answer"),
     [(688.0, 688.0, "688"), (688, 688.0, "688"), (0.25, 0.25, "0.25"), ("no", "no", "no"), ("YES ", "yes", "yes")],

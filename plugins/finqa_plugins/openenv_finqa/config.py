@@ -37,7 +37,7 @@ class FinQAConfig(BaseModel):
     )
     grader: Literal["openenv", "strict"] = Field(
         default="openenv",
-        description="Who decides on rewards: 'openenv' by OpenEnv's rules, 'strict' pays for no hedges, lists or units",
+        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge",
     )
 
     @model_validator(mode="after")

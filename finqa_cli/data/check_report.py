@@ -1,4 +1,4 @@
-"""A check report as readable text and as the files of `finqa data check --out`."""
+"""A check report as readable text and as the files that `finqa data check` writes."""
 
 from __future__ import annotations
 

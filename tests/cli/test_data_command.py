@@ -12,6 +12,8 @@ from finqa_cli.app import main
 from finqa_cli.commands.data import app
 from finqa_cli.errors import DataError, StorageError, UsageError
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 RUNNER = CliRunner()
 
 
@@ -28,7 +30,9 @@ def test_generate_check_and_spoil(tmp_path: Path) -> None:
     assert json.loads(run("check", out, "--json"))["ok"]
     text = run("check", out)
     assert "All is well." in text
-    assert text.endswith("Report: --out DIR writes check_report.json, check_report.md and manifest.json\n")
+    report = Path(text.splitlines()[-1].removeprefix("Report: "))
+    assert report.parent.parent == Path("runs")
+    assert {path.name for path in report.parent.iterdir()} == {"check_report.json", "check_report.md", "manifest.json"}
     with (out / "benchmark_questions/finqa.csv").open("a") as file:
         file.write("broken\n")
     checked = json.loads(run("check", out, "--json", code=65))

@@ -338,6 +338,7 @@ def test_malformed_data_is_named_or_left_out(kind: Kind, tmp_path: Path, capsys:
     assert time.perf_counter() - started < 10
 
 
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.command != "rllm"], ids=lambda kind: kind.name)
 def test_a_check_finds_what_an_import_refuses(kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind.name == "folder instead of a file":

@@ -4,33 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from fixtures.command_calls import document, failure, write_rows
 
 from finqa_cli.app import main
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
-
-
-def document(arguments: list[str], capsys: pytest.CaptureFixture[str], status: int = 0) -> Any:
-    assert main([*arguments, "--json"]) == status
-    captured = capsys.readouterr()
-    assert captured.err == "" or status
-    return json.loads(captured.out)
-
-
-def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    status = main(arguments)
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err and captured.err.count("fix: ") == 1
-    return status, captured.err
-
-
-def write_rows(name: str, *rows: Any) -> str:
-    Path(name).write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return name
 
 
 def test_rewards_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

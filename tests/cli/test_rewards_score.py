@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command_calls import document, failure, write_rows
 
 from finqa_cli.app import main
 from finqa_cli.data.snapshots import LocalSnapshots
@@ -37,27 +38,8 @@ FINQA = {
 }
 
 
-def document(arguments: list[str], capsys: pytest.CaptureFixture[str], status: int = 0) -> Any:
-    assert main([*arguments, "--json"]) == status
-    captured = capsys.readouterr()
-    assert captured.err == "" or status
-    return json.loads(captured.out)
-
-
-def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    status = main(arguments)
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err and captured.err.count("fix: ") == 1
-    return status, captured.err
-
-
 def lines(path: Path | str) -> list[Any]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def write_rows(name: str, *rows: Any) -> str:
-    Path(name).write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return name
 
 
 def test_rows_are_scored(capsys: pytest.CaptureFixture[str]) -> None:

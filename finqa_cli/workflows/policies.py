@@ -27,7 +27,7 @@ def resolve(reference: str) -> PolicyVersion:
         return policy
     path = Path(reference)
     if not path.exists():
-        looks_local = reference.startswith((".", "/", "~")) or reference.count("/") > 1
+        looks_local = reference.startswith((".", "/", "~", "runs/")) or reference.count("/") > 1
         if looks_local or ("/" in reference and path.parent.is_dir()):
             raise ConfigError(
                 f"There is no model, run or checkpoint at {reference}.",

@@ -104,7 +104,7 @@ def _answers(source: Path, settings: Settings, truth: Path | None) -> Iterator[A
         else:
             yield from read_answers(source, known)
     except ProblemError as error:
-        raise as_data_error([error.problem]) from error
+        raise as_data_error([error.problem], remedy="finqa rewards score FILE, or the folder of a run") from error
 
 
 def _require_json_replies(run: Path) -> None:

@@ -23,6 +23,7 @@ MODEL = Path(finqa_plugins.tiny_policy.__file__).parent
     ("arguments", "code", "words"),
     [
         (["train", "--model=./nothere"], 78, "no model, run or checkpoint at ./nothere"),
+        (["eval", "runs/nothere"], 78, "no model, run or checkpoint at runs/nothere"),
         (["play", "--snapshot=nope", "--engine=scripted"], 65, "no snapshot 'nope'"),
         (["play", "--engine=scriptd"], 78, "Did you mean 'scripted'"),
         (["train", "--optimizer=grop"], 78, "Did you mean 'grpo'"),

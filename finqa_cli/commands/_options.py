@@ -37,6 +37,10 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "allow_evaluation_data": "data.allow_evaluation_only",
         "allow_overlap": "data.allow_overlap",
         "sandboxes": "pool.sandboxes",
+        "sessions_per_sandbox": "pool.sessions_per_sandbox",
+        "max_concurrent_create": "pool.max_concurrent_create",
+        "max_concurrent_play": "pool.max_concurrent_play",
+        "max_play_retries": "pool.max_play_retries",
         "max_gen_tokens": "generation.max_gen_tokens",
         "temperature": "generation.temperature",
         "max_steps": "generation.max_steps",
@@ -121,6 +125,18 @@ Data = Annotated[
 ]
 Split = Annotated[str | None, _option("--split", "Split of the questions.", ROLLOUT, "dev")]
 Sandboxes = Annotated[int | None, _option("--sandboxes", "Sandboxes in the pool.", ROLLOUT, "500")]
+SessionsPerSandbox = Annotated[
+    int | None, _option("--sessions-per-sandbox", "Episodes that share a sandbox at once.", ROLLOUT, "1")
+]
+MaxConcurrentCreate = Annotated[
+    int | None, _option("--max-concurrent-create", "Sandboxes that may be starting at once.", ROLLOUT, "100")
+]
+MaxConcurrentPlay = Annotated[
+    int | None, _option("--max-concurrent-play", "Episodes that may be active at once.", ROLLOUT, "200")
+]
+MaxPlayRetries = Annotated[
+    int | None, _option("--max-play-retries", "Retries of an episode that ended in a fault.", ROLLOUT, "3")
+]
 Temperature = Annotated[float | None, _option("--temperature", "Sampling temperature.", ROLLOUT, "1.0")]
 MaxSteps = Annotated[int | None, _option("--max-steps", "Most tool calls per episode.", ROLLOUT, "20")]
 MaxGenTokens = Annotated[int | None, _option("--max-gen-tokens", "Most tokens per generation.", ROLLOUT, "512")]

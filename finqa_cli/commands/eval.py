@@ -52,6 +52,10 @@ def main(
     snapshot: options.Snapshot = None,
     data: options.Data = None,
     sandboxes: options.Sandboxes = None,
+    sessions_per_sandbox: options.SessionsPerSandbox = None,
+    max_concurrent_create: options.MaxConcurrentCreate = None,
+    max_concurrent_play: options.MaxConcurrentPlay = None,
+    max_play_retries: options.MaxPlayRetries = None,
     max_steps: options.MaxSteps = None,
     max_gen_tokens: options.MaxGenTokens = None,
     eval_temperature: Annotated[

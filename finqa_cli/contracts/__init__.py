@@ -6,7 +6,7 @@ from finqa_cli.contracts.environment import Demonstrator, Environment, Environme
 from finqa_cli.contracts.learner import Learner, LearnerContext
 from finqa_cli.contracts.optimizer import Optimizer
 from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
-from finqa_cli.contracts.sandbox import Sandbox, SandboxContext, SandboxProvider
+from finqa_cli.contracts.sandbox import ImageBuilder, Sandbox, SandboxContext, SandboxProvider
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "EngineContext",
     "Environment",
     "EnvironmentContext",
+    "ImageBuilder",
     "Learner",
     "LearnerContext",
     "Optimizer",

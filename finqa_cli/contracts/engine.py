@@ -73,6 +73,11 @@ class TokenEngine(Protocol):
         ...
 
     @property
+    def lockstep(self) -> bool:
+        """True when a batch is dispatched only once every seat waits (see `seat`); known after `start`."""
+        ...
+
+    @property
     def max_context(self) -> int:
         """Longest prompt plus completion in tokens."""
         ...

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from finqa_cli.types import SandboxInfo, SandboxSpec
+from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,12 @@ class SandboxProvider(Protocol):
     """Starts, lists and ends boxes. Constructed as `Provider(config, context)`."""
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
-        """Starts a box and waits until its server is healthy.
+        """Starts a box and waits until its server is healthy. Waits its turn where the provider limits starts.
 
         Raises:
-            SandboxError: It did not become ready; nothing of it is left behind.
+            SandboxError: It did not become ready; nothing of it is left behind. Another try may succeed.
+            FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
+                image does not exist.
         """
         ...
 
@@ -62,9 +64,37 @@ class SandboxProvider(Protocol):
         ...
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a box by id, also one that another process started. Idempotent."""
+        """Ends a box by id, also one that another process started, and returns when it is gone. Idempotent.
+
+        Raises:
+            SandboxError: It is still there after a while.
+        """
         ...
 
     async def close(self) -> None:
         """Ends every box that this object started and frees its resources. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ImageBuilder(Protocol):
+    """What a provider offers besides whose boxes cannot see this machine's files: images with code and data inside."""
+
+    async def build_image(self, spec: SandboxSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
+        """Makes the image that `start(spec)` will look for; `on_log` hears the build a line at a time.
+
+        Returns:
+            The image, and whether it is new: when one of this content is active already nothing is done.
+
+        Raises:
+            FinqaError: The build failed; the end of its log is in the message.
+        """
+        ...
+
+    async def images(self) -> Sequence[ImageInfo]:
+        """Images that this product made, by name and age."""
+        ...
+
+    async def delete_images(self, snapshot: str) -> Sequence[str]:
+        """Deletes every image of a snapshot and returns their names, none when there is none."""
         ...

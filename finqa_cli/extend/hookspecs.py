@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from finqa_cli.extend.component import Component
-from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types import Check, Group, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -22,6 +22,14 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 @hookspec
 def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
     """The components that this plugin offers."""
+
+
+@hookspec
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: ignore[empty-body]
+    """What `finqa doctor` finds about your services and packages under these settings (secrets masked).
+
+    Called in a thread of its own; it has a few seconds, and what it raises becomes a failed check.
+    """
 
 
 @hookspec

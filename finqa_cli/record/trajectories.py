@@ -46,6 +46,7 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
         "components": dict(rewards.components) if rewards else {},
         "explanation": rewards.explanation if rewards else "",
         "retries": trajectory.retries,
+        "recoveries": trajectory.recoveries,
         "seconds": round(trajectory.seconds, 4),
         "messages": [{"role": message.role, "content": message.content} for message in trajectory.messages],
         "tools": [tool.as_function() for tool in trajectory.tools],

@@ -41,13 +41,26 @@ class Choice(Section):
 
 
 class PoolSettings(Section):
-    """The pool of sandboxes and how attempts run in it."""
+    """The pool of sandboxes and how attempts run in it.
+
+    `health_check_s` is the time between two looks at every box; 0 looks only after a fault. The run stops when more
+    than `breaker_share` of the latest starts and episodes ended in faults of boxes; more than `max_fault_share` of
+    the episodes of an iteration or evaluation, after all retries, ends it as well.
+    """
 
     sandboxes: PositiveInt = 500
+    sessions_per_sandbox: PositiveInt = 1
     max_concurrent_create: PositiveInt = 100
     max_concurrent_play: PositiveInt = 200
     max_play_retries: NaturalInt = 3
     max_fault_share: Fraction = 0.2
+    breaker_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    health_check_s: Annotated[float, Field(ge=0.0)] = 15.0
+
+    @property
+    def concurrency(self) -> int:
+        """Episodes that can be active at once."""
+        return min(self.max_concurrent_play, self.sandboxes * self.sessions_per_sandbox)
 
 
 class DataSettings(Section):

@@ -19,6 +19,7 @@ LISTS = ("trackers", "lora.target_modules")
 BARE_NAMES: Mapping[str, str] = {
     "FINQA_HOME": "data.home",
     "SANDBOX_COUNT": "pool.sandboxes",
+    "SESSIONS_PER_SANDBOX": "pool.sessions_per_sandbox",
     "MAX_CONCURRENT_CREATE": "pool.max_concurrent_create",
     "MAX_CONCURRENT_PLAY": "pool.max_concurrent_play",
     "MAX_PLAY_RETRIES": "pool.max_play_retries",

@@ -1,7 +1,8 @@
 """Frozen dataclasses that every other part speaks in. Shapes: G attempts, T turns, L tokens."""
 
+from finqa_cli.types.checks import Check
 from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
-from finqa_cli.types.sandboxes import SandboxInfo, SandboxSpec, Snapshot
+from finqa_cli.types.sandboxes import ImageInfo, SandboxInfo, SandboxSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import Batch, Credit, LossSpec, PolicyVersion, Sample, UpdateReport
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
@@ -10,11 +11,13 @@ __all__ = [
     "AssistantTurn",
     "Batch",
     "ChatRequest",
+    "Check",
     "Completion",
     "Credit",
     "DataInfo",
     "GenerateRequest",
     "Group",
+    "ImageInfo",
     "LossSpec",
     "Message",
     "Observation",

@@ -58,3 +58,22 @@ class SandboxInfo:
     state: str
     labels: Mapping[str, str]
     created: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInfo:
+    """A provider's own copy of environment code and a snapshot, from which it starts boxes.
+
+    Attributes:
+        name: The provider's name of it; holds the snapshot's name and a digest, so that it never changes its content.
+        snapshot: Name of the snapshot inside.
+        digest: `sha256:<hex>` over the snapshot, the code and the resources of its boxes.
+        state: `active`, `building`, or what went wrong.
+        created: Unix time in seconds; 0.0 when the provider does not say.
+    """
+
+    name: str
+    snapshot: str
+    digest: str
+    state: str
+    created: float = 0.0

@@ -72,6 +72,7 @@ class Trajectory:
         error: One line about the fault or limit; empty on completion.
         rewards: None when the attempt was never graded (a fault).
         retries: Earlier attempts at the same member that ended in a fault.
+        recoveries: Times that the episode went on in a fresh session after its connection was lost.
         seconds: Wall time of the last attempt.
     """
 
@@ -86,6 +87,7 @@ class Trajectory:
     rewards: Rewards | None = None
     error: str = ""
     retries: int = 0
+    recoveries: int = 0
     seconds: float = 0.0
     metadata: Mapping[str, Any] = field(default_factory=dict)
 

@@ -99,7 +99,7 @@ async def evaluate_tasks(
     trajectories = await play_all(
         parts.player(settings, temperature=settings.eval.temperature),
         attempts,
-        concurrency=min(settings.pool.max_concurrent_play, settings.pool.sandboxes),
+        concurrency=settings.pool.concurrency,
         on_trajectory=heard,
         stopping=lambda: stopper.requested,
     )

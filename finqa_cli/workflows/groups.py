@@ -56,7 +56,7 @@ async def collect_groups(
         trajectories = await play_all(
             player,
             attempts,
-            concurrency=min(settings.pool.max_concurrent_play, settings.pool.sandboxes),
+            concurrency=settings.pool.concurrency,
             on_trajectory=on_trajectory,
             stopping=stopping,
         )

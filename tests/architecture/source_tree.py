@@ -19,6 +19,7 @@ FLOORS = {
     "programs": 0,
     "splits": 0,
     "contracts": 1,
+    "testing": 2,
     "extend": 2,
     "settings": 2,
     "logs": 2,

@@ -120,6 +120,11 @@ class TransformersEngine:
             self._check()
 
     @property
+    def lockstep(self) -> bool:
+        """Whether only a full house is dispatched; False before `start`."""
+        return self._room is not None and self._room.lockstep
+
+    @property
     def max_context(self) -> int:
         """Longest prompt plus completion in tokens; 0 before `start`."""
         return self._worker.max_context

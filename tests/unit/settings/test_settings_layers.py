@@ -68,6 +68,7 @@ def test_an_engine_of_one_device_that_nobody_asked_for_takes_one_device() -> Non
 
 VARIABLES: dict[str, tuple[str, object]] = {
     "SANDBOX_COUNT": ("7", 7),
+    "SESSIONS_PER_SANDBOX": ("3", 3),
     "MAX_CONCURRENT_CREATE": ("8", 8),
     "MAX_CONCURRENT_PLAY": ("9", 9),
     "MAX_PLAY_RETRIES": ("0", 0),

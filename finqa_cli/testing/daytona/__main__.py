@@ -1,0 +1,99 @@
+"""`python -m finqa_cli.testing.daytona [--port N] [--config FILE]`: a Daytona on 127.0.0.1 until SIGTERM or SIGINT.
+
+For a shell: `eval "$(python -m finqa_cli.testing.daytona --detach)"`, and at the end `kill $LOOPBACK_DAYTONA_PID`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from finqa_cli.testing.daytona.config import LoopbackConfig
+from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+
+LAST_PORT = 65_535
+EX_CONFIG = 78
+EX_UNAVAILABLE = 69
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves. The first lines on stdout are the variables that point the Daytona SDK here; an empty line ends them."""
+    parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.daytona", description=__doc__)
+    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1; a free one when not given")
+    parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of LoopbackConfig")
+    parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
+    parser.add_argument("--detach", action="store_true", help="serve in the background and return, as ssh-agent does")
+    options = parser.parse_args(arguments)
+    if options.detach:
+        return _detach([word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"])
+    try:
+        config = _read(options.config)
+    except (OSError, ValueError) as error:
+        print(f"Cannot use {options.config}: {error}", file=sys.stderr)
+        return EX_CONFIG
+    try:
+        asyncio.run(_serve(config, options.port, while_stdin_open=options.while_stdin_open))
+    except OSError as error:
+        print(f"Cannot listen on 127.0.0.1:{options.port}: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    return 0
+
+
+def _detach(arguments: list[str]) -> int:
+    """Starts the server in the background and passes its variables on, its process id among them."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "finqa_cli.testing.daytona", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.strip():
+            print(f"export LOOPBACK_DAYTONA_PID={process.pid}", flush=True)
+            return 0
+        print(line, end="")
+    return process.wait()
+
+
+async def _serve(config: LoopbackConfig, port: int, *, while_stdin_open: bool) -> None:
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    async with LoopbackDaytona(config, port=port) as loopback:
+        if while_stdin_open:
+            loop.add_reader(sys.stdin.fileno(), lambda: None if os.read(0, 1024) else over.set())
+        for name, value in loopback.environment.items():
+            print(f"export {name}={shlex.quote(value)}")
+        print(flush=True)
+        await over.wait()
+        if while_stdin_open:
+            loop.remove_reader(sys.stdin.fileno())
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"a port is a number up to {LAST_PORT}, got {text[:64]!r}")
+    return int(text)
+
+
+def _read(path: Path | None) -> LoopbackConfig:
+    if path is None:
+        return LoopbackConfig()
+    content = path.read_text(encoding="utf-8")
+    values = json.loads(content) if path.suffix == ".json" else tomllib.loads(content)
+    return LoopbackConfig.model_validate(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Dockerfiles, read as far as a loopback build carries them out."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LOGGED = ("ARG", "CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "SHELL", "STOPSIGNAL", "USER", "VOLUME")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+class BuildError(ValueError):
+    """The Dockerfile cannot be carried out; the message is what the build's log ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction.
+
+    Attributes:
+        text: As it stands in the file.
+        sources: Of COPY and ADD: paths in the build context.
+        target: Of COPY and ADD: absolute path inside the image, with a slash at its end when it must be a folder.
+        command: Of RUN.
+    """
+
+    text: str
+    sources: tuple[str, ...] = ()
+    target: str = ""
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Recipe:
+    """A whole Dockerfile."""
+
+    steps: list[Step] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def parse(text: str) -> Recipe:
+    """Reads a Dockerfile (docs.docker.com/reference/dockerfile) of one stage.
+
+    Raises:
+        BuildError: An instruction is unknown, malformed or not supported here.
+    """
+    recipe, folder = Recipe(), "/"
+    for line in _lines(text):
+        name, _, rest = line.partition(" ")
+        keyword, rest = name.upper(), rest.strip()
+        if not recipe.steps and keyword not in ("FROM", "ARG"):
+            raise BuildError("dockerfile parse error: no build stage in current context")
+        if keyword in ("COPY", "ADD"):
+            recipe.steps.append(_copy(line, rest, folder))
+        elif keyword == "ENV":
+            recipe.environment.update(_variables(rest, recipe.environment))
+            recipe.steps.append(Step(line))
+        elif keyword == "WORKDIR":
+            folder = posixpath.join(folder, rest)
+            recipe.steps.append(Step(line))
+        elif keyword == "RUN":
+            recipe.steps.append(Step(line, command=rest))
+        elif keyword == "FROM" and recipe.steps and any(step.text.upper().startswith("FROM") for step in recipe.steps):
+            raise BuildError("the loopback builds one stage only")
+        elif keyword == "FROM" or keyword in LOGGED:
+            recipe.steps.append(Step(line))
+        else:
+            raise BuildError(f"dockerfile parse error: unknown instruction: {name[:64]}")
+    if not recipe.steps:
+        raise BuildError("the Dockerfile is empty")
+    return recipe
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Instructions without comments, continued lines joined."""
+    held = ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("#") or (not line.strip() and held):
+            continue
+        if line.rstrip().endswith("\\"):
+            held += line.rstrip()[:-1] + " "
+            continue
+        if whole := (held + line).strip():
+            yield whole
+        held = ""
+    if held.strip():
+        yield held.strip()
+
+
+def _copy(line: str, rest: str, folder: str) -> Step:
+    options, rest = _without_options(rest)
+    if any(option.startswith("--from") for option in options):
+        raise BuildError(f"the loopback copies from the build context only: {line}")
+    try:
+        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+    except ValueError:
+        raise BuildError(f"dockerfile parse error: {line}") from None
+    if len(words) < 2 or not all(isinstance(word, str) for word in words):
+        raise BuildError(f"COPY requires at least two arguments: {line}")
+    *sources, target = words
+    if target in (".", "./"):
+        target = "./"
+    absolute = posixpath.normpath(posixpath.join(folder, target))
+    must_be_folder = target.endswith("/") or len(sources) > 1
+    return Step(line, tuple(sources), absolute + ("/" if must_be_folder else ""))
+
+
+def _without_options(rest: str) -> tuple[list[str], str]:
+    options = []
+    while rest.startswith("--"):
+        option, _, rest = rest.partition(" ")
+        options.append(option)
+        rest = rest.strip()
+    return options, rest
+
+
+def _variables(rest: str, known: dict[str, str]) -> dict[str, str]:
+    """`ENV A=1 B="two words"`, and the old `ENV A one value`."""
+    first = rest.split(maxsplit=1)
+    if first and "=" not in first[0]:
+        pairs = {first[0]: first[1] if len(first) > 1 else ""}
+    else:
+        try:
+            pairs = dict(word.partition("=")[::2] for word in shlex.split(rest))
+        except ValueError:
+            raise BuildError(f"dockerfile parse error: ENV {rest}") from None
+    return {
+        name: _VARIABLE.sub(lambda found: known.get(found[1] or found[2], ""), value) for name, value in pairs.items()
+    }

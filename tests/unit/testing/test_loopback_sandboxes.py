@@ -1,0 +1,218 @@
+"""The real AsyncDaytona of the SDK against the loopback: sandboxes, commands and files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from daytona import (
+    AsyncDaytona,
+    AsyncSandbox,
+    Daytona,
+    DaytonaAuthenticationError,
+    DaytonaConfig,
+    DaytonaError,
+    DaytonaNotFoundError,
+    ListSandboxesQuery,
+    SandboxState,
+    SessionExecuteRequest,
+)
+from daytona.common.errors import DaytonaConflictError, DaytonaForbiddenError
+from daytona_api_client_async import ApiKeysApi, OrganizationsApi
+from fixtures.loopback_daytona import FINQA, connected, create, serve, until_healthy
+from fixtures.tiny_snapshot import write_tiny_snapshot
+
+from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackDaytona, Quota
+
+
+async def until_gone(daytona: AsyncDaytona, name: str) -> float:
+    """Seconds until the box is not found."""
+    start = time.monotonic()
+    while time.monotonic() - start < 10:
+        try:
+            await daytona.get(name)
+        except DaytonaNotFoundError:
+            return time.monotonic() - start
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{name} is still there")
+
+
+async def until_over(box: AsyncSandbox, command: str) -> int:
+    """The exit code of a session's command."""
+    for _ in range(200):
+        if (code := (await box.process.get_session_command("server", command)).exit_code) is not None:
+            return code
+        await asyncio.sleep(0.05)
+    raise AssertionError("the command never ended")
+
+
+async def test_a_box_is_made_found_listed_changed_and_deleted() -> None:
+    async with connected() as (loopback, daytona):
+        box = await create(daytona, name="finqa-1", labels={"finqa.run": "r1"}, ttl_minutes=60, ephemeral=True)
+        other = await create(daytona, name="finqa-2", labels={"finqa.run": "r2"}, auto_stop_interval=30)
+        assert box.state == SandboxState.STARTED
+        assert box.env["FINQA_SNAPSHOT"] == "/opt/finqa/snapshot"
+        assert (box.auto_delete_interval, other.auto_stop_interval) == (0, 30)
+        assert (await daytona.get("finqa-1")).id == (await daytona.get(box.id)).id == box.id
+        mine = [found.name async for found in daytona.list(ListSandboxesQuery(labels={"finqa.run": "r1"}))]
+        assert mine == ["finqa-1"]
+        assert [found.name async for found in daytona.list(ListSandboxesQuery(limit=1))] == ["finqa-1", "finqa-2"]
+        await box.set_labels({"finqa.run": "r3"})
+        await box.set_autostop_interval(7)
+        await box.refresh_data()
+        assert box.labels["finqa.run"] == "r3"
+        assert box.auto_stop_interval == 7
+        await daytona.delete(box, wait=True)
+        with pytest.raises(DaytonaNotFoundError, match="finqa-1"):
+            await daytona.get("finqa-1")
+        stats = await loopback.control.stats()
+        assert (stats["boxes"], stats["boxes_ever"], stats["creates"]["accepted"]) == (1, 2, 2)
+        assert stats["boxes_by_label"]["finqa.run=r2"] == 1
+        assert stats["requests"]["POST /api/sandbox"] == {"200": 2}
+
+
+async def test_the_blocking_sdk_works_too() -> None:
+    async with LoopbackDaytona() as loopback:
+
+        def make_and_delete() -> str:
+            daytona = Daytona(DaytonaConfig(api_key=loopback.api_key, api_url=loopback.api_url))
+            box = daytona.create()
+            result = box.process.exec("echo from the box").result
+            daytona.delete(box)
+            return result
+
+        assert await asyncio.to_thread(make_and_delete) == "from the box\n"
+
+
+async def test_a_wrong_key_a_taken_name_and_an_unknown_snapshot_are_refused() -> None:
+    async with connected() as (loopback, daytona):
+        await create(daytona, name="finqa-1")
+        with pytest.raises(DaytonaConflictError, match="finqa-1 already exists"):
+            await create(daytona, name="finqa-1")
+        with pytest.raises(DaytonaError, match="Snapshot nothing not found"):
+            await create(daytona, "nothing")
+        stranger = AsyncDaytona(DaytonaConfig(api_key="wrong", api_url=loopback.api_url))
+        with pytest.raises(DaytonaAuthenticationError):
+            await create(stranger)
+        await stranger.close()
+        stats = await loopback.control.stats()
+        assert (stats["unauthorised"], stats["name_conflicts"], stats["duplicates"], stats["boxes"]) == (1, 1, 0, 1)
+
+
+async def test_quotas_are_held_and_reported() -> None:
+    async with connected(LoopbackConfig(quota=Quota(cpu=2, memory_gib=100, disk_gib=100))) as (_, daytona):
+        first, _second = await create(daytona), await create(daytona)
+        with pytest.raises(DaytonaForbiddenError, match=r"Total CPU limit exceeded. Maximum allowed: 2"):
+            await create(daytona)
+        key = await ApiKeysApi(daytona._api_client).get_current_api_key()
+        usage = await OrganizationsApi(daytona._api_client).get_organization_usage_overview(key.organization_id)
+        (region,) = usage.region_usage
+        assert (region.current_cpu_usage, region.total_cpu_quota, region.current_disk_usage) == (2, 2, 6)
+        await daytona.delete(first)
+        assert (await create(daytona)).state == SandboxState.STARTED
+
+
+async def test_slow_starts_slow_deletes_and_stale_lists() -> None:
+    slow = Latency(start=Delay(median_s=0.4), delete=Delay(median_s=0.4))
+    async with connected(LoopbackConfig(latency=slow, stale_list_s=0.3)) as (loopback, daytona):
+        creating = asyncio.create_task(create(daytona, name="finqa-1"))
+        await asyncio.sleep(0.2)
+        assert (await daytona.get("finqa-1")).state == SandboxState.CREATING
+        assert [box async for box in daytona.list()] == []
+        with pytest.raises(DaytonaError, match="state change in progress"):
+            await (await daytona.get("finqa-1")).delete()
+        box = await creating
+        assert [found.name async for found in daytona.list()] == ["finqa-1"]
+        await daytona.delete(box)
+        assert (await daytona.get("finqa-1")).state == SandboxState.DESTROYING
+        assert await until_gone(daytona, "finqa-1") < 1.0
+        assert [found.name async for found in daytona.list()] == ["finqa-1"]
+        await asyncio.sleep(0.8)
+        assert [found async for found in daytona.list()] == []
+        assert (await loopback.control.stats())["boxes"] == 0
+
+
+async def test_the_clock_stops_deletes_and_destroys_boxes() -> None:
+    async with connected(LoopbackConfig(minute_s=0.05)) as (_, daytona):
+        await create(daytona, name="ephemeral", ephemeral=True, auto_stop_interval=4)
+        kept = await create(daytona, name="kept", auto_stop_interval=4)
+        await create(daytona, name="short", auto_stop_interval=0, ttl_minutes=8)
+        await create(daytona, name="forever", auto_stop_interval=0)
+        busy = await create(daytona, name="busy", auto_stop_interval=4)
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            await busy.refresh_activity()
+        states = {box.name: box.state async for box in daytona.list()}
+        assert states == {
+            "kept": SandboxState.STOPPED,
+            "forever": SandboxState.STARTED,
+            "busy": SandboxState.STARTED,
+        }
+        await daytona.start(kept)
+        assert kept.state == SandboxState.STARTED
+
+
+async def test_commands_run_and_servers_are_shared() -> None:
+    async with connected() as (loopback, daytona):
+        boxes = [await create(daytona, name=f"finqa-{number}") for number in range(3)]
+        urls = [await serve(box) for box in boxes]
+        for url in urls:
+            await until_healthy(url)
+        assert len((await loopback.control.stats())["servers"]) == 1
+        session = await boxes[0].process.get_session("server")
+        assert session.commands[0].exit_code is None
+        done = await boxes[0].process.execute_session_command("server", SessionExecuteRequest(command="echo a; exit 3"))
+        assert (done.exit_code, done.output) == (3, "a\n")
+        late = SessionExecuteRequest(command="sleep 0.1; echo later", run_async=True)
+        started = await boxes[0].process.execute_session_command("server", late)
+        assert await until_over(boxes[0], started.cmd_id) == 0
+        assert (await boxes[0].process.get_session_command_logs("server", started.cmd_id)).output == "later\n"
+        assert (await boxes[0].process.exec("sleep 9", timeout=1)).exit_code == 124
+        own = await create(daytona)
+        await until_healthy(await serve(own, prefix="COLOUR=red "))
+        assert len((await loopback.control.stats())["servers"]) == 2
+
+
+async def test_a_server_that_cannot_start_says_why() -> None:
+    async with connected(LoopbackConfig(broken_images=("daytonaio/sandbox",))) as (_, daytona):
+        box = await create(daytona)
+        await serve(box)
+        (command,) = (await box.process.get_session("server")).commands
+        assert command.exit_code == 1
+        assert "ModuleNotFoundError" in (await box.process.get_session_command_logs("server", command.id)).output
+    async with connected() as (_, daytona):
+        box = await create(daytona)
+        await serve(box, "no_such_module")
+        (command,) = (await box.process.get_session("server")).commands
+        assert await until_over(box, command.id) == 1
+        assert "no_such_module" in (await box.process.get_session_command_logs("server", command.id)).output
+
+
+async def test_files_are_written_read_listed_and_deleted(tmp_path: Path) -> None:
+    snapshot = write_tiny_snapshot(tmp_path / "snapshot")
+    content = bytes(range(256)) * 100 + b"\r\n--\r\n"
+    async with connected(LoopbackConfig(images={"tiny": snapshot.path})) as (_, daytona):
+        box = await create(daytona, "tiny")
+        await box.fs.upload_file(content, "/tmp/data.bin")
+        assert await box.fs.download_file("/tmp/data.bin") == content
+        assert (await box.fs.get_file_info("/tmp/data.bin")).size == len(content)
+        assert (await box.process.exec("wc -c < /tmp/data.bin")).result.strip() == str(len(content))
+        names = {entry.name for entry in await box.fs.list_files("/opt/finqa/snapshot")}
+        assert names == {path.name for path in snapshot.path.iterdir()}
+        assert (
+            await box.fs.download_file("/opt/finqa/snapshot/manifest.json")
+            == (snapshot.path / "manifest.json").read_bytes()
+        )
+        await box.fs.upload_file(b"x", "../../../../escape")
+        assert await box.fs.download_file("/escape") == b"x"
+        await box.fs.delete_file("/tmp/data.bin")
+        with pytest.raises(DaytonaError, match="not found"):
+            await box.fs.download_file("/tmp/data.bin")
+
+
+async def test_the_real_environment_server_runs_behind_a_box(tmp_path: Path) -> None:
+    snapshot = write_tiny_snapshot(tmp_path / "snapshot")
+    async with connected(LoopbackConfig(images={"tiny": snapshot.path})) as (_, daytona):
+        await until_healthy(await serve(await create(daytona, "tiny"), FINQA))

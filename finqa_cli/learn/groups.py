@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from finqa_cli.types import Credit, Group
+from finqa_cli.types import Credit, Group, Trajectory
 
 _TOLERANCE = 1e-6
 
@@ -27,6 +27,7 @@ class GroupStatistics:
         episodes_in_groups: Scored members: each of them has its place in a group.
         episodes_trained: Members whose advantage is neither excluded nor 0, in informative groups.
         reward_mean: Mean over scored members; 0.0 when there is none.
+        length_bias: See `length_bias`, in turns.
     """
 
     groups: int
@@ -41,6 +42,7 @@ class GroupStatistics:
     episodes_in_groups: int
     episodes_trained: int
     reward_mean: float
+    length_bias: float
 
     def as_metrics(self) -> dict[str, float]:
         """The numbers by name."""
@@ -65,15 +67,33 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
         episodes_in_groups=len(rewards),
         episodes_trained=sum(sum(map(bool, credit.advantages)) for credit in credits if not credit.dropped),
         reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+        length_bias=length_bias(groups),
     )
 
 
+def length_bias(
+    groups: Sequence[Group], length: Callable[[Trajectory], float] = lambda trajectory: len(trajectory.turns)
+) -> float:
+    """Mean length of the scored members over the mean length of all that were started, less 1; 0.0 without any.
+
+    Below 0 the long episodes are missing from what is trained on: schedulers that cancel stragglers do that. Here
+    none is cancelled, so only faults can; the length of a faulted member is what it had played until then, which
+    makes the figure an estimate from below. `length` may also give seconds.
+    """
+    started = [trajectory for group in groups for trajectory in group.trajectories]
+    used = [trajectory for trajectory in started if _score(trajectory) is not None]
+    total = sum(map(length, started))
+    if len(used) in (0, len(started)) or not total:
+        return 0.0
+    return sum(map(length, used)) / len(used) * len(started) / total - 1
+
+
+def _score(trajectory: Trajectory) -> float | None:
+    return None if trajectory.status.is_fault else trajectory.reward
+
+
 def _scored(group: Group) -> list[float]:
-    return [
-        trajectory.reward
-        for trajectory in group.trajectories
-        if trajectory.reward is not None and not trajectory.status.is_fault
-    ]
+    return [score for score in map(_score, group.trajectories) if score is not None]
 
 
 def _kind(group: Group, credit: Credit) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from finqa_cli.contracts import Session, TextSession
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.rollout.conversation import Conversation, Reply
+from finqa_cli.rollout.recovery import RecoveringSession
 from finqa_cli.types import AssistantTurn, Observation, Rewards, Status, Turn
 
 TurnListener = Callable[[Turn], None]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class Limits:
     Attributes:
         max_turns: Assistant turns.
         max_parse_errors: Turns in a row without a readable tool call.
-        seconds: Wall time of the whole episode; 0 for none.
+        seconds: Wall time of the whole episode, without the time in which faults were made good; 0 for none.
     """
 
     max_turns: int = 20
@@ -39,8 +42,57 @@ class Ending:
     error: str = ""
 
 
+class EpisodeClock:
+    """The time limit of one episode. It stands still while infrastructure is mended: that is not the policy's doing.
+
+    Attributes:
+        over: The limit has cut the episode.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """0 for no limit."""
+        self._seconds = seconds
+        self._scope: asyncio.Timeout | None = None
+        self.over = False
+
+    async def limit(self, playing: Awaitable[Result]) -> Result:
+        """Awaits it.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        scope = asyncio.timeout(self._seconds or None)
+        try:
+            async with scope:
+                self._scope = scope
+                return await playing
+        finally:
+            self._scope = None
+            self.over = scope.expired()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The time of this block does not count."""
+        scope = self._scope
+        due = None if scope is None or scope.expired() else scope.when()
+        if scope is None or due is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        scope.reschedule(None)
+        try:
+            yield
+        finally:
+            scope.reschedule(due + loop.time() - began)
+
+
 async def play_episode(
-    session: Session | TextSession, conversation: Conversation, limits: Limits, listener: TurnListener
+    session: RecoveringSession,
+    conversation: Conversation,
+    limits: Limits,
+    clock: EpisodeClock,
+    listener: TurnListener,
 ) -> Ending:
     """Plays until the environment says done or a limit is reached, then asks for the verdict.
 
@@ -48,9 +100,14 @@ async def play_episode(
     Each finished turn goes to `listener` at once.
 
     Raises:
-        EpisodeError: A fault of box, engine or environment; there is no verdict then.
+        EpisodeError: A fault of box, engine or environment that was not recovered from; there is no verdict then.
     """
-    status, error = await _play_within(limits, _play_turns(session, conversation, limits, listener))
+    try:
+        status, error = await clock.limit(_play_turns(session, conversation, limits, listener))
+    except TimeoutError:
+        if not clock.over:
+            raise
+        status, error = Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
     return Ending(status=status, rewards=await session.grade(), error=error)
 
 
@@ -64,18 +121,8 @@ def fault_status(fault: EpisodeError) -> Status:
     return Status.ENVIRONMENT_ERROR
 
 
-async def _play_within(limits: Limits, playing: Coroutine[None, None, tuple[Status, str]]) -> tuple[Status, str]:
-    if not limits.seconds:
-        return await playing
-    try:
-        async with asyncio.timeout(limits.seconds):
-            return await playing
-    except TimeoutError:
-        return Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
-
-
 async def _play_turns(
-    session: Session | TextSession, conversation: Conversation, limits: Limits, listener: TurnListener
+    session: RecoveringSession, conversation: Conversation, limits: Limits, listener: TurnListener
 ) -> tuple[Status, str]:
     parse_errors = 0
     for _ in range(limits.max_turns):
@@ -83,13 +130,13 @@ async def _play_turns(
         reply = await conversation.respond()
         if reply.full:
             return Status.MAX_TOKENS, "the context is full"
-        if isinstance(session, TextSession):
+        if session.takes_text:
             reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only words
         observation = await _answer(session, reply)
         listener(_turn(reply, observation, time.perf_counter() - started))
         if observation.done:
             return Status.COMPLETED, ""
-        readable = reply.turn.tool_call is not None or isinstance(session, TextSession)
+        readable = reply.turn.tool_call is not None or session.takes_text
         parse_errors = 0 if readable else parse_errors + 1
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
@@ -98,11 +145,11 @@ async def _play_turns(
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 
-async def _answer(session: Session | TextSession, reply: Reply) -> Observation:
-    if isinstance(session, TextSession):
-        return await session.reply(reply.turn.text)
+async def _answer(session: RecoveringSession, reply: Reply) -> Observation:
+    if session.takes_text:
+        return await session.answer(reply.turn.text)
     if reply.turn.tool_call is not None:
-        return await session.step(reply.turn.tool_call)
+        return await session.answer(reply.turn.tool_call)
     cut = " The reply was cut at the token limit." if reply.stop == "length" else ""
     return Observation(text=f"Error: {reply.turn.parse_error}{cut}", is_error=True)
 

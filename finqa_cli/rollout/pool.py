@@ -1,72 +1,35 @@
-"""The boxes of a run: filled in the background, leased to one episode at a time, replaced when they die."""
+"""The boxes of a run: filled in the background, leased by the session, watched, replaced when they die."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 
 import structlog
 
 from finqa_cli.contracts import Sandbox, SandboxProvider
-from finqa_cli.errors import SandboxError
+from finqa_cli.errors import EnvironmentFault, EpisodeError, FinqaError, SandboxError, ServiceUnavailableError
+from finqa_cli.rollout.boxes import Box, Places
+from finqa_cli.rollout.breaker import Breaker
+from finqa_cli.rollout.health import HealthChecks
+from finqa_cli.rollout.pool_protocol import NoSandboxes, Pool, PoolListener, PoolStats, Waiting
+from finqa_cli.rollout.starts import Starts
 from finqa_cli.types import SandboxSpec
 
 log = structlog.get_logger(__name__)
 
-Waiting = Callable[[], AbstractContextManager[None]]
-"""A context that an attempt spends its waiting in: it gives its engine seat up there."""
+__all__ = ["NoSandboxes", "Pool", "PoolListener", "PoolStats", "SandboxPool", "Waiting"]
 
-SECONDS_BETWEEN_TOP_UPS = 5.0
-
-
-class Pool(Protocol):
-    """Where attempts get their box from."""
-
-    def lease(self, waiting: Waiting = nullcontext) -> AbstractAsyncContextManager[Sandbox | None]:
-        """A box for one episode; None for environments that need none."""
-        ...
-
-    async def start(self) -> None:
-        """Begins to fill, without waiting."""
-        ...
-
-    async def settled(self) -> None:
-        """Waits until every start that is running has succeeded or failed."""
-        ...
-
-    async def close(self) -> None:
-        """Ends every box."""
-        ...
-
-
-class NoSandboxes:
-    """The pool of an environment whose sessions run in this process."""
-
-    @asynccontextmanager
-    async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
-        """Nothing to lease."""
-        yield None
-
-    async def start(self) -> None:
-        """Nothing to fill."""
-
-    async def settled(self) -> None:
-        """Nothing to wait for."""
-
-    async def close(self) -> None:
-        """Nothing to end."""
+GOLDEN_RATIO = 0.6180339887498949
 
 
 class SandboxPool:
-    """Up to `size` boxes of one spec.
+    """Up to `size` boxes of one spec, with `sessions_per_box` places each.
 
-    A lease goes back when its episode ends. When a box no longer answers, it and every idle box that died with it are
-    ended and started anew. Boxes whose start failed are tried again every few seconds. A waiting lease fails with the
-    reason of the last failed start once nothing is alive and nothing is starting.
+    Each box has a keeper, a task that starts it, has it watched, and starts another when it is lost; so there are
+    never more than `size`. See `Starts` for failed starts, `HealthChecks` for when a box is lost, `Places` for who is
+    next and `Breaker` for when the pool stops altogether.
     """
 
     def __init__(
@@ -77,136 +40,222 @@ class SandboxPool:
         size: int,
         max_concurrent_create: int,
         labels: Mapping[str, str],
+        sessions_per_box: int = 1,
+        health_check_s: float = 0.0,
+        breaker_share: float = 1.0,
+        on_event: PoolListener = lambda name, fields: None,
     ) -> None:
         self._provider = provider
-        self._spec = spec
         self._size = size
-        self._labels = dict(labels)
-        self._creating = asyncio.Semaphore(max_concurrent_create)
-        self._changed = asyncio.Condition()
-        self._idle: deque[Sandbox] = deque()
-        self._starts: set[asyncio.Task[None]] = set()
-        self._alive = 0
-        self._failure: Exception | None = None
-        self._failed_at = 0.0
+        self._on_event = on_event
+        self._places = Places(sessions_per_box)
+        self._health = HealthChecks(self._places, every_s=health_check_s, size=size)
+        self._breaker = Breaker(size, breaker_share)
+        self._starts = Starts(
+            lambda: provider.start(spec, dict(labels)),
+            at_once=max_concurrent_create,
+            on_failure=self._start_failed,
+            on_change=self._changed,
+        )
+        self._boxes: set[Box] = set()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._change = asyncio.Event()
+        self._closed = self._reduced = False
+        self._lost = self._replaced = self._start_failures = 0
+        self._last_reason = ""
 
     @property
     def alive(self) -> int:
         """Boxes that are running now, leased or idle."""
-        return self._alive
+        return len(self._boxes)
+
+    def stats(self) -> PoolStats:
+        """The state now."""
+        leased = sum(box.sessions > 0 for box in self._boxes)
+        return PoolStats(
+            size=self._size,
+            starting=self._starts.running,
+            idle=len(self._boxes) - leased,
+            leased=leased,
+            sessions_active=sum(box.sessions for box in self._boxes),
+            waiting=self._places.waiting,
+            lost=self._lost,
+            replaced=self._replaced,
+            start_failures=self._start_failures,
+        )
 
     async def start(self) -> None:
-        """Begins to fill, without waiting."""
-        for _ in range(self._size):
-            self._launch()
+        """Begins to fill, without waiting. Idempotent."""
+        if not self._keepers and not self._closed:
+            # Multiples of the golden ratio are spread evenly over 0 to 1, however many there are.
+            self._keepers = [asyncio.create_task(self._keep(n * GOLDEN_RATIO % 1.0)) for n in range(1, self._size + 1)]
+            await asyncio.sleep(0)  # each keeper has begun its start when this returns
+
+    async def ready(self) -> None:
+        """Waits until a box runs.
+
+        Raises:
+            FinqaError: None does, and there is little hope: what `lease` would raise.
+        """
+        while not self._boxes:
+            self._raise_if_hopeless()
+            await self._change.wait()
 
     async def settled(self) -> None:
         """Waits until every start that is running has succeeded or failed."""
-        await asyncio.gather(*self._starts, return_exceptions=True)
+        await self._starts.settled()
 
     @asynccontextmanager
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
-        """A running box, for this block alone.
+        """A place on a running box for this block, on the least loaded one; first come, first served.
+
+        The block is cut short with a SandboxError as soon as its box is known to be lost, whatever it awaits. After a
+        fault in the block the box is checked before anybody else gets it. Leave the block in the task that entered it.
 
         Raises:
-            SandboxError: No box is alive and none could be started; a start that failed for another reason (a full
-                disk, say) raises that.
+            SandboxError: The box was lost; or none runs, none is starting and the last starts failed, of which this is
+                the last error.
+            ServiceUnavailableError: The breaker is open, or the pool is closed.
+            Exception: No box runs and the provider refused to start one: its own error.
         """
         box = await self._take(waiting)
         try:
-            yield box
-        except SandboxError:
-            # Only a fault of the box itself is checked: the episode's other errors say nothing about the box.
-            usable = False
-            try:
-                usable = await box.healthy()
-            finally:
-                await self._give_back(box, usable=usable)
+            async with box.held() as sandbox:
+                yield sandbox
+        except (SandboxError, EnvironmentFault) as fault:
+            self._health.fault(box)
+            self._blame(box, fault)
             raise
-        except BaseException:
-            await self._give_back(box, usable=True)
-            raise
-        await self._give_back(box, usable=True)
+        else:
+            box.proved = True
+            self._breaker.fine()
+        finally:
+            self._places.release(box)
 
     async def close(self) -> None:
-        """Cancels running starts and lets the provider end every box."""
-        for task in list(self._starts):
-            task.cancel()
-        await asyncio.gather(*self._starts, return_exceptions=True)
-        await self._provider.close()
-        self._alive = 0
-
-    async def _take(self, waiting: Waiting) -> Sandbox:
-        if self._idle:
-            return self._idle.popleft()
-        if self._hopeless():
-            self._launch()  # everything died: each waiting attempt gives it one more try
-        with waiting():
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._idle or self._hopeless())
-                if self._idle:
-                    return self._idle.popleft()
-        assert self._failure is not None, "a pool without boxes and starts has seen a start fail"
-        raise self._failure
-
-    async def _give_back(self, box: Sandbox, *, usable: bool) -> None:
-        if usable:
-            self._idle.append(box)
-            missing = self._alive + len(self._starts) < self._size
-            if missing and time.monotonic() - self._failed_at > SECONDS_BETWEEN_TOP_UPS:
-                self._launch()
-        else:
-            self._replace(box)
-            await self._sweep()
-        await self._notify()
-
-    async def _sweep(self) -> None:
-        """Boxes often die together, with a server or a machine that they share: look at the idle ones at once."""
-        boxes = list(self._idle)
-        self._idle.clear()
-        answers = await asyncio.gather(*(box.healthy() for box in boxes))
-        for box, healthy in zip(boxes, answers, strict=True):
-            if healthy:
-                self._idle.append(box)
-            else:
-                self._replace(box)
-
-    def _replace(self, box: Sandbox) -> None:
-        log.warning("sandbox died; starting another", sandbox=box.id)
-        self._alive -= 1
-        self._launch(instead_of=box)
-
-    def _launch(self, instead_of: Sandbox | None = None) -> None:
-        self._starts.add(asyncio.create_task(self._start_box(instead_of)))
-
-    async def _start_box(self, instead_of: Sandbox | None) -> None:
+        """Cuts the leases that are out, cancels running starts and lets the provider end every box. Idempotent."""
+        self._closed = True
+        for box in self._boxes:
+            box.lose("The pool of sandboxes was closed.")
+        for keeper in self._keepers:
+            keeper.cancel()
+        self._changed()
         try:
-            if instead_of is not None:
-                await _stop(instead_of)
-            async with self._creating:
-                box = await self._provider.start(self._spec, self._labels)
-        except Exception as error:  # nobody awaits this task: whatever it is, a waiting lease must hear of it
-            log.warning("sandbox did not start", reason=str(error))
-            self._failure, self._failed_at = error, time.monotonic()
-        else:
-            self._alive += 1
-            self._idle.append(box)
+            await asyncio.gather(*self._keepers, self._starts.close(), return_exceptions=True)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self._starts.discard(task)
-        await self._notify()
+            await self._provider.close()
+            self._boxes.clear()
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    async def _take(self, waiting: Waiting) -> Box:
+        if self._starts.refusal is None and self._stopped() is None and self._hopeless() is not None:
+            self._starts.hurry()  # everything died: each new lease gives it one more try
+        else:
+            self._raise_if_hopeless()
+        box = self._places.take()
+        try:
+            if box is None:
+                with waiting():
+                    box = await self._places.wait()
+            return box
+        except BaseException:
+            if box is not None:
+                self._places.release(box)  # `waiting` did not let it go on
+            raise
 
-    def _hopeless(self) -> bool:
-        return self._alive == 0 and not self._starts
+    async def _keep(self, spread: float) -> None:
+        """Keeps one box running, until it is cancelled or the pool is closed."""
+        dead: Box | None = None
+        unproved = 0
+        while not self._closed:
+            began = asyncio.get_running_loop().time()
+            # The first loss is made good at once; boxes that never last are started ever more slowly.
+            sandbox = await self._starts.box(
+                instead_of=dead.sandbox if dead is not None else None, failures=max(0, unproved - 1), spread=spread
+            )
+            if self._closed:
+                return  # the provider did not let the start be cancelled; its close ends the box
+            box = Box(sandbox)
+            self._came_up(box, dead, asyncio.get_running_loop().time() - began)
+            reason = await self._health.watch(box, spread)
+            self._died(box, reason)
+            dead = box
+            unproved = 0 if box.proved else unproved + 1
 
+    def _came_up(self, box: Box, dead: Box | None, seconds: float) -> None:
+        self._boxes.add(box)
+        self._places.offer(box)
+        fields: dict[str, object] = {"sandbox": box.sandbox.id, "seconds": round(seconds, 3)}
+        if dead is None:
+            self._breaker.fine()
+            self._tell("sandbox_ready", fields)
+        else:
+            # No outcome for the breaker: boxes that start well and die at once, again and again, must open it.
+            self._replaced += 1
+            self._tell("sandbox_replaced", {**fields, "instead_of": dead.sandbox.id})
+        self._changed()
 
-async def _stop(box: Sandbox) -> None:
-    try:
-        await box.stop()
-    except Exception as error:  # it is being replaced because it is broken; the provider's close ends what is left
-        log.warning("sandbox did not stop", sandbox=box.id, reason=str(error))
+    def _died(self, box: Box, reason: str) -> None:
+        log.info("sandbox died; starting another", sandbox=box.sandbox.id)
+        self._lost += 1
+        self._boxes.discard(box)
+        self._tell("sandbox_lost", {"sandbox": box.sandbox.id, "reason": reason, "sessions": box.sessions})
+        self._blame(box, SandboxError(reason))
+        box.lose(reason)
+
+    def _start_failed(self, error: Exception) -> None:
+        if str(error) != self._last_reason:  # one reason often meets hundreds of starts
+            self._last_reason = str(error)
+            log.warning("sandbox did not start", reason=self._last_reason)
+        self._start_failures += 1
+        self._tell("sandbox_failed", {"reason": str(error), "remedy": getattr(error, "remedy", "")})
+        if isinstance(error, EpisodeError):
+            self._count(error)
+
+    def _blame(self, box: Box, fault: FinqaError) -> None:
+        """A box counts once until a health check finds it well: what one death does to its sessions is one fault."""
+        if not box.blamed:
+            box.blamed = True
+            self._count(fault)
+
+    def _count(self, fault: FinqaError) -> None:
+        if self._closed or self._breaker.error is not None:
+            return
+        self._breaker.fault(fault)
+        if (opened := self._breaker.error) is not None:
+            self._tell("breaker_open", {"reason": opened.message, "remedy": opened.remedy})
+            self._changed()
+
+    def _changed(self) -> None:
+        """Called when boxes came up or failed to, and when the pool stops: wakes those who wait for that."""
+        refusal = self._starts.refusal
+        if (reason := self._hopeless()) is not None:
+            self._places.dismiss(reason)
+        elif refusal is not None and self._boxes and not self._starts.running and not self._reduced:
+            self._reduced = True
+            fields = {"reason": str(refusal), "remedy": getattr(refusal, "remedy", "")}
+            log.warning("going on with fewer sandboxes", alive=self.alive, size=self._size, **fields)
+            self._tell("pool_reduced", {"alive": self.alive, "size": self._size, **fields})
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def _stopped(self) -> Exception | None:
+        """Why the pool gives no leases any more; None while it does."""
+        if self._closed:
+            return ServiceUnavailableError("The pool of sandboxes is closed.")
+        return self._breaker.error
+
+    def _hopeless(self) -> Exception | None:
+        """What to tell those who wait; None while a box may still come."""
+        if self._boxes or self._starts.running:
+            return self._stopped()
+        return self._stopped() or self._starts.failure
+
+    def _raise_if_hopeless(self) -> None:
+        if (reason := self._hopeless()) is not None:
+            raise reason.with_traceback(None)
+
+    def _tell(self, name: str, fields: Mapping[str, object]) -> None:
+        try:
+            self._on_event(name, fields)
+        except Exception as error:  # the boxes must be kept whatever becomes of those who look on
+            log.warning("a listener of the sandbox pool failed", event_name=name, reason=repr(error))

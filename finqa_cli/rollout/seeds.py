@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ def draw(items: Sequence[Item], *, seed: int, position: int, count: int) -> tupl
     return tuple(items[index] for index in chosen), position
 
 
-def _order(length: int, seed: int, epoch: int) -> list[int]:
+@functools.lru_cache(maxsize=4)
+def _order(length: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(length))
     random.Random(derive(seed, "epoch", epoch)).shuffle(order)
-    return order
+    return tuple(order)

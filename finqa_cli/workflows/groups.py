@@ -1,4 +1,4 @@
-"""Rollouts of one iteration: rounds of groups until enough of them carry signal."""
+"""Rollouts of one iteration: groups of attempts, started until enough of them carry signal."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ from dataclasses import dataclass, replace
 
 from finqa_cli.contracts import Optimizer
 from finqa_cli.learn import assign_credit
-from finqa_cli.rollout.attempts import Attempt, Player, play_all
-from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.rollout.attempts import Player
+from finqa_cli.rollout.scheduler import play_stream
+from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Settings
 from finqa_cli.types import Credit, Group, Rewards, Task, Trajectory
+from finqa_cli.workflows.group_source import GroupSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The groups of one iteration with their credit, and where the next draw goes on."""
+    """The groups of one iteration with their credit, and what the next one goes on from.
+
+    Attributes:
+        groups: In the order in which they were started.
+        credits: One for each group.
+        rounds: How often the sandboxes were filled with groups, begun ones included.
+        cursor: Where the next draw of tasks goes on.
+        informative_share: The estimate that the next iteration expects.
+    """
 
     groups: tuple[Group, ...]
     credits: tuple[Credit, ...]
     rounds: int
     cursor: int
+    informative_share: float
 
 
 async def collect_groups(
@@ -34,45 +45,48 @@ async def collect_groups(
     cursor: int,
     on_trajectory: Callable[[Trajectory], None],
     stopping: Callable[[], bool],
+    expected_share: float | None = None,
 ) -> Collected:
-    """Plays rounds of fresh tasks, each as a whole group, under the policy that the engine serves now.
+    """Plays groups of fresh tasks under the policy that the engine serves now, without a barrier between them.
 
-    A round asks as many tasks as the sandboxes can hold groups, but no more than informative groups are missing. It
-    ends with `target_groups_per_iter` informative groups (0: no target) or after `max_rollout_rounds` rounds.
+    As many start as `GroupSource` admits: until `target_groups_per_iter` of them are informative (0: no target), at
+    most `max_rollout_rounds` times what the sandboxes hold. Each group that was started is finished and used.
+
+    Args:
+        player: Plays the attempts.
+        tasks: Drawn from in an endless seeded walk.
+        optimizer: Judges which groups are informative.
+        settings: Of the run.
+        iteration: Goes into ids and seeds.
+        cursor: Place in the walk.
+        on_trajectory: Hears each attempt as it ends, also one that faulted and is played once more.
+        stopping: When it turns true no attempt starts any more; the groups that are whole by then are returned.
+        expected_share: `Collected.informative_share` of the iteration before.
     """
-    train = settings.train
-    groups: list[Group] = []
-    credits: list[Credit] = []
-    rounds = 0
-    while rounds < train.max_rollout_rounds and not stopping():
-        wanted = max(1, settings.pool.sandboxes // train.group_size)
-        if train.target_groups_per_iter:
-            missing = train.target_groups_per_iter - sum(not credit.dropped for credit in credits)
-            if missing <= 0:
-                break
-            wanted = min(wanted, missing)
-        drawn, cursor = draw(tasks, seed=derive(train.seed, "tasks"), position=cursor, count=wanted)
-        attempts = _attempts(drawn, settings, iteration, rounds)
-        trajectories = await play_all(
-            player,
-            attempts,
-            concurrency=settings.pool.concurrency,
-            on_trajectory=on_trajectory,
-            stopping=stopping,
-        )
-        rounds += 1
-        if len(trajectories) < len(attempts):
-            break  # stopped: the iteration is not used, so half a group does no harm
-        formed = _form_groups(drawn, trajectories, train.group_size)
-        if train.shuffle_rewards:
-            formed = shuffle_rewards(formed, seed=derive(train.seed, "shuffle", iteration, rounds))
-        groups += formed
-        credits += assign_credit(optimizer, formed)
-    return Collected(groups=tuple(groups), credits=tuple(credits), rounds=rounds, cursor=cursor)
+    source = GroupSource(tasks, optimizer, settings, iteration=iteration, cursor=cursor, expected_share=expected_share)
+    await play_stream(
+        player,
+        source,
+        concurrency=settings.pool.concurrency,
+        on_trajectory=on_trajectory,
+        stopping=stopping,
+    )
+    groups, credits = source.groups, source.credits
+    if settings.train.shuffle_rewards:
+        # Afterwards: which groups are played is decided by the true rewards, as in the run that this is a control of.
+        groups = tuple(shuffle_rewards(groups, seed=derive(settings.train.seed, "shuffle", iteration)))
+        credits = assign_credit(optimizer, groups)
+    return Collected(
+        groups=groups,
+        credits=credits,
+        rounds=source.rounds,
+        cursor=source.cursor,
+        informative_share=source.informative_share,
+    )
 
 
 def shuffle_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
-    """The negative control: the rewards of a round dealt out again at random over all its graded episodes."""
+    """The negative control: the rewards of an iteration dealt out again at random over all its graded episodes."""
     pool = [item.rewards for group in groups for item in group.trajectories if item.rewards is not None]
     random.Random(seed).shuffle(pool)
     dealt = iter(pool)
@@ -82,23 +96,3 @@ def shuffle_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
         return replace(trajectory, rewards=rewards)
 
     return [replace(group, trajectories=tuple(map(deal, group.trajectories))) for group in groups]
-
-
-def _attempts(tasks: Sequence[Task], settings: Settings, iteration: int, round_: int) -> list[Attempt]:
-    return [
-        Attempt(
-            id=f"train/{iteration:04d}/{round_}/{task.id}/{member}",
-            task=task,
-            member=member,
-            seed=derive(settings.train.seed, "attempt", iteration, round_, task.id, member),
-        )
-        for task in tasks
-        for member in range(settings.train.group_size)
-    ]
-
-
-def _form_groups(tasks: Sequence[Task], trajectories: Sequence[Trajectory], size: int) -> list[Group]:
-    return [
-        Group(task=task, trajectories=tuple(trajectories[index * size : (index + 1) * size]))
-        for index, task in enumerate(tasks)
-    ]

@@ -16,7 +16,8 @@ from fixtures.small_snapshot import build_small_snapshot, settings_for
 
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.layout import write_layout
-from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.types import PolicyVersion, Status
 from finqa_cli.workflows.reporter import NullReporter
 from finqa_cli.workflows.wiring import stage

@@ -53,7 +53,7 @@ async def collect(environment: ToyEnvironment, mixed: set[str], chosen: Settings
         on_trajectory=heard.append,
         stopping=lambda: False,
     )
-    assert len(heard) == sum(len(group.trajectories) for group in collected.groups)
+    assert len({trajectory.id for trajectory in heard}) == len(heard), "every attempt has its own record"
     return collected
 
 
@@ -76,11 +76,12 @@ async def test_uninformative_groups_are_replaced_by_fresh_tasks_until_the_target
     ]
     assert sorted(informative) == sorted(mixed)
     asked = Counter(group.task.id for group in collected.groups)
-    assert max(asked.values()) == 1, "a fresh task each time: the walk visits all before it repeats one"
+    assert len(asked) == 8 and max(asked.values()) <= 2, "the walk visits all before it repeats one"
+    assert sum(asked.values()) <= 10, "not many more were started than it took"
     assert {credit.dropped for credit in collected.credits} == {"", "zero_variance"}
 
 
-async def test_rounds_are_bounded_when_nothing_is_informative() -> None:
+async def test_groups_are_bounded_when_nothing_is_informative() -> None:
     collected = await collect(
         ToyEnvironment(boxed=False), set(), settings(target_groups_per_iter=2, max_rollout_rounds=3)
     )
@@ -95,13 +96,11 @@ async def test_the_cursor_continues_the_walk() -> None:
     assert len(set(ids)) == 8
 
 
-async def test_a_faulted_member_is_excluded_and_never_scored() -> None:
+async def test_a_member_whose_box_is_lost_for_a_moment_costs_nothing() -> None:
     environment = ToyEnvironment([SANDBOX_TROUBLE], boxed=False)
     collected = await collect(environment, {"q1"}, settings(target_groups_per_iter=0, max_rollout_rounds=1))
-    hit = [index for index, group in enumerate(collected.groups) if any(t.status.is_fault for t in group.trajectories)]
-    assert len(hit) == 1
-    assert collected.credits[hit[0]].dropped == "too_few"
-    assert None in collected.credits[hit[0]].advantages
+    assert all(trajectory.reward is not None for group in collected.groups for trajectory in group.trajectories)
+    assert "too_few" not in {credit.dropped for credit in collected.credits}
 
 
 async def test_the_control_deals_the_same_rewards_out_again() -> None:

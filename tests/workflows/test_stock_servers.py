@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.errors import EnvironmentFault, SandboxError
-from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.types import PolicyVersion, Rewards, Snapshot, Status, Task, ToolCall, Trajectory
 from finqa_cli.workflows.reporter import NullReporter
 from finqa_cli.workflows.wiring import stage

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import FinqaError
-from finqa_cli.learn import assign_credit, credited_samples, group_statistics
+from finqa_cli.learn import assign_credit, credited_samples, group_statistics, length_bias
 from finqa_cli.types import Credit, Group, LossSpec, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
@@ -46,11 +48,27 @@ def test_statistics_name_every_fate() -> None:
         "episodes_in_groups": 12,
         "episodes_trained": 4,
         "reward_mean": pytest.approx(6.5 / 12),
+        "length_bias": 0.0,
     }
 
 
 def test_statistics_of_nothing() -> None:
     assert group_statistics([], []).reward_mean == 0.0
+    assert length_bias([]) == length_bias([group(None, None)]) == 0.0
+
+
+def test_faults_that_take_the_long_episodes_show_as_length_bias() -> None:
+    """Three turns each, and the faulted one nine: those that are left are 3 turns long where 5 were the mean."""
+    whole = group(1, 0, None)
+    lengths = [3, 3, 9]
+    members = tuple(
+        replace(member, turns=member.turns * length, seconds=10.0 * length)
+        for member, length in zip(whole.trajectories, lengths, strict=True)
+    )
+    faulted = [replace(whole, trajectories=members)]
+    assert length_bias(faulted) == pytest.approx(3 / 5 - 1)
+    assert length_bias(faulted, lambda trajectory: trajectory.seconds) == pytest.approx(3 / 5 - 1)
+    assert group_statistics(faulted, assign_credit(GRPO, faulted)).length_bias == pytest.approx(-0.4)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 0.5, None]), min_size=1, max_size=6), max_size=6))

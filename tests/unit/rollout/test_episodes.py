@@ -18,10 +18,11 @@ from fixtures.toy_environment import (
     task,
 )
 
-from finqa_cli.rollout.attempts import Attempt, Player, Seat, play_all
+from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
+from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.types import AssistantTurn, Sampling, Status, ToolCall, Trajectory
 
 
@@ -84,14 +85,15 @@ async def test_time_limit_is_a_graded_timeout() -> None:
     ("trouble", "status"),
     [(SANDBOX_TROUBLE, Status.SANDBOX_ERROR), (PROTOCOL_TROUBLE, Status.ENVIRONMENT_ERROR)],
 )
-async def test_a_fault_is_retried_in_a_fresh_session_and_never_scored(trouble: Exception, status: Status) -> None:
+async def test_a_fault_is_made_good_in_a_fresh_session_and_never_scored(trouble: Exception, status: Status) -> None:
     once = ToyEnvironment([trouble], boxed=False)
     trajectory = await play(ToyChatEngine(submit(42)), once)
-    assert (trajectory.reward, trajectory.retries, len(once.sessions)) == (1.0, 1, 2)
+    assert (trajectory.reward, trajectory.recoveries, len(once.sessions)) == (1.0, 1, 2)
     assert all(session.closed for session in once.sessions)
 
-    always = await play(ToyChatEngine(submit(42)), ToyEnvironment([trouble] * 9, boxed=False))
-    assert (always.status, always.reward, always.retries) == (status, None, 2)
+    hopeless = ToyEnvironment([trouble] * 9, boxed=False)
+    always = await play(ToyChatEngine(submit(42)), hopeless)
+    assert (always.status, always.reward, len(hopeless.sessions)) == (status, None, 3)
     assert always.error == str(trouble)
 
 
@@ -101,7 +103,7 @@ async def test_a_dead_box_is_replaced_and_a_living_one_kept() -> None:
     await pool.start()
     environment = ToyEnvironment([SANDBOX_TROUBLE], kill=True)
     trajectory = await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
-    assert (trajectory.reward, trajectory.retries) == (1.0, 1)
+    assert (trajectory.reward, trajectory.recoveries) == (1.0, 1)
     assert [box.dead for box in provider.boxes] == [True, False] and pool.alive == 1
     again = ToyEnvironment([SANDBOX_TROUBLE])
     assert (await player(again, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))).reward == 1.0

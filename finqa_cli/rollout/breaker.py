@@ -1,0 +1,66 @@
+"""When to stop: too large a share of what sandboxes were asked for has failed."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from finqa_cli.errors import FinqaError, ServiceUnavailableError
+
+FEWEST_OUTCOMES = 20
+
+
+class _Fault(NamedTuple):
+    message: str
+    remedy: str
+
+
+class Breaker:
+    """A circuit breaker over the latest outcomes of starts and sessions. Pure; once open it stays open.
+
+    The window holds two outcomes for each box, and the breaker judges once there is one for each. A box that dies is
+    to be counted once, however many sessions it takes with it: so a fifth of all boxes may die at any moment, and the
+    share of faults stays near a fifth.
+    """
+
+    def __init__(self, size: int, limit: float) -> None:
+        """`size`: boxes of the pool; `limit`: the largest share of faults, 0 to 1, that is borne."""
+        self._window: deque[_Fault | None] = deque(maxlen=max(FEWEST_OUTCOMES, 2 * size))
+        self._enough = max(FEWEST_OUTCOMES, size)
+        self._limit = limit
+        self._faults = 0
+        self._error: ServiceUnavailableError | None = None
+
+    @property
+    def error(self) -> ServiceUnavailableError | None:
+        """Share, counts, the first error of the window and its remedy; None while the breaker is closed."""
+        return self._error
+
+    def fine(self) -> None:
+        """A start or a session went well."""
+        self._add(None)
+
+    def fault(self, error: FinqaError) -> None:
+        """A start failed, a session ended in a fault of its box, or a box was lost."""
+        # Texts only: a window of exceptions would hold their frames, and with them whole trajectories.
+        self._add(_Fault(error.message, error.remedy))
+
+    def _add(self, outcome: _Fault | None) -> None:
+        if len(self._window) == self._window.maxlen and self._window[0] is not None:
+            self._faults -= 1  # the window forgets it now
+        self._window.append(outcome)
+        if outcome is not None:
+            self._faults += 1
+        outcomes = len(self._window)
+        if self._error is None and outcomes >= self._enough and self._faults > self._limit * outcomes:
+            self._error = self._opened()
+
+    def _opened(self) -> ServiceUnavailableError:
+        first = next(outcome for outcome in self._window if outcome is not None)
+        outcomes = len(self._window)
+        return ServiceUnavailableError(
+            f"{self._faults} of the latest {outcomes} starts and sessions of sandboxes failed "
+            f"({self._faults / outcomes:.0%}; pool.breaker_share is {self._limit:.0%}). "
+            f"The first error: {first.message}",
+            remedy=first.remedy or "finqa doctor",
+        )

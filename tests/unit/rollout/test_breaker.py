@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.rollout.breaker import Breaker
+
+
+def breaker_after(size: int, limit: float, outcomes: list[bool]) -> Breaker:
+    breaker = Breaker(size, limit)
+    for number, fine in enumerate(outcomes):
+        if fine:
+            breaker.fine()
+        else:
+            breaker.fault(SandboxError(f"fault {number}", remedy=f"remedy {number}"))
+    return breaker
+
+
+@given(
+    st.integers(1, 40),
+    st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0]),
+    st.lists(st.booleans(), max_size=200),
+)
+def test_it_opens_at_the_first_window_whose_share_of_faults_is_too_large(
+    size: int, limit: float, outcomes: list[bool]
+) -> None:
+    length, enough = max(20, 2 * size), max(20, size)
+    windows = (outcomes[max(0, end - length) : end] for end in range(1, len(outcomes) + 1))
+    expected = any(len(window) >= enough and window.count(False) / len(window) > limit for window in windows)
+    assert (breaker_after(size, limit, outcomes).error is not None) == expected
+
+
+def test_the_error_names_share_counts_first_error_and_remedy() -> None:
+    error = breaker_after(8, 0.5, [True] * 9 + [False] * 11).error
+    assert error is not None and error.exit_code == 69
+    assert "11 of the latest 20" in error.message and "55%" in error.message and "fault 9" in error.message
+    assert error.remedy == "remedy 9"
+
+
+def test_a_fifth_of_five_hundred_boxes_may_die_at_once_at_any_moment() -> None:
+    deaths = [False] * 100
+    for before in (0, 1, 250, 500, 2000):
+        for restarted in (0, 100):
+            outcomes = [True] * (500 + before) + deaths + [True] * restarted + deaths
+            assert breaker_after(500, 0.5, outcomes).error is None
+
+
+def test_a_whole_pool_that_never_starts_opens_it() -> None:
+    assert breaker_after(500, 0.5, [False] * 499).error is None
+    assert breaker_after(500, 0.5, [False] * 500).error is not None

@@ -1,0 +1,219 @@
+"""Who gets a box, and how a lease ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+import pytest
+from fixtures.fake_boxes import FakeProvider
+from fixtures.pool_play import filled, hold
+from fixtures.virtual_time import run_virtually
+
+from finqa_cli.errors import EngineError, SandboxError
+from finqa_cli.rollout.pool import NoSandboxes
+
+
+def test_sessions_go_to_the_least_loaded_box() -> None:
+    async def run() -> None:
+        pool = await filled(FakeProvider(), 3, sessions_per_box=4)
+        async with AsyncExitStack() as leases:
+            ids = [(await leases.enter_async_context(pool.lease())).id for _ in range(6)]  # type: ignore[union-attr]
+            assert sorted(ids) == ["box0", "box0", "box1", "box1", "box2", "box2"]
+            stats = pool.stats()
+            assert (stats.leased, stats.idle, stats.sessions_active, stats.alive) == (3, 0, 6, 3)
+        assert pool.stats().idle == 3
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_who_waits_is_served_in_order_and_a_cancelled_one_costs_nobody_anything() -> None:
+    async def run() -> None:
+        pool = await filled(FakeProvider(), 1)
+        release, order = asyncio.Event(), list[int]()
+        clients = [
+            asyncio.create_task(hold(pool, release, lambda _, number=number: order.append(number)))  # type: ignore[misc]
+            for number in range(6)
+        ]
+        await asyncio.sleep(1)
+        assert pool.stats().waiting == 5
+        clients[2].cancel()
+        release.set()
+        clients[3].cancel()  # in the same instant as the place becomes free
+        await asyncio.gather(*clients, return_exceptions=True)
+        assert order == [0, 1, 4, 5]
+        assert pool.stats().idle == 1 and pool.stats().waiting == 0
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_a_lost_box_cuts_its_leases_wherever_they_are_and_no_others() -> None:
+    async def run() -> None:
+        provider = FakeProvider()
+        pool = await filled(provider, 3, sessions_per_box=2, health_check_s=15.0)
+        release = asyncio.Event()
+        clients = [asyncio.create_task(hold(pool, release)) for _ in range(6)]
+        await asyncio.sleep(0)
+        provider.boxes[0].frozen = True
+        began = asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait(clients, return_when=asyncio.FIRST_EXCEPTION)
+        assert asyncio.get_running_loop().time() - began <= 15 + 10 + 1 + 10 + 0.1
+        await asyncio.sleep(0)
+        lost = [client for client in clients if client.done()]
+        assert len(lost) == 2 and done <= set(lost)
+        for client in lost:
+            with pytest.raises(SandboxError, match="box0 was lost"):
+                client.result()
+        assert pool.stats().lost == 1
+        await asyncio.sleep(5)
+        assert (pool.alive, pool.stats().replaced) == (3, 1) and provider.boxes[0].stopped
+        release.set()
+        await asyncio.gather(*clients, return_exceptions=True)
+        await pool.close()
+
+    run_virtually(run())
+
+
+async def cut_while(body: Callable[[], object], *, cancel: bool = False) -> asyncio.Task[None]:
+    """A lease whose box is lost while its block awaits `body`."""
+    provider = FakeProvider()
+    pool = await filled(provider, 1, health_check_s=5.0)
+
+    async def client() -> None:
+        async with pool.lease():
+            await body()  # type: ignore[misc]
+
+    task = asyncio.create_task(client())
+    await asyncio.sleep(0)
+    provider.boxes[0].dead = True
+    if cancel:
+        (box,) = pool._boxes
+        box.lose("lost")
+        task.cancel()
+    await asyncio.wait({task})
+    await pool.close()
+    return task
+
+
+def test_cut_and_cancellation_from_outside_are_told_apart() -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def impatient() -> None:
+        try:
+            async with asyncio.timeout(1000):
+                await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # tidies up
+            raise
+
+    async def late() -> None:
+        async with asyncio.timeout(0.5):
+            await forever()
+
+    async def run() -> None:
+        for body in (forever, impatient):
+            task = await cut_while(body)
+            assert isinstance(task.exception(), SandboxError) and task.cancelling() == 0
+        task = await cut_while(forever, cancel=True)
+        assert task.cancelled(), "a cancellation from outside wins over the loss of the box"
+        task = await cut_while(late)
+        assert type(task.exception()) is TimeoutError, "the block's own timeout is its own"
+
+    run_virtually(run())
+
+
+def test_after_a_fault_the_box_is_checked_before_anybody_else_gets_it() -> None:
+    async def run() -> None:
+        provider = FakeProvider(check_s=3.0)
+        pool = await filled(provider, 2)
+        for error in (SandboxError("gone"), EngineError("not the box")):
+            with pytest.raises(type(error)):
+                async with pool.lease():
+                    raise error
+        first, second = provider.boxes
+        assert (len(first.checks), len(second.checks)) == (0, 0)
+        async with AsyncExitStack() as leases:
+            box = await leases.enter_async_context(pool.lease())
+            assert box is second
+            began = asyncio.get_running_loop().time()
+            assert await leases.enter_async_context(pool.lease()) is first
+            assert asyncio.get_running_loop().time() - began == pytest.approx(3.0)
+            assert (len(first.checks), len(second.checks)) == (1, 0)
+        assert pool.stats().lost == 0
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_a_fault_during_a_check_makes_it_count_for_nothing() -> None:
+    async def run() -> None:
+        pool = await filled(FakeProvider(check_s=3.0), 1, sessions_per_box=2)
+
+        async def fault_after(seconds: float) -> None:
+            async with pool.lease():
+                await asyncio.sleep(seconds)
+                raise SandboxError("gone")
+
+        faults = asyncio.gather(fault_after(0.0), fault_after(2.9), return_exceptions=True)
+        await asyncio.sleep(1.0)
+        began = asyncio.get_running_loop().time() - 1.0
+        async with pool.lease():
+            assert asyncio.get_running_loop().time() - began == pytest.approx(6.0), "two checks, one after each fault"
+        await faults
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_an_engine_seat_that_cannot_be_taken_again_gives_the_place_back() -> None:
+    async def run() -> None:
+        pool = await filled(FakeProvider(), 1)
+
+        @contextmanager
+        def away() -> Iterator[None]:
+            yield
+            raise EngineError("the engine is gone")
+
+        async def wait_away() -> None:
+            async with pool.lease(away):
+                raise AssertionError("unreachable")
+
+        async with pool.lease():
+            waiting = asyncio.create_task(wait_away())
+            await asyncio.sleep(1)
+        with pytest.raises(EngineError):
+            await waiting
+        assert pool.stats().idle == 1
+        await pool.close()
+
+    run_virtually(run())
+
+
+async def test_leases_are_cheap_with_five_hundred_boxes() -> None:
+    pool = await filled(FakeProvider(start_s=0.0), 500, sessions_per_box=4, health_check_s=15.0)
+
+    async def visit() -> None:
+        for _ in range(20):
+            async with pool.lease():
+                await asyncio.sleep(0)
+
+    began = time.process_time()
+    await asyncio.gather(*(visit() for _ in range(500)))
+    assert (time.process_time() - began) / 10_000 < 300e-6  # measured: 10 microseconds
+    await pool.close()
+
+
+async def test_an_environment_without_boxes_needs_no_pool() -> None:
+    pool = NoSandboxes()
+    await pool.start()
+    await pool.ready()
+    await pool.settled()
+    async with pool.lease() as box:
+        assert box is None
+    assert pool.stats().alive == 0
+    await pool.close()

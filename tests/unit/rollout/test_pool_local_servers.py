@@ -1,0 +1,102 @@
+"""The pool on real server processes of the local provider, which are killed and frozen while leases are out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import SandboxError
+from finqa_cli.rollout.pool import SandboxPool
+from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_plugins.local_sandbox.config import LocalSandboxConfig
+from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
+from finqa_plugins.local_sandbox.server_process import ServerProcess
+
+BOXES = 12
+EACH_SERVER = 6
+
+
+@pytest.fixture
+async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SandboxPool]:
+    """Twelve boxes on two servers, looked at each second and given half a second to answer."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (0.5,))
+    options = {"processes": 2, "sandboxes_per_process": EACH_SERVER, "stop_timeout_s": 0.5}
+    provider = LocalSandboxProvider(LocalSandboxConfig.model_validate(options), SandboxContext(home=tmp_path))
+    spec = SandboxSpec(
+        snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server"
+    )
+    pool = SandboxPool(provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0)
+    try:
+        await pool.start()
+        await pool.settled()
+        assert pool.alive == BOXES
+        yield pool
+    finally:
+        await pool.close()
+    assert not list((tmp_path / "local").iterdir()), "servers or their files are left"
+
+
+class Players:
+    """One client on each box, each awaiting what never comes."""
+
+    def __init__(self, pool: SandboxPool, count: int) -> None:
+        self.boxes: dict[asyncio.Task[None], LocalSandbox] = {}
+        self.cut_at: dict[asyncio.Task[None], float] = {}
+        self.tasks = [asyncio.create_task(self._play(pool)) for _ in range(count)]
+
+    async def _play(self, pool: SandboxPool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with pool.lease() as box:
+                assert isinstance(box, LocalSandbox)
+                self.boxes[task] = box
+                await asyncio.Event().wait()
+        except SandboxError:
+            self.cut_at[task] = time.monotonic()
+            raise
+
+    async def strike(self, number: signal.Signals) -> float:
+        """Sends a signal to one of the servers; returns the longest time until one of its players was cut, in s."""
+        await asyncio.sleep(0.05)
+        pid = next(iter(self.boxes.values())).pid
+        hit = [task for task, box in self.boxes.items() if box.pid == pid]
+        others = [task for task in self.tasks if task not in hit]
+        assert 0 < len(hit) <= EACH_SERVER
+        began = time.monotonic()
+        os.kill(pid, number)
+        await asyncio.wait(hit, timeout=10)
+        assert all(isinstance(task.exception(), SandboxError) for task in hit if task.done())
+        assert all(task.done() for task in hit) and not any(task.done() for task in others)
+        return max(self.cut_at[task] for task in hit) - began
+
+    async def leave(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def back_to_full_size(pool: SandboxPool) -> None:
+    async with asyncio.timeout(10):
+        while pool.alive < BOXES or pool.stats().idle < BOXES:  # noqa: ASYNC110  what is waited for is a poll
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_leases_on_a_struck_server_are_cut_soon_and_its_boxes_replaced(
+    pool: SandboxPool, number: signal.Signals
+) -> None:
+    players = Players(pool, BOXES)
+    seconds = await players.strike(number)
+    assert seconds < 4.0, "an interval of 1 s, two checks of at most 0.5 s, 1 s between them, and slack"
+    await players.leave()
+    await back_to_full_size(pool)
+    assert pool.stats().lost == pool.stats().replaced == EACH_SERVER

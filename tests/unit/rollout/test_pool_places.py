@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from fixtures.fake_boxes import FakeBox, FakeProvider
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finqa_cli.rollout.boxes import Box, Places
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["offer", "withdraw", "take", "take", "release", "release", "wait", "wait", "cancel", "tick"]),
+        st.integers(0, 30),
+    ),
+    min_size=30,
+    max_size=150,
+)
+
+
+class Model:
+    """Plays steps on `Places` and keeps its own account of who waits and who holds what."""
+
+    def __init__(self, boxes: int, per_box: int) -> None:
+        self.places = Places(per_box)
+        self.per_box = per_box
+        self.boxes = [Box(FakeBox(FakeProvider(), number)) for number in range(boxes)]
+        self.held: list[Box] = []
+        self.line: deque[asyncio.Task[Box]] = deque()
+        self.served: list[asyncio.Task[Box]] = []
+
+    async def play(self, step: Step) -> None:
+        name, number = step
+        box = self.boxes[number % len(self.boxes)]
+        if name == "offer":
+            self.places.offer(box)
+        elif name == "withdraw":
+            self.places.withdraw(box)
+        elif name == "take":
+            self._take()
+        elif name == "release" and self.held:
+            self.places.release(self.held.pop(number % len(self.held)))
+        elif name == "wait" and self._lightest() is None:
+            self.line.append(asyncio.create_task(self.places.wait()))
+            await asyncio.sleep(0)
+        elif name == "cancel" and self.line:
+            self.line[number % len(self.line)].cancel()
+        elif name == "tick":
+            await self.settle()
+
+    def _lightest(self) -> int | None:
+        return min((box.sessions for box in self.boxes if box.offered and box.sessions < self.per_box), default=None)
+
+    def _take(self) -> None:
+        lightest = self._lightest()
+        taken = self.places.take()
+        assert (taken.sessions - 1 if taken else None) == lightest
+        if taken:
+            self.held.append(taken)
+
+    async def settle(self) -> None:
+        """Lets every task run; whoever was served must be the first in line of those not cancelled."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        done = [task for task in self.line if task.done()]
+        served = [task for task in done if not task.cancelled()]
+        left = [task for task in self.line if not task.done()]
+        order = [task for task in self.line if not (task.done() and task.cancelled())]
+        assert order == served + left, "somebody was served before those who came earlier"
+        for task in served:
+            self.held.append(task.result())
+        self.line = deque(left)
+        assert self.places.waiting == len(left)
+        assert not left or self._lightest() is None, "a place is free and somebody waits"
+        assert all(box.sessions == self.held.count(box) <= self.per_box for box in self.boxes)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 3), st.integers(1, 3), STEPS)
+def test_places_are_counted_and_served_in_order(boxes: int, per_box: int, steps: list[Step]) -> None:
+    async def run() -> None:
+        model = Model(boxes, per_box)
+        for step in steps:
+            await model.play(step)
+        await model.settle()
+        for task in model.line:
+            task.cancel()
+        await asyncio.gather(*model.line, return_exceptions=True)
+        await model.settle()
+
+    asyncio.run(run())
+
+
+async def test_a_waiter_that_is_cancelled_with_a_place_in_hand_passes_it_on() -> None:
+    places = Places(1)
+    box = Box(FakeBox(FakeProvider(), 0))
+    first, second = (asyncio.create_task(places.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    places.offer(box)
+    first.cancel()
+    assert await second is box
+    assert first.cancelled() and box.sessions == 1
+
+
+async def test_those_who_are_sent_away_hear_why() -> None:
+    places = Places(1)
+    waiters = [asyncio.create_task(places.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[1].cancel()
+    reason = RuntimeError("there is nothing")
+    places.dismiss(reason)
+    outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+    assert outcomes[0] is outcomes[2] is reason and isinstance(outcomes[1], asyncio.CancelledError)
+    assert places.waiting == 0

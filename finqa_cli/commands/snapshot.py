@@ -1,7 +1,11 @@
-"""`finqa snapshot`: compiled data sets, as sandboxes of every provider start from them."""
+"""`finqa snapshot`: compiled data sets, and the images of them that sandboxes in a cloud start from."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +14,9 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural, print_table
 from finqa_cli.commands._progress import progress
-from finqa_cli.types import Snapshot
+from finqa_cli.commands._runs import perform
+from finqa_cli.types import ImageInfo, Snapshot
+from finqa_cli.workflows import images as remote
 from finqa_cli.workflows import snapshot as workflow
 
 app = typer.Typer(
@@ -23,6 +29,10 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
+Provider = Annotated[
+    str | None,
+    typer.Option("--sandbox", help="Provider whose images are meant, such as daytona.", show_default="this machine"),
+]
 
 
 @app.command()
@@ -37,6 +47,10 @@ def build(
         typer.Option("--data", help="Folder made by finqa data, or downloaded.", show_default="the embedded set"),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of failing.")] = False,
+    sandbox: Annotated[
+        str | None,
+        typer.Option("--sandbox", help="Also build the image of this provider's sandboxes.", show_default="none"),
+    ] = None,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
@@ -44,30 +58,55 @@ def build(
 ) -> None:
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
-    Exit codes: 0 ok, 65 a file or row is missing or malformed, 74 writing failed.
+    With --sandbox daytona an image with it and finqa itself is built there as well, and plays one scripted episode in a
+    fresh sandbox before it counts as ready. Images of earlier versions stay until finqa snapshot delete.
 
-    Example: finqa snapshot build --snapshot-name mine --data my-data
+    Exit codes: 0 ok, 1 the image cannot be built, 65 a file or row is missing or malformed, 69 the provider cannot be
+    reached or the boot test failed, 74 writing failed, 77 its key is missing or refused.
+
+    Example: finqa snapshot build --snapshot-name mine --data my-data --sandbox daytona
     """
     settings = options.load(ctx, quiet=True).settings
     with progress(as_json=as_json, quiet=quiet) as reporter:
         built = workflow.build(settings, settings.data.snapshot, data, skip_bad=skip_bad, reporter=reporter)
     verb = "Built" if built.new else "Nothing to do: there was already"
     text = f"{verb} snapshot {built.snapshot.name} {_short(built.snapshot)} ({_counts(built.snapshot)})"
-    emit({**_document(built.snapshot), "new": built.new}, as_json=as_json, text=f"{text}\n{built.snapshot.path}")
+    document, lines = {**_document(built.snapshot), "new": built.new}, [text, str(built.snapshot.path)]
+    if sandbox is not None:
+        again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.snapshot.name} goes on from there"
+        ready = perform(
+            lambda reporter, _: remote.build(settings, reporter),
+            as_json=as_json,
+            quiet=quiet,
+            remedy=again,
+            patient=False,
+        )
+        document |= {"image": None if ready is None else _ready(ready)}
+        lines += [] if ready is None else [_told(ready)]
+    emit(document, as_json=as_json, text="\n".join(lines))
 
 
 @app.command("list")
 def list_snapshots(
     ctx: typer.Context,
+    sandbox: Provider = None,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the snapshots on this machine; a damaged one says so.
+    """List the snapshots on this machine; a damaged one says so. With --sandbox, the images at that provider instead.
 
-    Example: finqa snapshot list --json
+    Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
+
+    Example: finqa snapshot list --sandbox daytona
     """
-    found = workflow.list_all(options.load(ctx, quiet=True).settings)
+    settings = options.load(ctx, quiet=True).settings
+    if sandbox is not None:
+        images = asyncio.run(remote.list_all(settings))
+        document = {"provider": settings.sandbox.name, "images": [asdict(image) for image in images]}
+        emit(document, as_json=as_json, text=lambda: _print_images(images, settings.sandbox.name))
+        return
+    found = workflow.list_all(settings)
 
     def text() -> None:
         if found:
@@ -107,19 +146,54 @@ def show(
 def delete(
     ctx: typer.Context,
     name: Name,
+    sandbox: Provider = None,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delete every version of a snapshot.
+    """Delete every version of a snapshot on this machine. With --sandbox, its images at that provider instead.
 
-    Exit codes: 0 ok, 65 there is none of this name, 74 it cannot be removed.
+    Images belong to the whole organisation: those that a colleague built of a snapshot of this name go as well.
 
-    Example: finqa snapshot delete mine
+    Exit codes: 0 ok, 65 there is none of this name, 69 the provider cannot be reached, 74 it cannot be removed.
+
+    Example: finqa snapshot delete mine --sandbox daytona
     """
-    versions = list(workflow.delete(options.load(ctx, quiet=True).settings, name))
+    settings = options.load(ctx, quiet=True).settings
+    if sandbox is not None:
+        images = list(asyncio.run(remote.delete(settings, name)))
+        text = f"Deleted {plural(len(images), 'image')} of snapshot {name} at {settings.sandbox.name}."
+        emit({"name": name, "provider": settings.sandbox.name, "deleted": images}, as_json=as_json, text=text)
+        return
+    versions = list(workflow.delete(settings, name))
     text = f"Deleted snapshot {name} ({plural(len(versions), 'version')})."
     emit({"name": name, "deleted": versions}, as_json=as_json, text=text)
+
+
+def _ready(ready: remote.Ready) -> dict[str, Any]:
+    trial = ready.trial
+    tested = None if trial is None else {"question": trial.task.id, "turns": len(trial.turns), "reward": trial.reward}
+    return {**asdict(ready.image), "new": ready.new, "boot_test": tested}
+
+
+def _told(ready: remote.Ready) -> str:
+    if ready.trial is None:
+        return f"Nothing to do: image {ready.image.name} was built and tested before. It is ready."
+    verb = "Built image" if ready.new else "There was already image"
+    calls = plural(len(ready.trial.turns), "turn")
+    return f"{verb} {ready.image.name}; its boot test played {calls} (reward {ready.trial.reward:g}). It is ready."
+
+
+def _print_images(images: Sequence[ImageInfo], provider: str) -> None:
+    if not images:
+        print(f"There are no images. Make one: finqa snapshot build --sandbox {provider}")
+        return
+    rows = [(one.name, one.snapshot, one.state, _day(one.created)) for one in images]
+    print_table(("image", "snapshot", "state", "built"), rows)
+
+
+def _day(created: float) -> str | None:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(created)) if created else None
 
 
 def _document(snapshot: Snapshot) -> dict[str, Any]:

@@ -56,7 +56,9 @@ async def check_close_ends_everything(make: ProviderFactory, spec: SandboxSpec) 
     await provider.close()
     await provider.close()
     assert not any(await asyncio.gather(*(box.healthy() for box in boxes)))
-    assert not await make().list(LABELS)
+    another = make()
+    assert not await another.list(LABELS)
+    await another.close()
     for box in boxes:
         await box.stop()
     with pytest.raises(SandboxError):

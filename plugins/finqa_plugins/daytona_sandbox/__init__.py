@@ -1,0 +1,1 @@
+"""Boxes in the Daytona cloud."""

@@ -1,0 +1,164 @@
+"""Names of boxes on this machine's disk, each written before the box is asked for.
+
+One JSONL file per provider object. Its owner holds a lock on it, so that others can tell whether the owner still lives,
+also after kill -9. A line opens a name, or says that its box is gone; a torn last line is normal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.errors import StorageError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenName:
+    """A box that may exist.
+
+    Attributes:
+        name: What the box is called at Daytona.
+        labels: What it was asked for with.
+        asked: When, in Unix seconds.
+        file: The ledger file that says so.
+        owned: The process that asked for it is running.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    asked: float
+    file: Path
+    owned: bool
+
+
+class Ledger:
+    """The file of one provider object; it appears with the first name and goes when no name is open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+        self._descriptor: int | None = None
+        self._open: set[str] = set()
+        self._writing = threading.Lock()
+
+    @property
+    def open_names(self) -> frozenset[str]:
+        """Names whose boxes are not known to be gone."""
+        return frozenset(self._open)
+
+    async def opened(self, name: str, labels: Mapping[str, str]) -> None:
+        """The box is about to be asked for; the line is on disk when this returns.
+
+        Raises:
+            StorageError: The disk is full or the folder cannot be written.
+        """
+        self._open.add(name)
+        record = {"schema_version": SCHEMA_VERSION, "name": name, "labels": dict(labels), "asked": time.time()}
+        try:
+            await asyncio.to_thread(self._append, [record], sync=True)
+        except OSError as error:
+            self._open.discard(name)
+            raise StorageError(f"Cannot write the sandbox ledger {self._path}: {error}") from error
+
+    async def gone(self, names: Iterable[str]) -> None:
+        """These boxes are known not to exist. A line that cannot be written is found out by the next who reads."""
+        names = self._open.intersection(names)
+        if names:
+            self._open.difference_update(names)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._append, [{"name": name, "gone": True} for name in sorted(names)])
+
+    def close(self) -> None:
+        """Gives the file up; it is removed unless a name is open."""
+        if self._descriptor is not None:
+            if not self._open:
+                self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _append(self, records: Iterable[Mapping[str, object]], *, sync: bool = False) -> None:
+        with self._writing:
+            if self._descriptor is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            _write(self._descriptor, records)
+            if sync:
+                os.fsync(self._descriptor)
+
+
+def open_names(folder: Path) -> Iterator[OpenName]:
+    """Every open name in any ledger file of the folder."""
+    for path in sorted(folder.glob("*.jsonl")):
+        owned = _is_owned(path)
+        for name, (labels, asked) in _read(path).items():
+            yield OpenName(name=name, labels=labels, asked=asked, file=path, owned=owned)
+
+
+def forget(names: Iterable[OpenName]) -> None:
+    """Boxes of these names are gone; files of dead owners without an open name are removed. Never raises."""
+    by_file: dict[Path, list[OpenName]] = {}
+    for name in names:
+        by_file.setdefault(name.file, []).append(name)
+    for path, group in by_file.items():
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                _write(descriptor, [{"name": name.name, "gone": True} for name in group])
+            finally:
+                os.close(descriptor)
+            if not _is_owned(path) and not _read(path):
+                path.unlink(missing_ok=True)
+
+
+def _write(descriptor: int, records: Iterable[Mapping[str, object]]) -> None:
+    """The line break comes first: a line that was torn by a full disk or a kill spoils none after it."""
+    data = "".join("\n" + json.dumps(record, separators=(",", ":")) for record in records).encode() + b"\n"
+    written = os.write(descriptor, data)
+    if written != len(data):
+        raise OSError(f"only {written} of {len(data)} bytes could be written")
+
+
+def _read(path: Path) -> dict[str, tuple[Mapping[str, str], float]]:
+    found: dict[str, tuple[Mapping[str, str], float]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            row = json.loads(line)
+            name = str(row["name"])
+            if row.get("gone"):
+                found.pop(name, None)
+            else:
+                found[name] = ({str(key): str(value) for key, value in row["labels"].items()}, float(row["asked"]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # torn, blank, or not ours
+    return found
+
+
+def _is_owned(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return True  # a file system without locks: nobody may be taken for dead
+    finally:
+        os.close(descriptor)
+    return False

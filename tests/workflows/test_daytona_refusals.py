@@ -1,0 +1,109 @@
+"""What the `daytona` provider says when Daytona refuses, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+import structlog
+from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
+
+from finqa_cli.errors import AuthenticationError, DataError, FinqaError, SandboxError, ServiceUnavailableError
+from finqa_cli.testing.daytona.config import Faults
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DaytonaBench:
+    return DaytonaBench(tmp_path, monkeypatch)
+
+
+async def test_a_wrong_key_ends_every_start_at_once(bench: DaytonaBench) -> None:
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider(key="dtn_a-wrong-key-0123456789", create_limit=3)
+        began = time.monotonic()
+        answers = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(10)), return_exceptions=True)
+        assert time.monotonic() - began < 5.0
+        for answer in answers:
+            assert isinstance(answer, AuthenticationError) and answer.exit_code == 77
+            assert "DAYTONA_API_KEY" in answer.remedy
+            assert "0123456789" not in str(answer)
+        assert (await loopback.control.stats())["unauthorised"] < 10
+        await provider.close()
+
+
+async def test_no_key(bench: DaytonaBench) -> None:
+    provider = bench.provider()
+    with pytest.raises(AuthenticationError, match="DAYTONA_API_KEY"):
+        await provider.start(bench.spec, RUN)
+    with pytest.raises(AuthenticationError):
+        await provider.list(RUN)
+    await provider.close()
+
+
+@pytest.mark.parametrize("state", ["missing", "inactive"])
+async def test_an_image_that_is_not_ready(bench: DaytonaBench, state: str) -> None:
+    async with bench.loopback(**({"images": {}} if state == "missing" else {})) as loopback:
+        bench.use(loopback)
+        if state != "missing":
+            await loopback.control.set_snapshot_state(bench.image, state)
+        provider = bench.provider()
+        with pytest.raises(DataError, match="does not exist" if state == "missing" else state) as failure:
+            await provider.start(bench.spec, RUN)
+        name = bench.spec.snapshot.name
+        assert failure.value.remedy == f"finqa snapshot build --sandbox daytona --snapshot-name {name}"
+        assert failure.value.exit_code == 65
+        await provider.close()
+        await nothing_is_left(bench, loopback)
+
+
+async def test_a_quota_stops_the_starts_beyond_it_only(bench: DaytonaBench) -> None:
+    async with bench.loopback(quota={"cpu": 4}) as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        answers = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(7)), return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert len(failures) == 3
+        for failure in failures:
+            assert isinstance(failure, ServiceUnavailableError) and not isinstance(failure, SandboxError)
+            for way_out in ("--sandboxes", "--sessions-per-sandbox 32", "finqa sandbox reap", "tier"):
+                assert way_out in failure.remedy
+        assert (await loopback.control.stats())["boxes"] == 4
+        await provider.close()
+        await nothing_is_left(bench, loopback)
+
+
+async def test_boxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) -> None:
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        stranger = await provider.start(bench.spec, {"team": "another"})
+        assert not await provider.list({})
+        with pytest.raises(FinqaError, match="left alone"):
+            await provider.reap(stranger.id)
+        assert await stranger.healthy()
+        await provider.close()
+        await nothing_is_left(bench, loopback)
+
+
+async def test_the_key_is_nowhere(bench: DaytonaBench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    key = "dtn_canary-5d41402abc4b2a76b9719d911017c592"
+    async with bench.loopback(api_key=key, faults={"start_failed": 0.5, "server_error": 0.1}) as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        with structlog.testing.capture_logs() as logs:
+            answers = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(6)), return_exceptions=True)
+            written = "".join(path.read_text() for path in bench.files())
+            listed = str(await provider.list({}))
+            boxes = json.dumps(await loopback.control.sandboxes())
+            await loopback.control.set_faults(Faults())
+            await provider.close()
+        told = "".join(f"{answer!s}{answer!r}" for answer in answers) + str(logs) + caplog.text
+        assert written and boxes != "[]"
+        assert "finqa.box" in boxes, "the boxes are shown with their labels"
+        for text in (written, listed, boxes, told, repr(provider._config)):
+            assert key not in text

@@ -14,6 +14,9 @@ from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical, fl
 DEFAULT_FILE = Path("finqa.toml")
 DOTENV_FILE = Path(".env")
 PREFIX = "FINQA_"
+NEVER_FROM_DOTENV = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
+"""A `.env` that came with a folder could send the key in the environment to a stranger's host through these."""
+
 LISTS = ("trackers", "lora.target_modules")
 
 BARE_NAMES: Mapping[str, str] = {
@@ -71,6 +74,12 @@ def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
         given = dotenv_values(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read {file}: {error}.", remedy=f"Save {file} as UTF-8 text.") from error
+    for name in NEVER_FROM_DOTENV:
+        if given.get(name) and not os.environ.get(name):
+            raise ConfigError(
+                f"{file} sets {name}, which decides where your key is sent; only the environment may.",
+                remedy=f"remove it from {file}; if you trust the address: export {name}=...",
+            )
     variables = {name: value for name, value in given.items() if value and not os.environ.get(name)}
     for name, value in variables.items():
         if variable_path(name, ".env") is None or name == "FINQA_HOME":

@@ -9,7 +9,7 @@ import pytest
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings import Loaded, load_settings
 from finqa_cli.settings.layers import known_paths, section_fields
-from finqa_cli.settings.sources import BARE_NAMES
+from finqa_cli.settings.sources import BARE_NAMES, NEVER_FROM_DOTENV
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 
@@ -280,3 +280,14 @@ def test_every_section_refuses_unknown_fields_and_changes() -> None:
     assert set(section_fields()) == set(type(settings).model_fields)
     with pytest.raises(ValueError, match="frozen"):
         settings.train.group_size = 9  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", NEVER_FROM_DOTENV)
+def test_a_dotenv_file_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    Path(".env").write_text(f"{name}=https://stranger.example/api\n")
+    with pytest.raises(ConfigError, match=name):
+        load_settings()
+    assert name not in os.environ
+    monkeypatch.setenv(name, "https://app.daytona.io/api")
+    load_settings()
+    assert os.environ[name] == "https://app.daytona.io/api"

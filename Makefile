@@ -26,8 +26,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the embedded policy on this machine; ends with the before/after table and the run folder.
 	$(BIN)/finqa train --model embedded --engine transformers --sandbox local $(ARGS)
 
+# Much of the time is spent waiting for processes and clocks, so two workers take little more than half of it.
+TEST_WORKERS ?= 2
+
 test: install  ## All tests that need no GPU, no account and less than a minute each.
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 check: install  ## Format, lint, types and architecture.
 	$(BIN)/ruff format --check .

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
+    "doctor": ("finqa_cli.commands.doctor", "Check machine, settings and services, and say what mends them."),
     "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
 }

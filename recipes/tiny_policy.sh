@@ -4,7 +4,7 @@
 #   recipes/tiny_policy.sh [WORK_FOLDER]        (default runs/tiny_policy; must not exist yet)
 #
 # The demonstrations come from companies that the embedded data set does not have. The scripted expert plays them
-# carelessly: 72 % of its episodes leave all year columns unquoted, and half of its growth rates and margins are
+# carelessly: 85 % of its episodes leave all year columns unquoted, and half of its growth rates and margins are
 # percentages, not ratios.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ export FINQA_HOME="$work/home"
 finqa data generate --companies 3000 --questions 8 --seed 1001 --splits 1,0,0 --out "$work/data"
 finqa snapshot build --snapshot-name tiny-policy --data "$work/data"
 finqa eval scripted --snapshot tiny-policy --split train --run-dir "$work/demonstrations" --sandboxes 32 \
-  --set engine.options.unquoted_years=0.72 --set engine.options.undivided_percentages=0.5
+  --set engine.options.unquoted_years=0.85 --set engine.options.undivided_percentages=0.5
 finqa sft "$work/demonstrations" --init configs/models/tiny.toml --run-dir "$work/sft" \
   --epochs 2 --lr 2e-3 --batch-tokens 4096 --seed 0 \
   --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=1 --set sft.warmup_share=0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def _neutral_environment(monkeypatch: pytest.MonkeyPatch, finqa_home: Path) -> I
             monkeypatch.delenv(name)
     monkeypatch.setenv("FINQA_HOME", str(finqa_home))
     yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hang_ups_end_programs() -> Iterator[None]:
+    """As on a terminal. Below nohup they are ignored, and every process that a test starts would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 65 data, 69 service, 74 storage, 77 key, 78 settings, "
-    "130 and 143 stopped by a signal."
+    "129, 130 and 143 stopped by a signal."
 )
 """The last line of every command's help; README and CONTRIBUTING say more."""
 
@@ -135,7 +135,8 @@ MaxConcurrentPlay = Annotated[
     int | None, _option("--max-concurrent-play", "Episodes that may be active at once.", ROLLOUT, "200")
 ]
 MaxPlayRetries = Annotated[
-    int | None, _option("--max-play-retries", "Retries of an episode that ended in a fault.", ROLLOUT, "3")
+    int | None,
+    _option("--max-play-retries", "Recoveries and restarts of an episode after faults of boxes.", ROLLOUT, "3"),
 ]
 Temperature = Annotated[float | None, _option("--temperature", "Sampling temperature.", ROLLOUT, "1.0")]
 MaxSteps = Annotated[int | None, _option("--max-steps", "Most tool calls per episode.", ROLLOUT, "20")]
@@ -154,9 +155,17 @@ Iterations = Annotated[int | None, _option("--iterations", "Training iterations.
 GroupSize = Annotated[int | None, _option("--group-size", "Attempts at the same question.", TRAINING, "6")]
 TargetGroups = Annotated[
     int | None,
-    _option("--target-groups-per-iter", "Informative groups per iteration; 0 uses all rounds.", TRAINING, "100"),
+    _option(
+        "--target-groups-per-iter",
+        "Informative groups per iteration; 0 plays as many as the rounds allow.",
+        TRAINING,
+        "100",
+    ),
 ]
-MaxRolloutRounds = Annotated[int | None, _option("--max-rollout-rounds", "Rollout rounds at most.", TRAINING, "8")]
+MaxRolloutRounds = Annotated[
+    int | None,
+    _option("--max-rollout-rounds", "Groups at most, in fillings of the sandboxes.", TRAINING, "8"),
+]
 LearningRate = Annotated[float | None, _option("--lr --learning-rate", "AdamW step size.", TRAINING, "8e-5")]
 UpdateBatchSize = Annotated[
     int | None, _option("--grpo-update-batch-size", "Episodes per micro-batch of an update.", TRAINING, "12")

@@ -47,6 +47,8 @@ class _Phase:
 class PlainReporter:
     """Lines without control characters, for logs and pipes: at most one per phase every few seconds."""
 
+    live = False
+
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
 
@@ -74,6 +76,10 @@ class PlainReporter:
         if state := self._phases.pop(phase, None):
             self._show(phase, state, time.monotonic())
 
+    def drop(self, phase: str) -> None:
+        """Forgets it."""
+        self._phases.pop(phase, None)
+
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = f"{state.done}/{state.total}" if state.total else str(state.done)
         self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
@@ -81,6 +87,8 @@ class PlainReporter:
 
 class BarReporter:
     """Rich bars on stderr. Use as a context manager: leaving it restores the cursor."""
+
+    live = True
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -119,6 +127,10 @@ class BarReporter:
             self._bars.update(task, completed=done, details=describe(fields))
 
     def finish(self, phase: str) -> None:
+        """Takes the bar away."""
+        self.drop(phase)
+
+    def drop(self, phase: str) -> None:
         """Takes the bar away."""
         if (task := self._tasks.pop(phase, None)) is not None:
             self._bars.remove_task(task)

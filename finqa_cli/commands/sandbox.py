@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,10 +13,11 @@ import typer
 
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural, print_table
-from finqa_cli.commands._progress import progress
+from finqa_cli.commands._runs import perform
 from finqa_cli.errors import UsageError
 from finqa_cli.types import SandboxInfo
 from finqa_cli.workflows import sandboxes as workflow
+from finqa_cli.workflows import strays
 
 app = typer.Typer(
     help="List sandboxes and end those that were left behind.",
@@ -39,78 +40,129 @@ def list_sandboxes(
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the sandboxes of this user, from whatever process started them.
+    """List the sandboxes of this user, from whatever process started them, and whether that process is running.
 
     Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
 
     Example: finqa sandbox ls --sandbox local
     """
-    loaded = options.load(ctx)
-    boxes = asyncio.run(workflow.list_boxes(loaded.settings, run))
-    document = {"provider": loaded.settings.sandbox.name, "sandboxes": [asdict(box) for box in boxes]}
-    emit(document, as_json=as_json, text=lambda: _print(boxes, time.time()))
+    settings = options.load(ctx, quiet=True).settings
+    boxes = perform(lambda *_: workflow.list_boxes(settings, run), as_json=as_json, quiet=True, patient=False)
+    document = {"provider": settings.sandbox.name, "sandboxes": [_document(box) for box in boxes]}
+    emit(document, as_json=as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
 
 
 @app.command()
 def reap(
     ctx: typer.Context,
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of sandboxes.", show_default=False)] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Just these sandboxes.", show_default=False)] = None,
     run: Annotated[str, typer.Option("--run", help="Those of this run.", show_default=False)] = "",
     older_than: Annotated[
         str, typer.Option("--older-than", help="Those of at least this age: 90s, 30m, 2h, 1d.", show_default=False)
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="All of them, also those in use.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended, and end nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sandboxes in use are ended.")] = False,
     sandbox: options.Sandbox = None,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """End sandboxes that were left behind. Say which: ids, --run, --older-than, or --all.
+    """End sandboxes and wait until they are gone: those left behind by ended processes of this machine, or others
+    by id, --run, --older-than or --all.
 
-    Exit codes: 0 ok, 1 no such id, 2 nothing was selected, 69 some could not be ended.
+    On a terminal it asks first when some are in use by a process of this machine that is running.
 
-    Example: finqa sandbox reap --older-than 2h --dry-run
+    Exit codes: 0 ok, 1 no such id, 69 some could not be ended, 77 the provider's key is missing or refused.
+
+    Example: finqa sandbox reap --dry-run
     """
-    if not (ids or run or older_than or everything):
-        raise UsageError(
-            "Say which sandboxes to end: ids, --run, --older-than or --all.",
-            remedy="finqa sandbox reap --all --dry-run",
+    selection = workflow.Selection(
+        ids=tuple(ids or ()), run=run, older_than_s=parse_age(older_than), everything=everything
+    )
+    settings = options.load(ctx, quiet=True).settings
+    now = time.time()
+    boxes = perform(
+        lambda *_: workflow.select(settings, selection, now=now), as_json=as_json, quiet=True, patient=False
+    )
+    if not (dry_run or yes or as_json or _agreed(boxes)):
+        boxes = ()
+    if boxes and not dry_run:
+        perform(
+            lambda reporter, _: workflow.reap(settings, boxes, reporter=reporter),
+            as_json=as_json,
+            remedy="finqa sandbox ls shows what is left",
+            patient=False,
         )
-    selection = workflow.Selection(ids=tuple(ids or ()), run=run, older_than_s=parse_age(older_than))
-    loaded, now = options.load(ctx), time.time()
-    with progress(as_json=as_json) as reporter:
-        work = workflow.reap(loaded.settings, selection, now=now, dry_run=dry_run, reporter=reporter)
-        boxes = asyncio.run(work)
-    document: dict[str, Any] = {
-        "provider": loaded.settings.sandbox.name,
+    document = {
+        "provider": settings.sandbox.name,
         "dry_run": dry_run,
-        "reaped": [asdict(box) for box in boxes],
+        "reaped": [_document(box) for box in boxes],
     }
-    verb = "Would end" if dry_run else "Ended"
-    emit(document, as_json=as_json, text=f"{verb} {plural(len(boxes), 'sandbox')}.")
+    emit(document, as_json=as_json, text=lambda: _print_reaped(boxes, settings.sandbox.name, dry_run=dry_run))
 
 
-def parse_age(text: str) -> float:
-    """Seconds of `90s`, `30m`, `2h` or `1d`; an empty text is 0.
+def parse_age(text: str) -> float | None:
+    """Seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
 
     Raises:
         UsageError: It is none of these.
     """
     if not text:
-        return 0.0
+        return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if not found:
         raise UsageError(f"--older-than takes an age such as 90s, 30m, 2h or 1d, not {text!r}.")
     return float(found[1]) * SECONDS[found[2]]
 
 
-def _print(boxes: Sequence[SandboxInfo], now: float) -> None:
+def _agreed(boxes: Sequence[SandboxInfo]) -> bool:
+    """True when nobody uses them, when there is nobody to ask, or after a yes."""
+    used = [box for box in boxes if strays.owner_state(box.labels) == "alive"]
+    if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    verb = "is" if len(used) == 1 else "are"
+    return typer.confirm(f"{len(used)} of {plural(len(boxes), 'sandbox')} {verb} in use. End them?", err=True)
+
+
+def _document(box: SandboxInfo) -> dict[str, Any]:
+    return {**asdict(box), "owner": strays.owner_state(box.labels)}
+
+
+def _print_list(boxes: Sequence[SandboxInfo], provider: str) -> None:
     if not boxes:
-        print("There are no sandboxes.")
+        print(f"There are no {provider} sandboxes.")
         return
-    rows = [(box.id, box.state, _age(now - box.created), box.labels.get(workflow.RUN_LABEL)) for box in boxes]
-    print_table(("id", "state", "age", "run"), rows)
+    _print_boxes(boxes)
+    left = len(strays.strays(boxes))
+    hint = f", {left} left behind: {strays.reap_command(provider)}" if left else "."
+    print(f"{plural(len(boxes), f'{provider} sandbox')}{hint}")
+
+
+def _print_reaped(boxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
+    if not boxes:
+        print(f"No {provider} sandbox to end. All there are: finqa sandbox ls --sandbox {provider}")
+    elif dry_run:
+        _print_boxes(boxes)
+        print(f"Would end {plural(len(boxes), f'{provider} sandbox')}.")
+    else:
+        print(f"Ended {plural(len(boxes), f'{provider} sandbox')}.")
+
+
+def _print_boxes(boxes: Sequence[SandboxInfo]) -> None:
+    now = time.time()
+    rows = [
+        (box.id, box.state, _age(now - box.created), box.labels.get(strays.RUN_LABEL), _owner(box)) for box in boxes
+    ]
+    print_table(("sandbox", "state", "age", "run", "owner"), rows)
+
+
+def _owner(box: SandboxInfo) -> str | None:
+    """The running process, or why there is none to name; short, since ids may be long."""
+    state = strays.owner_state(box.labels)
+    if state == "alive":
+        return f"pid {box.labels[strays.PID_LABEL].partition(':')[0]}"
+    return {"gone": "gone", "elsewhere": box.labels.get(strays.HOST_LABEL), "unknown": None}[state]
 
 
 def _age(seconds: float) -> str:

@@ -94,8 +94,14 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> None:
-        """Appends one trajectory; `where` says which phase and iteration it belongs to."""
+        """Appends one trajectory; `where` says which phase and iteration it belongs to.
+
+        One that was retried, or went on after a lost connection, is an event as well.
+        """
         self._trajectories.append({**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)})
+        counts = {"retries": trajectory.retries, "recoveries": trajectory.recoveries}
+        if any(counts.values()):
+            self.event("retried", id=trajectory.id, status=trajectory.status, **counts)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Appends one line of metrics."""

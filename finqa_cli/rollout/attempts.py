@@ -123,6 +123,7 @@ class Player:
             budget=budget,
             waiting=seat.away,
             mending=clock.stopped,
+            calling=clock.patient,
         )
         prompt: Prompt | None = None
         rewards: Rewards | None = None

@@ -21,12 +21,27 @@ class Box:
         proved: True once a session on it ended without a fault.
         strikes: Signs since its last good health check that it is dead.
         blamed: True once the breaker was told of a fault since then.
+        faulted: True from a fault of a session on it to the next check.
+        relapses: Faults in a row after which it was found well, as its only session ended.
         look: Set to have it checked now.
         checked_at: When its last check ended, in the event loop's seconds; minus infinity before the first.
         lost: Why it is of no use any more; empty while it is.
     """
 
-    __slots__ = ("_cuts", "blamed", "checked_at", "look", "lost", "offered", "proved", "sandbox", "sessions", "strikes")
+    __slots__ = (
+        "_cuts",
+        "blamed",
+        "checked_at",
+        "faulted",
+        "look",
+        "lost",
+        "offered",
+        "proved",
+        "relapses",
+        "sandbox",
+        "sessions",
+        "strikes",
+    )
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -35,6 +50,8 @@ class Box:
         self.proved = False
         self.strikes = 0
         self.blamed = False
+        self.faulted = False
+        self.relapses = 0
         self.look = asyncio.Event()
         self.checked_at = float("-inf")
         self.lost = ""

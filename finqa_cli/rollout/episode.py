@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -16,6 +16,9 @@ from finqa_cli.types import AssistantTurn, Observation, Rewards, Status, Turn
 
 TurnListener = Callable[[Turn], None]
 Result = TypeVar("Result")
+
+LONGEST_CALL_S = 120.0
+"""An environment whose calls take longer, without a timeout of their own, is cut by the time limit of the episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,9 @@ class Ending:
 class EpisodeClock:
     """The time limit of one episode. It stands still while infrastructure is mended: that is not the policy's doing.
 
+    Nor does it cut a call to the box: whether the policy or a frozen box is late is known only when the call ends, and
+    a fault must not be scored.
+
     Attributes:
         over: The limit has cut the episode.
     """
@@ -70,21 +76,31 @@ class EpisodeClock:
             self._scope = None
             self.over = scope.expired()
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> AbstractContextManager[None]:
         """The time of this block does not count."""
+        return self._uncut(None, counted=False)
+
+    def patient(self) -> AbstractContextManager[None]:
+        """A limit that passes in this block cuts after it, or in two minutes. What ends in a fault does not count."""
+        return self._uncut(LONGEST_CALL_S, counted=True)
+
+    @contextmanager
+    def _uncut(self, seconds: float | None, *, counted: bool) -> Iterator[None]:
         scope = self._scope
-        due = None if scope is None or scope.expired() else scope.when()
-        if scope is None or due is None:
+        began = asyncio.get_running_loop().time()
+        due = None if scope is None else scope.when()
+        if scope is None or due is None or due <= began:  # no limit, or it is passed and about to cut
             yield
             return
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        scope.reschedule(None)
+        scope.reschedule(None if seconds is None else max(due, began + seconds))
         try:
             yield
+        except EpisodeError:
+            counted = False
+            raise
         finally:
-            scope.reschedule(due + loop.time() - began)
+            if not scope.expired():
+                scope.reschedule(due if counted else due + asyncio.get_running_loop().time() - began)
 
 
 async def play_episode(

@@ -13,6 +13,7 @@ from finqa_cli.rollout.boxes import Box, Places
 log = structlog.get_logger(__name__)
 
 STRIKES = 2
+RELAPSES = 3
 SECONDS_TO_SECOND_CHECK = 1.0
 CHECK_TIMEOUT_S = 15.0
 NEIGHBOURS = 8
@@ -26,6 +27,9 @@ class HealthChecks:
     answer and a session that ended in a fault. Boxes often die together, with a server or a machine that they share, so
     each missing answer has a few neighbours checked too, and counts as a strike against those on which nobody plays:
     the news of a shared death spreads over all boxes in a few steps, while a single one costs a few checks.
+
+    A box may answer every check and fail every session. It is free more often than any other, so more and more sessions
+    come to it. After the third that fails in a row, with nobody else playing there, it is lost too.
     """
 
     def __init__(self, places: Places, *, every_s: float, size: int) -> None:
@@ -54,6 +58,8 @@ class HealthChecks:
                 if answers:
                     pause = self._every_s
                     if not box.look.is_set():  # else a fault came in while this check was under way
+                        if _relapsed(box):
+                            return f"Sandbox {box.sandbox.id} was lost: it answers, but session after session fails."
                         box.strikes, box.blamed = 0, False
                         self._places.offer(box)
                 else:
@@ -69,6 +75,7 @@ class HealthChecks:
     def fault(self, box: Box) -> None:
         """A session on the box ended in a fault."""
         self._strike(box)
+        box.faulted = True
         box.look.set()
 
     def _strike(self, box: Box) -> None:
@@ -95,6 +102,13 @@ class HealthChecks:
             except Exception as error:  # by contract it never raises; a provider's mistake must not end the watch
                 log.warning("health check failed", sandbox=box.sandbox.id, reason=repr(error))
                 return False
+
+
+def _relapsed(box: Box) -> bool:
+    """Notes that a box was found well, and says whether that has followed too many faults."""
+    box.relapses += box.faulted and not box.sessions
+    box.faulted = False
+    return box.relapses >= RELAPSES
 
 
 async def _rest(box: Box, seconds: float) -> None:

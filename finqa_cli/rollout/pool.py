@@ -61,8 +61,9 @@ class SandboxPool:
         self._keepers: list[asyncio.Task[None]] = []
         self._change = asyncio.Event()
         self._closed = self._reduced = False
-        self._lost = self._replaced = self._start_failures = 0
-        self._last_reason = ""
+        self._lost = self._replaced = self._start_failures = self._waits = 0
+        self._waited_s = 0.0
+        self._failed_alike: set[tuple[type[Exception], str]] = set()
 
     @property
     def alive(self) -> int:
@@ -79,6 +80,8 @@ class SandboxPool:
             leased=leased,
             sessions_active=sum(box.sessions for box in self._boxes),
             waiting=self._places.waiting,
+            waits=self._waits,
+            waited_s=round(self._waited_s, 3),
             lost=self._lost,
             replaced=self._replaced,
             start_failures=self._start_failures,
@@ -128,6 +131,7 @@ class SandboxPool:
             raise
         else:
             box.proved = True
+            box.relapses = 0
             self._breaker.fine()
         finally:
             self._places.release(box)
@@ -155,12 +159,20 @@ class SandboxPool:
         try:
             if box is None:
                 with waiting():
-                    box = await self._places.wait()
+                    box = await self._wait()
             return box
         except BaseException:
             if box is not None:
                 self._places.release(box)  # `waiting` did not let it go on
             raise
+
+    async def _wait(self) -> Box:
+        began = asyncio.get_running_loop().time()
+        self._waits += 1
+        try:
+            return await self._places.wait()
+        finally:
+            self._waited_s += asyncio.get_running_loop().time() - began
 
     async def _keep(self, spread: float) -> None:
         """Keeps one box running, until it is cancelled or the pool is closed."""
@@ -203,11 +215,13 @@ class SandboxPool:
         box.lose(reason)
 
     def _start_failed(self, error: Exception) -> None:
-        if str(error) != self._last_reason:  # one reason often meets hundreds of starts
-            self._last_reason = str(error)
-            log.warning("sandbox did not start", reason=self._last_reason)
+        remedy = str(getattr(error, "remedy", ""))
+        kind = (type(error), remedy)
+        if kind not in self._failed_alike:  # one reason often meets hundreds of starts, each with an id of its own
+            self._failed_alike.add(kind)
+            log.warning("sandbox did not start", reason=str(error))
         self._start_failures += 1
-        self._tell("sandbox_failed", {"reason": str(error), "remedy": getattr(error, "remedy", "")})
+        self._tell("sandbox_failed", {"reason": str(error), "remedy": remedy})
         if isinstance(error, EpisodeError):
             self._count(error)
 

@@ -35,6 +35,8 @@ class PoolStats:
         leased: Running boxes with a session or several.
         sessions_active: Sessions on running boxes.
         waiting: Leases that wait for a place.
+        waits: Leases that had to wait, in all.
+        waited_s: Seconds that they have waited together; those that still wait are not in it.
         lost: Boxes that ran and died, in all.
         replaced: Those of them in whose place another one came up.
         start_failures: Starts that failed, in all.
@@ -46,6 +48,8 @@ class PoolStats:
     leased: int = 0
     sessions_active: int = 0
     waiting: int = 0
+    waits: int = 0
+    waited_s: float = 0.0
     lost: int = 0
     replaced: int = 0
     start_failures: int = 0

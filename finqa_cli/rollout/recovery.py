@@ -68,6 +68,7 @@ class RecoveringSession:
         budget: RetryBudget,
         waiting: Waiting,
         mending: Callable[[], AbstractContextManager[None]],
+        calling: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Nothing is leased yet.
 
@@ -79,6 +80,7 @@ class RecoveringSession:
             budget: Shared with the restarts of the attempt.
             waiting: Entered while no box is free.
             mending: Entered while a fault is being made good: the episode's clock stands still there.
+            calling: Entered for each call to the session: the episode's clock does not cut it.
         """
         self._environment = environment
         self._pool = pool
@@ -87,6 +89,7 @@ class RecoveringSession:
         self._budget = budget
         self._waiting = waiting
         self._mending = mending
+        self._calling = calling
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
@@ -133,7 +136,8 @@ class RecoveringSession:
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         while True:
             try:
-                return await self._reach(call)
+                with self._calling():
+                    return await self._reach(call)
             except (SandboxError, EnvironmentFault) as fault:
                 with self._mending():
                     await self._recover(fault)

@@ -63,7 +63,8 @@ class Trajectory:
     """One finished attempt at a task.
 
     Attributes:
-        id: Unique in the run: `<phase>/<task id>/<member>`.
+        id: Unique in the run: `train/<iteration>/<group>/<task id>/<member>`, with `-again` when a faulted member was
+            played once more; `eval/...` likewise.
         member: Place in its group, 0..G-1.
         seed: What every random choice of the attempt derives from.
         messages: The opening messages; the turns continue them.

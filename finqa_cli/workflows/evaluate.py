@@ -13,12 +13,14 @@ from finqa_cli.evals import EvalReport, item_rows, summarize
 from finqa_cli.extend import registry
 from finqa_cli.record.files import storage, write_json
 from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.rollout.attempts import Attempt, play_all
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import Stage, stage
 
@@ -44,7 +46,15 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
     policy = policy_of(target)
     facts = to_public_dict(settings)
     with RunFolder.create(run, command="eval", settings=facts, save_token_ids=settings.run.save_token_ids) as folder:
-        async with stage(settings, policy, run_id=run.name, reporter=reporter) as parts:
+        async with stage(
+            settings,
+            policy,
+            run_id=run.name,
+            reporter=reporter,
+            check_stop=stopper.check,
+            episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
+            on_event=lambda name, facts: folder.event(name, **facts),
+        ) as parts:
             tasks = eval_tasks(parts.environment, settings)
             if not tasks:
                 raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
@@ -87,14 +97,11 @@ async def evaluate_tasks(
         for task in tasks
         for member in range(settings.eval.attempts)
     ]
-    reporter.start("eval", len(attempts))
-    done = 0
+    shown = EpisodeCount(reporter, "eval", len(attempts))
 
     def heard(trajectory: Trajectory) -> None:
-        nonlocal done
         on_trajectory(trajectory)
-        done += 1
-        reporter.advance("eval", done)
+        shown.add(trajectory)
 
     trajectories = await play_all(
         parts.player(settings, temperature=settings.eval.temperature),

@@ -27,7 +27,7 @@ async def play(
     Raises:
         DataError: There is no such question.
     """
-    async with stage(settings, policy, run_id="play", reporter=reporter, boxes=1) as parts:
+    async with stage(settings, policy, run_id="play", reporter=reporter, episodes=lambda _: 1) as parts:
         environment = parts.environment
         splits = environment.splits() if question else (settings.data.eval_split,)
         tasks = [task for split in splits for task in environment.tasks(split)]

@@ -9,6 +9,11 @@ from typing import Protocol, runtime_checkable
 class Reporter(Protocol):
     """Calls never block for long and never raise. Phases are named, and several may run at once."""
 
+    @property
+    def live(self) -> bool:
+        """True when what is shown is overwritten, so that showing something every second disturbs nobody."""
+        ...
+
     def line(self, text: str) -> None:
         """One sentence worth keeping on the screen."""
         ...
@@ -22,12 +27,18 @@ class Reporter(Protocol):
         ...
 
     def finish(self, phase: str) -> None:
-        """The phase is over, however it ended. Idempotent."""
+        """The phase is over, however it ended; its last state stays to be read. Idempotent."""
+        ...
+
+    def drop(self, phase: str) -> None:
+        """The phase is over, and nobody needs to read how it ended. Idempotent."""
         ...
 
 
 class NullReporter:
     """Says nothing: for tests and for `--json` and `--quiet`."""
+
+    live = False
 
     def line(self, text: str) -> None:
         """Drops it."""
@@ -39,4 +50,7 @@ class NullReporter:
         """Drops it."""
 
     def finish(self, phase: str) -> None:
+        """Drops it."""
+
+    def drop(self, phase: str) -> None:
         """Drops it."""

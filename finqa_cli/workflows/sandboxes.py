@@ -11,24 +11,25 @@ from finqa_cli.errors import FinqaError, ServiceUnavailableError
 from finqa_cli.settings import Settings
 from finqa_cli.types import SandboxInfo
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.strays import RUN_LABEL, owner_state
 from finqa_cli.workflows.wiring import make_provider
-
-RUN_LABEL = "finqa.run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which boxes to end. Conditions add up; ids alone select just those.
+    """Which boxes to end. Conditions add up; without any, those whose owner was a process of this machine and is gone.
 
     Attributes:
         ids: Provider ids; empty means any.
         run: Value of the run label; empty means any.
-        older_than_s: Least age in seconds.
+        older_than_s: Least age in seconds; None means any.
+        everything: Any box, also one in use.
     """
 
     ids: tuple[str, ...] = ()
     run: str = ""
-    older_than_s: float = 0.0
+    older_than_s: float | None = None
+    everything: bool = False
 
     def labels(self) -> Mapping[str, str]:
         """The labels that the provider filters by."""
@@ -36,7 +37,10 @@ class Selection:
 
     def matches(self, box: SandboxInfo, now: float) -> bool:
         """True when the box is meant; `now` is Unix time in seconds."""
-        return (not self.ids or box.id in self.ids) and now - box.created >= self.older_than_s
+        if not (self.ids or self.run or self.everything or self.older_than_s is not None):
+            return owner_state(box.labels) == "gone"
+        old_enough = self.older_than_s is None or now - box.created >= self.older_than_s
+        return old_enough and (not self.ids or box.id in self.ids)
 
 
 async def list_boxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ...]:
@@ -48,24 +52,27 @@ async def list_boxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ..
         await provider.close()
 
 
-async def reap(
-    settings: Settings, selection: Selection, *, now: float, dry_run: bool, reporter: Reporter
-) -> tuple[SandboxInfo, ...]:
-    """Ends the selected boxes and returns them; with `dry_run` they are only returned.
+async def select(settings: Settings, selection: Selection, *, now: float) -> tuple[SandboxInfo, ...]:
+    """The boxes that a selection means, oldest first.
 
     Raises:
         FinqaError: An id does not exist.
-        ServiceUnavailableError: Some boxes could not be ended; the others are gone.
+    """
+    boxes = await list_boxes(settings, selection.run)
+    if unknown := sorted(set(selection.ids) - {box.id for box in boxes}):
+        raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy="finqa sandbox ls")
+    return tuple(box for box in boxes if selection.matches(box, now))
+
+
+async def reap(settings: Settings, boxes: Sequence[SandboxInfo], *, reporter: Reporter) -> None:
+    """Ends the boxes and waits until each is gone.
+
+    Raises:
+        ServiceUnavailableError: Some could not be ended; the others are gone.
     """
     provider = make_provider(settings)
     try:
-        boxes = _oldest_first(await provider.list(selection.labels()))
-        if unknown := sorted(set(selection.ids) - {box.id for box in boxes}):
-            raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy="finqa sandbox ls")
-        chosen = tuple(box for box in boxes if selection.matches(box, now))
-        if not dry_run:
-            await _end(provider, chosen, settings.pool.max_concurrent_create, reporter)
-        return chosen
+        await _end(provider, boxes, settings.pool.max_concurrent_create, reporter)
     finally:
         await provider.close()
 

@@ -11,7 +11,7 @@ from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.evals import EvalReport
 from finqa_cli.extend import registry
-from finqa_cli.learn import group_statistics
+from finqa_cli.learn import group_statistics, length_bias
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.types import PolicyVersion, Trajectory, UpdateReport
 from finqa_cli.workflows.groups import Collected
@@ -51,8 +51,6 @@ class Tracking:
 
     def trajectory(self, trajectory: Trajectory) -> None:
         """An attempt ended."""
-        if trajectory.retries:
-            self._folder.event("retried", id=trajectory.id, retries=trajectory.retries, status=trajectory.status)
         self._hook("on_trajectory", trajectory=trajectory)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
@@ -109,7 +107,7 @@ def iteration_metrics(
     version: int,
     collected: Collected,
     reports: Sequence[UpdateReport],
-    timing: Mapping[str, float],
+    timing: dict[str, float],
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
     episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
@@ -121,6 +119,7 @@ def iteration_metrics(
         "rounds": collected.rounds,
         "turns_mean": sum(turns) / len(turns) if turns else 0.0,
         "retries": sum(trajectory.retries for trajectory in episodes),
+        "recoveries": sum(trajectory.recoveries for trajectory in episodes),
         **group_statistics(collected.groups, collected.credits).as_metrics(),
         "updates": len(reports),
     }
@@ -134,5 +133,6 @@ def iteration_metrics(
             "loss_tokens": sum(report.loss_tokens for report in reports),
             **reports[0].metrics,  # of the first step: the only one whose weights sampled the batch
         }
-    metrics["timing"] = {name: round(seconds, 4) for name, seconds in timing.items()}
+    bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
+    metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}
     return metrics

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import TokenEngine
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
@@ -44,6 +44,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     Raises:
         ConfigError: The engine cannot serve training, or the settings do not fit the data.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
+        ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to go on.
         InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
     """
@@ -54,8 +55,12 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
         progress = _progress(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
-        with tracking.run(to_public_dict(settings)):
-            trainer = await _train(settings, folder, base, progress, checkpoint, tracking, reporter, stopper)
+        try:
+            with tracking.run(to_public_dict(settings)):
+                trainer = await _train(settings, folder, base, progress, checkpoint, tracking, reporter, stopper)
+        except (AuthenticationError, ServiceUnavailableError) as error:
+            error.remedy = ", then ".join(filter(None, (error.remedy, f"finqa train --resume {run}")))
+            raise
     evaluations = _evaluations(run)
     return TrainResult(
         run=run,
@@ -76,7 +81,14 @@ async def _train(
     reporter: Reporter,
     stopper: Stopper,
 ) -> Trainer:
-    async with stage(settings, progress.policy, run_id=folder.path.name, reporter=reporter) as parts:
+    async with stage(
+        settings,
+        progress.policy,
+        run_id=folder.path.name,
+        reporter=reporter,
+        check_stop=lambda: stopper.check(f"finqa train --resume {folder.path}"),
+        on_event=lambda name, facts: folder.event(name, **facts),
+    ) as parts:
         engine = parts.engine
         if not isinstance(engine, TokenEngine):
             raise ConfigError(
@@ -129,7 +141,11 @@ def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint
         else:
             policy = PolicyVersion(number=number, model=newest.model, adapter=folder)
     return Progress(
-        iteration=checkpoint.iteration, cursor=int(checkpoint.state["cursor"]), policy=policy, published=newest.number
+        iteration=checkpoint.iteration,
+        cursor=int(checkpoint.state["cursor"]),
+        policy=policy,
+        published=newest.number,
+        informative_share=checkpoint.state.get("informative_share"),
     )
 
 

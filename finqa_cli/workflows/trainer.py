@@ -19,6 +19,7 @@ from finqa_cli.types import PolicyVersion, Sample, Status, Task, Trajectory, Upd
 from finqa_cli.workflows.evaluate import evaluate_tasks
 from finqa_cli.workflows.groups import Collected, collect_groups
 from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.wiring import Stage
@@ -33,12 +34,14 @@ class Progress:
         cursor: Place in the endless seeded walk over the tasks.
         policy: What the engine serves.
         published: Number of the newest published version; the engine lags behind it when `sync_every` is above 1.
+        informative_share: Share of groups with signal that the next iteration expects; None before the first.
     """
 
     iteration: int = 0
     cursor: int = 0
     policy: PolicyVersion
     published: int = 0
+    informative_share: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +80,12 @@ class Trainer:
     async def _iterate(self) -> None:
         started = time.perf_counter()
         iteration = self.progress.iteration + 1
+        shown = EpisodeCount(self.reporter, "rollout", None)
+
+        def heard(trajectory: Trajectory) -> None:
+            self._record(trajectory, "train", iteration)
+            shown.add(trajectory)
+
         collected = await collect_groups(
             self.parts.player(self.settings, temperature=self.settings.generation.temperature),
             self.tasks,
@@ -84,9 +93,11 @@ class Trainer:
             self.settings,
             iteration=iteration,
             cursor=self.progress.cursor,
-            on_trajectory=lambda trajectory: self._record(trajectory, "train", iteration),
+            expected_share=self.progress.informative_share,
+            on_trajectory=heard,
             stopping=lambda: self.stopper.requested,
         )
+        self.reporter.drop("rollout")
         self._check_stop()
         self._check_faults(collected)
         self.tracking.groups(collected)
@@ -96,6 +107,7 @@ class Trainer:
         serving = self.progress.policy.number
         await self._sync(iteration, changed=bool(reports))
         self.progress.iteration, self.progress.cursor = iteration, collected.cursor
+        self.progress.informative_share = collected.informative_share
         timing = {
             "rollout_s": rolled_out - started,
             "update_s": updated - rolled_out,
@@ -156,6 +168,7 @@ class Trainer:
         progress = self.progress
         state = {
             "cursor": progress.cursor,
+            "informative_share": progress.informative_share,
             "policy_version": progress.published,
             "serving_version": progress.policy.number,
             "model": self.settings.model.name,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -34,12 +35,17 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
+from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Snapshot
+from finqa_cli.workflows.interrupts import to_the_end
+from finqa_cli.workflows.pool_watch import watching
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.strays import offer_strays, owner_labels
 
 log = structlog.get_logger(__name__)
+
+STOP_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +84,65 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    settings: Settings, policy: PolicyVersion, *, run_id: str, reporter: Reporter, boxes: int | None = None
+    settings: Settings,
+    policy: PolicyVersion,
+    *,
+    run_id: str,
+    reporter: Reporter,
+    episodes: Callable[[Environment], int] | None = None,
+    check_stop: Callable[[], None] = lambda: None,
+    on_event: PoolListener = lambda name, facts: None,
 ) -> AsyncIterator[Stage]:
-    """Starts boxes and engine side by side, and ends both whatever happens inside."""
+    """Starts boxes and engine side by side, and ends both whatever happens inside.
+
+    Args:
+        settings: What to build.
+        policy: What the engine serves at first.
+        run_id: Label of the boxes.
+        reporter: Shows the boxes by state.
+        episodes: How many will be played, where that is known: boxes beyond them are not started.
+        check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
+        on_event: Hears what becomes of boxes.
+    """
     environment = open_environment(settings, reporter)
-    pool = make_pool(settings, environment, run_id, boxes or settings.pool.sandboxes)
+    size = settings.pool.sandboxes
+    if episodes is not None:
+        size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
+    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     engine = make_engine(settings, policy, environment)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
     _allow_many_sockets()
     try:
         await pool.start()
-        await engine.start()
-        await pool.settled()  # else the first batches of a run in lockstep would depend on which box came up first
-        if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
-            await engine.load(policy)
-        data = environment.data()
-        yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, data=data)
+        async with watching(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
+            await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
+            if isinstance(engine, TokenEngine) and engine.lockstep:
+                # else the first batches would depend on which box came up first
+                await _side_by_side(pool.settled(), check_stop=check_stop)
+            if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
+                await engine.load(policy)
+            data = environment.data()
+            yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, data=data)
     finally:
-        for failure in await asyncio.gather(engine.close(), pool.close(), return_exceptions=True):
+        for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
             if failure is not None:
                 log.warning("not everything could be closed", reason=str(failure))
+
+
+async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:
+    """Awaits them all; what fails first ends the others and is raised, without a wait for a large model."""
+    tasks = {asyncio.create_task(work) for work in works}
+    running = tasks
+    try:
+        while running:
+            check_stop()
+            done, running = await asyncio.wait(running, timeout=STOP_POLL_S, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _allow_many_sockets() -> None:
@@ -167,17 +212,25 @@ def make_provider(settings: Settings) -> SandboxProvider:
     return provider
 
 
-def make_pool(settings: Settings, environment: Environment, run_id: str, size: int) -> Pool:
-    """The boxes that the environment asks for, or none."""
+async def make_pool(
+    settings: Settings, environment: Environment, run_id: str, size: int, reporter: Reporter, on_event: PoolListener
+) -> Pool:
+    """The boxes that the environment asks for, or none; says so when earlier runs left some behind."""
     spec = environment.sandbox_spec()
     if spec is None:
         return NoSandboxes()
+    provider = make_provider(settings)
+    await offer_strays(provider, reporter, settings.sandbox.name)
     return SandboxPool(
-        make_provider(settings),
+        provider,
         spec,
         size=size,
         max_concurrent_create=settings.pool.max_concurrent_create,
-        labels={"finqa.run": run_id},
+        labels=owner_labels(run_id),
+        sessions_per_box=settings.pool.sessions_per_sandbox,
+        health_check_s=settings.pool.health_check_s,
+        breaker_share=settings.pool.breaker_share,
+        on_event=on_event,
     )
 
 

@@ -77,7 +77,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "shw"], "Did you mean 'show'", "finqa config --help"),
         (["config", "show", "--orign"], "--origin", "finqa config show --help"),
         (["plugins", "show"], "Missing argument", "finqa plugins show --help"),
-        (["sandbox", "reap"], "Say which", "--dry-run"),
         (["sandbox", "reap", "--older-than", "soon"], "90s, 30m", ""),
     ],
 )

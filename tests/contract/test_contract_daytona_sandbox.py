@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from contract.sandbox_suite import ProviderFactory
 from fixtures.daytona_provider import DaytonaBench
 
 from finqa_cli.contracts import ImageBuilder
-from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+from finqa_cli.testing import LoopbackProcess
 from finqa_cli.types import SandboxSpec
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
@@ -22,30 +22,34 @@ WORKING: list[Check] = [
 ]
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DaytonaBench:
-    return DaytonaBench(tmp_path, monkeypatch, light=False)
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaBench]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield DaytonaBench(tmp_path_factory.mktemp("daytona"), monkeypatch, light=False)
 
 
-@pytest.fixture
-async def loopback(bench: DaytonaBench) -> AsyncIterator[LoopbackDaytona]:
-    async with bench.loopback() as loopback:
+@pytest.fixture(scope="module")
+def loopback(bench: DaytonaBench) -> Iterator[LoopbackProcess]:
+    """One for all checks, so that the real server behind the boxes is started once."""
+    with LoopbackProcess(bench.loopback().config) as loopback:
         bench.use(loopback)
         yield loopback
 
 
 @pytest.mark.parametrize("check", WORKING)
-async def test_daytona(check: Check, bench: DaytonaBench, loopback: LoopbackDaytona) -> None:
+async def test_daytona(check: Check, bench: DaytonaBench, loopback: LoopbackProcess) -> None:
     await check(bench.provider, bench.spec)
-    stats = await loopback.control.stats()
+    stats = await loopback.async_control.stats()
     assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 
 
-async def test_daytona_failed_start(bench: DaytonaBench, loopback: LoopbackDaytona) -> None:
-    await loopback.control.break_image(bench.image)
-    await sandbox_suite.check_a_failed_start_leaves_nothing(bench.provider, bench.spec)
-    assert (await loopback.control.stats())["boxes"] == 0
-    assert not bench.files()
+async def test_daytona_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DaytonaBench(tmp_path, monkeypatch, light=False)
+    async with bench.loopback(broken_images=[bench.image]) as loopback:
+        bench.use(loopback)
+        await sandbox_suite.check_a_failed_start_leaves_nothing(bench.provider, bench.spec)
+        assert (await loopback.control.stats())["boxes"] == 0
+        assert not bench.files()
 
 
 def test_daytona_builds_images(bench: DaytonaBench) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.testing.daytona.config import Faults
 from finqa_cli.testing.daytona.control import Stats
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_plugins.daytona_sandbox import birth, upkeep
+from finqa_plugins.daytona_sandbox import birth, cloud, upkeep
 
 
 @pytest.fixture
@@ -210,15 +213,67 @@ async def test_stale_lists_hide_no_box_of_this_machine_and_show_none_that_we_end
         await other.close()
 
 
-async def test_nothing_answers(bench: DaytonaBench) -> None:
+async def test_a_deletion_whose_reply_never_comes_is_asked_for_again(
+    bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud, "DELETE_TRY_S", 1.0)
     async with bench.loopback() as loopback:
         bench.use(loopback)
-        provider = bench.provider(delete_timeout_s=1.0)
-        box = await provider.start(bench.spec, RUN)
+        provider = bench.provider(delete_timeout_s=10.0)
+        boxes = [await provider.start(bench.spec, RUN) for _ in range(3)]
+        await loopback.control.set_faults(Faults(hang=1.0))
+        stops = [asyncio.create_task(box.stop()) for box in boxes]
+        await happens(loopback, lambda stats: stats["faults"].get("hang", 0) >= 3)
+        await loopback.control.set_faults(Faults())
+        await asyncio.wait_for(asyncio.gather(*stops), 5.0)
+        await provider.close()
+        await nothing_is_left(bench, loopback)
+
+
+async def test_what_a_server_wrote_before_it_stopped_answering_is_told_once(bench: DaytonaBench) -> None:
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(3)))
+        await loopback.control.kill([boxes[0].id])
+        (server,) = (await loopback.control.stats())["servers"]
+        os.kill(server, signal.SIGKILL)
+        assert not any(await asyncio.gather(*(box.healthy() for box in boxes)))
+        with structlog.testing.capture_logs() as logs:
+            await asyncio.gather(*(box.stop() for box in boxes))
+        told = [(line["log_level"], line["sandbox"]) for line in logs if "stopped answering" in line["event"]]
+        assert boxes[0].id not in [sandbox for _, sandbox in told], "its toolbox is gone as well: nothing to tell"
+        assert sorted(level for level, _ in told) == ["info", "warning"]
+        await provider.close()
+
+
+async def test_nothing_answers(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud, "PATIENCE_S", 1.0)
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(5)))
     began = time.monotonic()
-    assert not await box.healthy()
-    with pytest.raises(FinqaError, match="sandboxes could not be ended") as failure:
+    assert not await boxes[0].healthy()
+    failures = await asyncio.gather(*(box.stop() for box in boxes[:2]), return_exceptions=True)
+    assert {type(failure) for failure in failures} == {SandboxError}
+    with pytest.raises(FinqaError, match="5 sandboxes could not be ended") as failure:
         await provider.close()
     assert "finqa sandbox reap" in failure.value.remedy
-    assert time.monotonic() - began < 5.0
-    assert [path.suffix for path in bench.files()] == [".jsonl"], "the ledger remembers the box"
+    assert time.monotonic() - began < 8.0, "not a minute for each try"
+    assert [path.suffix for path in bench.files()] == [".jsonl"], "the ledger remembers the boxes"
+
+
+async def test_starts_that_nobody_answers_end_together(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud, "PATIENCE_S", 0.5)
+    async with bench.loopback(latency={"start": {"median_s": 30.0}}) as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        starts = [asyncio.create_task(provider.start(bench.spec, RUN)) for _ in range(20)]
+        await happens(loopback, lambda stats: stats["boxes"] == 20)
+    began = time.monotonic()
+    assert {type(answer) for answer in await asyncio.gather(*starts, return_exceptions=True)} == {SandboxError}
+    with pytest.raises(SandboxError, match="20 sandboxes could not be ended"):
+        await provider.close()
+    assert time.monotonic() - began < 12.0, "not one after the other"
+    assert bench.files()

@@ -44,6 +44,21 @@ async def test_no_key(bench: DaytonaBench) -> None:
     await provider.close()
 
 
+async def test_an_address_in_a_dotenv_file_is_refused_in_one_line(
+    bench: DaytonaBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / ".env").write_text("DAYTONA_API_URL=http://elsewhere.example/api\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        with structlog.testing.capture_logs() as logs:
+            assert await provider.list({}) == []
+        await provider.close()
+    assert [line["event"] for line in logs] == ["DAYTONA_API_URL set in a .env or .env.local file was ignored"]
+    assert not [warning for warning in recwarn if "DAYTONA_API_URL" in str(warning.message)]
+
+
 @pytest.mark.parametrize("state", ["missing", "inactive"])
 async def test_an_image_that_is_not_ready(bench: DaytonaBench, state: str) -> None:
     async with bench.loopback(**({"images": {}} if state == "missing" else {})) as loopback:

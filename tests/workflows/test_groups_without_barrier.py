@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from fixtures.fake_boxes import FakeProvider
+from fixtures.pool_play import filled
 from fixtures.timed_environment import TimedEnvironment, list_schedule, long_tailed, run_timed
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyTokenEngine, submit
 from hypothesis import given
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from finqa_cli.learn import group_statistics
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import NoSandboxes, Pool
 from finqa_cli.settings import Settings
 from finqa_cli.types import Group, Sampling, Status, Task, Trajectory
 from finqa_cli.workflows.groups import Collected, collect_groups
@@ -32,11 +34,15 @@ def timed_settings(*, boxes: int = 24, sessions: int = 1, **train: Any) -> Setti
 
 
 async def _collect(
-    world: TimedEnvironment, chosen: Settings, engine: object | None = None, expected: float | None = None
+    world: TimedEnvironment,
+    chosen: Settings,
+    engine: object | None = None,
+    expected: float | None = None,
+    pool: Pool | None = None,
 ) -> tuple[Collected, list[Trajectory]]:
     player = Player(
         world,
-        NoSandboxes(),
+        pool or NoSandboxes(),
         engine or ToyChatEngine(submit(1)),  # type: ignore[arg-type]
         ToyCodec(),
         limits=Limits(max_turns=99, max_parse_errors=99),
@@ -107,6 +113,24 @@ def test_what_is_played_does_not_depend_on_timing(
         assert group_statistics(collected.groups, collected.credits).length_bias == 0.0
         seen.append([facts(collected), engine.batches])
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(("boxes", "sessions"), [(1, 1), (3, 1), (2, 3), (8, 1)])
+def test_in_lockstep_a_pool_smaller_than_the_concurrency_gives_the_same_batches(boxes: int, sessions: int) -> None:
+    """Eight episodes want a box; whose turn it is, and who sits in the engine meanwhile, is not a matter of timing."""
+    chosen = timed_settings(boxes=8, target_groups_per_iter=6, max_rollout_rounds=3)
+
+    async def played(delays: int) -> list[Any]:
+        engine = ToyTokenEngine()
+        pool = await filled(FakeProvider(), boxes, sessions_per_box=sessions, health_check_s=3.0)
+        collected, heard = await _collect(TimedEnvironment(delays=delays), chosen, engine, pool=pool)
+        assert sorted(trajectory.id for trajectory in heard) == sorted(ids(collected))
+        assert bool(pool.stats().waits) == (boxes * sessions < 8)
+        await pool.close()
+        return [facts(collected), engine.batches]
+
+    first, *others = [run_timed(played(delays))[0] for delays in range(4)]
+    assert all(other == first for other in others)
 
 
 @given(places=st.integers(1, 40), delays=st.integers(0, 99))

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 from fixtures.fake_boxes import FakeProvider
-from fixtures.pool_play import filled, hold
+from fixtures.pool_play import filled, hold, lease_for
 from fixtures.virtual_time import run_virtually
 
 from finqa_cli.errors import EngineError, SandboxError
@@ -46,6 +46,17 @@ def test_who_waits_is_served_in_order_and_a_cancelled_one_costs_nobody_anything(
         await asyncio.gather(*clients, return_exceptions=True)
         assert order == [0, 1, 4, 5]
         assert pool.stats().idle == 1 and pool.stats().waiting == 0
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_waits_are_counted_and_timed() -> None:
+    async def run() -> None:
+        pool = await filled(FakeProvider(), 1)
+        await asyncio.gather(*(lease_for(pool, 10) for _ in range(3)))
+        stats = pool.stats()
+        assert (stats.waiting, stats.waits, stats.waited_s) == (0, 2, pytest.approx(10 + 20))
         await pool.close()
 
     run_virtually(run())

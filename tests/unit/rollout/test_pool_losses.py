@@ -143,6 +143,59 @@ def test_many_deaths_at_once_do_not_flood_the_living_with_checks() -> None:
     run_virtually(run())
 
 
+def test_a_box_that_answers_checks_and_fails_every_session_is_replaced() -> None:
+    """It would be free more often than any other, and one lease after the other would end there."""
+
+    async def run() -> None:
+        provider, events = FakeProvider(), Events()
+        pool = await started(provider, 4, events, breaker_share=0.9)
+        await pool.settled()
+        sick, failures = provider.boxes[0], 0
+
+        async def client() -> None:
+            nonlocal failures
+            while True:
+                try:
+                    async with pool.lease() as box:
+                        if box is sick:
+                            raise SandboxError("no session free")
+                        await asyncio.sleep(60)
+                    return
+                except SandboxError:
+                    failures += 1
+                    await asyncio.sleep(0.25)
+
+        await asyncio.gather(*(client() for _ in range(12)))
+        assert (failures, pool.stats().lost, pool.alive, len(provider.alive())) == (3, 1, 4, 4)
+        (lost,) = events.named("sandbox_lost")
+        assert lost["sandbox"] == sick.id and "session after session fails" in str(lost["reason"])
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_faults_between_good_sessions_and_beside_others_cost_no_box() -> None:
+    """What fails may be a question, not the box: while others play on it, or played well since, it is kept."""
+
+    async def run() -> None:
+        provider = FakeProvider()
+        pool = await started(provider, 1, sessions_per_box=2, breaker_share=1.0)
+        await pool.settled()
+        for _ in range(6):
+            await fault(pool)
+            await fault(pool)
+            await lease_for(pool)
+        beside = asyncio.create_task(lease_for(pool, 100))
+        await asyncio.sleep(1)
+        for _ in range(6):
+            await fault(pool)
+        await beside
+        assert pool.stats().lost == 0
+        await pool.close()
+
+    run_virtually(run())
+
+
 def test_a_box_that_never_ends_costs_no_place_for_ever() -> None:
     async def run() -> None:
         provider = FakeProvider(stop_s=1e9)

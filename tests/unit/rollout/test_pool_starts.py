@@ -10,6 +10,7 @@ import pytest
 from fixtures.fake_boxes import Failing, FakeBox, FakeProvider
 from fixtures.pool_play import Events, fault, lease_for, started, until
 from fixtures.virtual_time import run_virtually
+from structlog.testing import capture_logs
 
 from finqa_cli.errors import AuthenticationError, SandboxError, ServiceUnavailableError
 from finqa_cli.types import SandboxSpec
@@ -84,6 +85,24 @@ def test_a_refusal_reaches_everybody_who_waits_at_once_with_its_remedy() -> None
         assert asyncio.get_running_loop().time() == pytest.approx(1.0)
         assert outcomes == [error] * 22
         assert provider.asked == 5, "starts that wait their turn are held back by a refusal"
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_failed_starts_of_one_kind_are_one_line_of_the_log() -> None:
+    """Their messages differ, each names its box; all of them are events."""
+
+    async def run() -> None:
+        def failing(number: int) -> Exception | None:
+            return SandboxError(f"Sandbox {number} vanished.") if number < 200 else None
+
+        events = Events()
+        pool = await started(FakeProvider(failing=failing), 200, events, max_concurrent_create=200)
+        with capture_logs() as lines:
+            await asyncio.sleep(60)
+        assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["sandbox did not start"]
+        assert len({fields["reason"] for fields in events.named("sandbox_failed")}) == 200
         await pool.close()
 
     run_virtually(run())

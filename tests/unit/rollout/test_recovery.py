@@ -291,7 +291,9 @@ def test_a_box_lost_while_the_policy_thinks_costs_no_generation(turn: int) -> No
     assert len({box.id for box in environment.boxes if box}) == 2
 
 
-def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost() -> None:
+@pytest.mark.parametrize("limit_s", [0.0, 3.0])
+def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost(limit_s: float) -> None:
+    """Neither by the time limit of the episode, which would score the fault, nor later; and its time does not count."""
     pool = Boxes()
 
     class Freezing(Lossy):
@@ -309,7 +311,7 @@ def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost() -> None:
                 session.hear = freeze
             return session
 
-    one = player(Freezing({}), ToyChatEngine(*SCRIPT), pool, 3)  # type: ignore[arg-type]
+    one = player(Freezing({}), ToyChatEngine(*SCRIPT), pool, 3, limit_s)  # type: ignore[arg-type]
     trajectory, seconds = run_timed(one.play(ATTEMPT, Seat(nullcontext)))
     assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1 and 15 < seconds < 20
 
@@ -334,6 +336,37 @@ def test_the_time_limit_goes_on_after_mending_and_ends_in_a_verdict() -> None:
         trajectory = play(environment, Thinking(99, pool.lose), pool, seconds=4.0)  # type: ignore[arg-type]
         assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == (Status.TIMEOUT, 0.0, 3)
         assert trajectory.recoveries == len(faults)
+
+
+@pytest.mark.parametrize(
+    ("call", "takes_s", "status", "reward", "turns"),
+    [
+        (2, 30.0, Status.TIMEOUT, 0.0, 3),
+        (CALLS - 1, 30.0, Status.COMPLETED, 1.0, CALLS),
+        (2, 1e9, Status.TIMEOUT, 0.0, 2),
+    ],
+)
+def test_a_time_limit_that_passes_in_a_call_cuts_after_it(
+    call: int, takes_s: float, status: Status, reward: float, turns: int
+) -> None:
+    """What was answered late is a turn, and an answer counts; only a call that takes for ever is cut."""
+
+    class Slow(Lossy):
+        async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
+            session = await super().open(task, seed=seed, sandbox=sandbox)
+            hear = session.hear
+
+            async def slow(said: object) -> None:
+                await asyncio.sleep(takes_s if session.calls == call and said != "grade" else 0.0)
+                await hear(said)
+
+            session.hear = slow
+            return session
+
+    environment = Slow({})
+    trajectory = play(environment, seconds=10.0)
+    assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == (status, reward, turns)
+    assert len(environment.heard) == 1 and environment.heard[0][-1] == "grade"
 
 
 def test_the_seat_is_given_up_only_while_there_is_no_box() -> None:

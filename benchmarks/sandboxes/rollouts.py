@@ -1,0 +1,95 @@
+"""One iteration of rollouts by the product's own scheduler, measured from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.sandboxes.ideal import Schedule
+from benchmarks.sandboxes.world import Fleet
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.types import Group, PolicyVersion, Trajectory
+from finqa_cli.workflows.groups import collect_groups
+from finqa_cli.workflows.wiring import Stage, make_optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """What was played.
+
+    Attributes:
+        groups: All of them.
+        episodes: Every attempt that was reported, in the order in which they began.
+        schedule: How boxes and engine were used.
+        cpu_s: What this process needed for it, less what the simulated engine needed.
+        tool_calls: Of all episodes.
+    """
+
+    groups: Sequence[Group]
+    episodes: Sequence[Trajectory]
+    schedule: Schedule
+    cpu_s: float
+    tool_calls: int
+
+    @property
+    def usable(self) -> int:
+        """Episodes of groups in which each member was graded."""
+        return sum(len(group.trajectories) for group in self.groups if is_whole(group))
+
+
+def is_whole(group: Group) -> bool:
+    """Each member was graded, none ended in a fault."""
+    return all(member.reward is not None and not member.status.is_fault for member in group.trajectories)
+
+
+def stage_of(fleet: Fleet) -> Stage:
+    """The fleet as the product's workflows see it."""
+    return Stage(
+        environment=fleet.world.environment,
+        pool=fleet.pool,
+        engine=fleet.engine,
+        codec=None,
+        policy=PolicyVersion(number=0, model=""),
+        data=fleet.world.environment.data(),
+    )
+
+
+async def collect(fleet: Fleet, *, target_groups: int, iteration: int = 1) -> Rollouts:
+    """One iteration under the settings of the fleet; every trajectory is recorded as `finqa train` does it."""
+    train = fleet.world.settings.train.model_copy(update={"target_groups_per_iter": target_groups})
+    settings = fleet.world.settings.model_copy(update={"train": train})
+    ended: list[tuple[float, Trajectory]] = []
+    path = fleet.world.home / f"runs/{time.time_ns()}"
+    engine, boxes = fleet.engine, fleet.world.scale.boxes
+    with RunFolder.create(path, command="benchmark", settings={}, save_token_ids=False) as folder:
+
+        def heard(trajectory: Trajectory) -> None:
+            folder.trajectory(trajectory, phase="train", iteration=iteration)
+            ended.append((time.perf_counter() - trajectory.seconds, trajectory))
+
+        cpu, simulated, served, turns = time.process_time(), engine.cpu_s, engine.request_seconds, engine.turns
+        began = time.perf_counter()
+        collected = await collect_groups(
+            stage_of(fleet).player(settings, temperature=1.0),
+            fleet.tasks,
+            make_optimizer(settings),
+            settings,
+            iteration=iteration,
+            cursor=0,
+            on_trajectory=heard,
+            stopping=lambda: False,
+        )
+        seconds = time.perf_counter() - began
+        cpu_s = time.process_time() - cpu - (engine.cpu_s - simulated)
+    ended.sort(key=lambda pair: pair[0])
+    held = sum(trajectory.seconds for _, trajectory in ended)
+    return Rollouts(
+        groups=collected.groups,
+        episodes=[trajectory for _, trajectory in ended],
+        schedule=Schedule(
+            seconds=seconds, box_share=held / (boxes * seconds), engine_load=(engine.request_seconds - served) / seconds
+        ),
+        cpu_s=cpu_s,
+        tool_calls=engine.turns - turns,
+    )

@@ -1,0 +1,88 @@
+"""`finqa doctor`: what stands in the way of a run, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands._output import emit, plural
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import Check
+from finqa_cli.workflows.doctor import examine
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+
+COLORS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+
+
+@app.command(epilog="Example: finqa doctor --sandbox daytona --sandboxes 500")
+def main(
+    ctx: typer.Context,
+    sandboxes: options.Sandboxes = None,
+    sessions_per_sandbox: options.SessionsPerSandbox = None,
+    max_concurrent_play: options.MaxConcurrentPlay = None,
+    sandbox: options.Sandbox = None,
+    environment: options.EnvironmentName = None,
+    engine: options.Engine = None,
+    model: options.Model = None,
+    snapshot: options.Snapshot = None,
+    data: options.Data = None,
+    run_dir: options.RunDir = None,
+    config: options.Config = None,
+    assign: options.Assign = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check plugins, settings, data, machine and services for a run, and name the command that mends each fault.
+
+    Takes a few seconds at most and starts nothing. A `warn` does not stop a run; a `fail` does.
+
+    Exit codes: 0 when nothing failed, 1 otherwise.
+    """
+    try:
+        checks = examine(options.load(ctx, quiet=True))
+    except ConfigError as error:
+        checks = examine(error)
+    failed = any(check.status == "fail" for check in checks)
+    document = {"status": "fail" if failed else "ok", "checks": [asdict(check) for check in checks]}
+    emit(document, as_json=as_json, text=lambda: report(checks))
+    if failed:
+        raise typer.Exit(1)
+
+
+def report(checks: Sequence[Check]) -> str:
+    """One block per check: status, name, what was found, and the remedy on a line of its own."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    names = max(len(check.name) for check in checks)
+    lines = [line for check in checks for line in _block(check, names, width)]
+    failed, warned = (sum(check.status == status for check in checks) for status in ("fail", "warn"))
+    wrong = [f"{failed} failed"] * bool(failed) + [plural(warned, "warning")] * bool(warned)
+    return "\n".join([*lines, "", f"{plural(len(checks), 'check')}: {', '.join(wrong) or 'all fine'}."])
+
+
+def _block(check: Check, names: int, width: int) -> list[str]:
+    status = f"{check.status:4}"
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        status = typer.style(status, fg=COLORS[check.status])
+    indent = " " * (len("fail") + 2 + names + 2)
+    found = _wrapped(check.detail, indent, width)
+    lines = [f"{status}  {check.name:{names}}  {found[0].lstrip() if found else ''}".rstrip(), *found[1:]]
+    return [*lines, *_wrapped(f"fix: {check.remedy}", indent, width)] if check.remedy else lines
+
+
+def _wrapped(text: str, indent: str, width: int) -> list[str]:
+    """Whole words only: a command must stay fit for copying."""
+    return textwrap.wrap(
+        " ".join(text.split()),
+        width=max(width, len(indent) + 30),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -219,7 +219,9 @@ class SandboxPool:
         kind = (type(error), remedy)
         if kind not in self._failed_alike:  # one reason often meets hundreds of starts, each with an id of its own
             self._failed_alike.add(kind)
-            log.warning("sandbox did not start", reason=str(error))
+            ends_the_run = not isinstance(error, EpisodeError) and not self._boxes
+            tell = log.info if ends_the_run else log.warning  # it will be told as the error of the command
+            tell("sandbox did not start", reason=str(error), fix=remedy or None)
         self._start_failures += 1
         self._tell("sandbox_failed", {"reason": str(error), "remedy": remedy})
         if isinstance(error, EpisodeError):

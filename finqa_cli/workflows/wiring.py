@@ -126,7 +126,8 @@ async def stage(
     finally:
         for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
             if failure is not None:
-                log.warning("not everything could be closed", reason=str(failure))
+                fix = getattr(failure, "remedy", None)
+                log.warning("not everything could be closed", reason=str(failure), fix=fix)
 
 
 async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:

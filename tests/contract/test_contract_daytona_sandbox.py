@@ -32,12 +32,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaBench]:
 def loopback(bench: DaytonaBench) -> Iterator[LoopbackProcess]:
     """One for all checks, so that the real server behind the boxes is started once."""
     with LoopbackProcess(bench.loopback().config) as loopback:
-        bench.use(loopback)
         yield loopback
 
 
 @pytest.mark.parametrize("check", WORKING)
-async def test_daytona(check: Check, bench: DaytonaBench, loopback: LoopbackProcess) -> None:
+async def test_daytona(
+    check: Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in loopback.environment.items():
+        monkeypatch.setenv(name, value)
     await check(bench.provider, bench.spec)
     stats = await loopback.async_control.stats()
     assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])

@@ -31,11 +31,13 @@ if os.path.isfile(path):
     os.putenv("SSL_CERT_FILE", path)
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-del sys.modules["sitecustomize"]
+this = sys.modules.pop("sitecustomize")
 try:
     import sitecustomize
-except ImportError:
-    pass
+except ModuleNotFoundError as error:
+    if error.name != "sitecustomize":
+        raise
+    sys.modules["sitecustomize"] = this  # the import under way looks for it there
 '''
 
 

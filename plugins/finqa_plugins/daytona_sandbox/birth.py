@@ -100,15 +100,17 @@ class Birth:
         if self._request is None:
             return True
         box = self._answer()
-        for wait_s in _UNDO_WAITS_S:
-            if box is not None or self._request.done():
-                break
-            await asyncio.wait({self._request}, timeout=wait_s)
-            box = self._answer() or await self._cloud.get(self.name)
-        if not self._request.done():
-            self._doubtful |= box is None
-            self._request.cancel()
-            await asyncio.wait({self._request})
+        try:
+            for wait_s in _UNDO_WAITS_S:
+                if box is not None or self._request.done():
+                    break
+                await asyncio.wait({self._request}, timeout=wait_s)
+                box = self._answer() or await self._cloud.get(self.name)
+        finally:
+            if not self._request.done():
+                self._doubtful |= box is None
+                self._request.cancel()
+                await asyncio.wait({self._request})
         if box is None and not self._refused:
             box = await self._cloud.get(self.name)
         if box is None:

@@ -130,11 +130,11 @@ class DaytonaSandbox:
             if now > deadline:
                 answer = f"answered {status}" if status else "did not answer"
                 raise SandboxError(
-                    f"The server in sandbox {self.id} {answer} for {timeout_s:g} s. {await self.output()}"
+                    f"The server in sandbox {self.id} {answer} for {timeout_s:g} s. {await self._ending()}"
                 )
             if now > look_at:
                 if (code := await exit_code(self.remote, self.command)) is not None:
-                    raise SandboxError(f"The server in sandbox {self.id} exited with {code}. {await self.output()}")
+                    raise SandboxError(f"The server in sandbox {self.id} exited with {code}. {await self._ending()}")
                 if status in _REFUSED:
                     await self.renew_url()
                 look_at = now + _LOOK_S
@@ -142,7 +142,12 @@ class DaytonaSandbox:
             pause = min(pause * 1.5, _LONGEST_POLL_S)
 
     async def output(self) -> str:
-        """The end of what its server wrote, in a sentence. Never raises."""
+        """The end of what its server wrote.
+
+        Raises:
+            DaytonaError: The box is gone.
+            FinqaError: It cannot be read.
+        """
         return await last_output(self._cloud, self.remote, self.command)
 
     async def stop(self) -> None:
@@ -152,3 +157,11 @@ class DaytonaSandbox:
             SandboxError: It is still there after a while; `finqa sandbox reap` ends it later.
         """
         await self._end(self)
+
+    async def _ending(self) -> str:
+        """Its last output as the end of an error message."""
+        try:
+            text = await self.output()
+        except (DaytonaError, FinqaError) as error:
+            return f"Its output could not be read: {getattr(error, 'message', error)}"
+        return f"Its last output:\n{text}" if text else "It wrote nothing."

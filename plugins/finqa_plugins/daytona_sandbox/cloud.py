@@ -6,20 +6,33 @@ import asyncio
 import os
 import random
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from daytona import AsyncDaytona, AsyncSandbox, DaytonaConfig, DaytonaError, DaytonaNotFoundError
+import structlog
+from daytona import (
+    AsyncDaytona,
+    AsyncSandbox,
+    DaytonaConfig,
+    DaytonaConnectionError,
+    DaytonaError,
+    DaytonaNotFoundError,
+)
 
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
-from finqa_plugins.daytona_sandbox.errors import KEY_REMEDY, explained, is_passing, retry_after_s
+from finqa_plugins.daytona_sandbox.errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
+
+log = structlog.get_logger(__name__)
 
 KEY_VARIABLE = "DAYTONA_API_KEY"
 URL_VARIABLE = "DAYTONA_API_URL"
 CLOUD_URL = "https://app.daytona.io/api"
 PATIENCE_S = 20.0
 REQUEST_TIMEOUT_S = 30.0
+DELETE_TRY_S = 15.0
+"""A deletion that is not done by then is asked for again: its reply may never come."""
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 
@@ -52,6 +65,7 @@ class Cloud:
         self._key = ""
         self._random = random.Random(0)  # spreads retries; decides nothing that a run records
         self._closed = False
+        self._out_of_reach_at = float("inf")
 
     def client(self) -> AsyncDaytona:
         """The SDK's client.
@@ -64,11 +78,14 @@ class Cloud:
             raise SandboxError("The sandbox provider is closed.")
         if self._client is None:
             self._key = api_key(self._config)
-            self._client = AsyncDaytona(
-                DaytonaConfig(
-                    api_key=self._key, api_url=api_url(), target=self._config.target, connection_pool_maxsize=None
-                )
+            config = DaytonaConfig(
+                api_key=self._key, api_url=api_url(), target=self._config.target, connection_pool_maxsize=None
             )
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                self._client = AsyncDaytona(config)
+            for warning in said:  # a paragraph each, with a line of our source
+                log.warning(str(warning.message).partition(": ")[0].replace("`", ""))
         return self._client
 
     async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
@@ -87,13 +104,16 @@ class Cloud:
         tries = 0
         while True:
             try:
-                return await request()
-            except DaytonaNotFoundError:
-                raise
+                answer = await request()
+                self._heard()
+                return answer
             except DaytonaError as error:
+                self._heard(error)
+                if isinstance(error, DaytonaNotFoundError):
+                    raise
                 tries += 1
                 pause = self.pause_s(tries, error)
-                if not is_passing(error) or time.monotonic() + pause > deadline:
+                if not is_passing(error) or time.monotonic() + pause > min(deadline, self._out_of_reach_at):
                     raise self.explain(error, doing) from error
             await asyncio.sleep(pause)
 
@@ -113,7 +133,7 @@ class Cloud:
         """Deletes a box and returns when it is gone. A box that is still being made cannot be deleted yet: it waits.
 
         Raises:
-            SandboxError: It is still there after `timeout_s`.
+            SandboxError: It is still there after `timeout_s`, or Daytona has been out of reach for some time.
             FinqaError: The key is refused.
         """
         deadline = time.monotonic() + timeout_s
@@ -121,22 +141,34 @@ class Cloud:
         while True:
             remaining = deadline - time.monotonic()
             try:
-                await sandbox.delete(timeout=max(1.0, remaining), wait=True)
-                return
-            except DaytonaNotFoundError:
+                await sandbox.delete(timeout=max(1.0, min(remaining, DELETE_TRY_S)), wait=True)
+                self._heard()
                 return
             except DaytonaError as error:
+                self._heard(error)
+                if isinstance(error, DaytonaNotFoundError):
+                    return
                 tries += 1
                 told = self.explain(error, f"ending sandbox {sandbox.id}")
                 pause = self.pause_s(tries, error)
                 if isinstance(told, AuthenticationError):
                     raise told from error
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + pause > min(deadline, self._out_of_reach_at):
                     raise SandboxError(
-                        f"Sandbox {sandbox.id} is still there after {timeout_s:g} s. {told.message}",
+                        f"Sandbox {sandbox.id} could not be ended. {told.message}",
                         remedy=f"finqa sandbox reap {sandbox.id} --sandbox daytona",
                     ) from error
             await asyncio.sleep(pause)
+
+    def _heard(self, error: DaytonaError | None = None) -> None:
+        """Notes whether Daytona can be reached. While it cannot for long, no request is repeated.
+
+        Hundreds of boxes that each waited out their own patience would keep a run from ending for minutes.
+        """
+        if error is None or status_of(error):
+            self._out_of_reach_at = float("inf")
+        elif isinstance(error, DaytonaConnectionError):
+            self._out_of_reach_at = min(self._out_of_reach_at, time.monotonic() + PATIENCE_S)
 
     def pause_s(self, tries: int, error: DaytonaError) -> float:
         """Seconds before the next try: as long as the service asks, else doubling with jitter."""

@@ -22,8 +22,9 @@ from finqa_plugins.daytona_sandbox.cloud import KEY_VARIABLE, Cloud, api_key, ap
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.daytona_sandbox.images import ACTIVE, Images
+from finqa_plugins.daytona_sandbox.recipe import content_digest, name_of
 
-DEADLINE_S = 3.0
+DEADLINE_S = 2.0
 PATIENCE_S = 1.0
 
 
@@ -84,8 +85,8 @@ async def _within_time(config: DaytonaSandboxConfig, settings: Mapping[str, Any]
         async with asyncio.timeout(DEADLINE_S):
             found.append(await _reach(cloud))
             if found[0].status == "ok":
-                boxes, snapshot = int(settings["pool"]["sandboxes"]), str(settings["data"]["snapshot"])
-                found += await asyncio.gather(_quota(config, boxes), _image(cloud, config, snapshot))
+                boxes, data = int(settings["pool"]["sandboxes"]), settings["data"]
+                found += await asyncio.gather(_quota(config, boxes), _image(cloud, config, data))
     except TimeoutError:
         found.append(
             Check(
@@ -104,14 +105,14 @@ async def _reach(cloud: Cloud) -> Check:
     client = cloud.client()
     began = time.monotonic()
     try:
-        await cloud.call("asking for one image", lambda: client.snapshot.list(page=1, limit=1), PATIENCE_S)
+        await cloud.call(f"asking {api_url()} for an image", lambda: client.snapshot.list(page=1, limit=1), PATIENCE_S)
     except AuthenticationError as error:
         return Check(name="daytona key", status="fail", detail=error.message, remedy=error.remedy)
     except (FinqaError, DaytonaNotFoundError) as error:
         return Check(
             name="daytona",
             status="fail",
-            detail=f"{api_url()} cannot be used: {error.args[0]}",
+            detail=str(error.args[0]),
             remedy="check the network, DAYTONA_API_URL and https://status.app.daytona.io",
         )
     took_ms = 1000 * (time.monotonic() - began)
@@ -134,12 +135,20 @@ async def _quota(config: DaytonaSandboxConfig, boxes: int) -> Check:
     return quota_check(room(usage.region_usage, config), boxes, config)
 
 
-async def _image(cloud: Cloud, config: DaytonaSandboxConfig, snapshot: str) -> Check:
+async def _image(cloud: Cloud, config: DaytonaSandboxConfig, data: Mapping[str, Any]) -> Check:
+    """Whether boxes can start: from the very image of the snapshot on this machine, as far as its digest is known."""
+    snapshot, digest = str(data["snapshot"]), data.get("digest")
     build = f"finqa snapshot build --sandbox daytona --snapshot-name {snapshot}"
     try:
         images = [image for image in await Images(cloud, config).images() if image.snapshot == snapshot]
     except (FinqaError, DaytonaError) as error:
         return Check(name="daytona image", status="warn", detail=str(error.args[0]), remedy=build)
+    if digest:
+        name = await asyncio.to_thread(lambda: name_of(snapshot, content_digest(str(digest), config)))
+        others, images = len(images), [image for image in images if image.name == name]
+        if others and not images:
+            detail = f"there is no {name}; {others} of snapshot {snapshot} hold other data or another version of finqa"
+            return Check(name="daytona image", status="fail", detail=detail, remedy=build)
     if ready := [image.name for image in images if image.state == ACTIVE]:
         return Check(name="daytona image", status="ok", detail=f"{ready[-1]} is active")
     states = ", ".join(f"{image.name} is {image.state}" for image in images)

@@ -36,6 +36,8 @@ _NO_RUNNER = re.compile(r"no available runners", re.I)
 _PASSING = re.compile(r"no available runners|state change in progress", re.I)
 _KEY = re.compile(r"dtn_\w+")
 _MARKUP = re.compile(r"<[^>]*>")
+_SDK_PREFIX = re.compile(r"^(Failed to [\w ]+: )+")
+_TRANSPORT = re.compile(r" ssl:\w+ \[(.*)\]$")
 _SCOPE = "-sandbox-create"
 
 
@@ -147,4 +149,5 @@ def _seconds(text: str, now: datetime | None) -> float | None:
 def _told(message: str) -> str:
     """Enough of a reply to act upon: proxies answer with whole HTML pages, and a reply may repeat what it was sent."""
     text = " ".join(_KEY.sub("**********", _MARKUP.sub(" ", message)).split())
+    text = _TRANSPORT.sub(r" (\1)", _SDK_PREFIX.sub("", text))
     return text if len(text) <= 400 else text[:397] + "..."

@@ -14,6 +14,7 @@ from finqa_plugins.daytona_sandbox.ledger import Ledger
 SEARCH_PAUSES_S = (2.0, 8.0, 30.0, 120.0)
 LAST_LOOK_S = 5.0
 """How long `end` looks for a box whose request was never answered."""
+AT_ONCE = 50
 _PAUSE_S = 0.5
 
 
@@ -39,12 +40,17 @@ class Leftovers:
         failures: list[FinqaError] = []
         deadline = time.monotonic() + LAST_LOOK_S
         names = self._ledger.open_names - ended
-        while names and not failures:
-            for name in names:
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def look(name: str) -> None:
+            async with places:
                 try:
                     await self._found_and_ended(name)
                 except FinqaError as error:
                     failures.append(error)
+
+        while names and not failures:
+            await asyncio.gather(*(look(name) for name in names))
             names &= self._ledger.open_names
             if time.monotonic() > deadline:
                 break

@@ -35,6 +35,8 @@ DOUBT_S = 600.0
 """Age at which a name that nobody finds is known to have no box: no request is carried out after so long."""
 PAGE = 100
 OUTPUT_TIMEOUT_S = 3.0
+SECOND_TRY_S = 5.0
+"""For a box that could not be ended before."""
 
 
 class DaytonaSandboxProvider:
@@ -58,6 +60,7 @@ class DaytonaSandboxProvider:
         self._starts: set[asyncio.Task[DaytonaSandbox]] = set()
         self._boxes: set[DaytonaSandbox] = set()
         self._gone: set[str] = set()
+        self._said_why = False
         self._closed = False
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
@@ -199,7 +202,7 @@ class DaytonaSandboxProvider:
         try:
             certain = await birth.undo(self._config.delete_timeout_s)
         except FinqaError as error:
-            log.warning("a sandbox that did not start is still there", sandbox=birth.name, reason=str(error))
+            log.info("a sandbox that did not start may be there", sandbox=birth.name, reason=str(error))
             return
         if certain:
             await self._ledger.gone([birth.name])
@@ -207,23 +210,27 @@ class DaytonaSandboxProvider:
             self._leftovers.search(birth.name)
 
     async def _end(self, box: DaytonaSandbox) -> None:
-        box.ended = True
+        tried, box.ended = box.ended, True
         self._upkeep.remove(box)
         if box not in self._boxes:
             return
         if box.sick and not self._closed:
             await self._say_why(box)
-        await self._cloud.delete(box.remote, self._config.delete_timeout_s)
+        await self._cloud.delete(
+            box.remote, min(self._config.delete_timeout_s, SECOND_TRY_S if tried else float("inf"))
+        )
         self._boxes.discard(box)
         self._gone.add(box.id)
         await self._ledger.gone([box.name])
 
     async def _say_why(self, box: DaytonaSandbox) -> None:
-        output = "Its output could not be read in time."
-        with contextlib.suppress(TimeoutError):
+        """Warns once: what ends a hundred servers has one reason, and a box that is gone has nothing to say."""
+        with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
             async with asyncio.timeout(OUTPUT_TIMEOUT_S):
                 output = await box.output()
-        log.warning("the server of a sandbox stopped answering", sandbox=box.id, output=output)
+            tell = log.info if self._said_why else log.warning
+            self._said_why = True
+            tell("the server of a sandbox stopped answering", sandbox=box.id, output=output)
 
     async def _look_up(self, names: Sequence[OpenName]) -> Sequence[AsyncSandbox]:
         """The boxes of these names that exist. Names that cannot have one any more are forgotten."""

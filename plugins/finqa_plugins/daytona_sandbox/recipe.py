@@ -52,7 +52,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """`finqa-<snapshot>-<12 hex digits>`: whatever changes the content changes the name."""
-        return f"finqa-{self.snapshot}-{self.digest[:12]}"
+        return name_of(self.snapshot, self.digest)
 
 
 def make_recipe(spec: SandboxSpec, config: DaytonaSandboxConfig) -> Recipe:
@@ -67,24 +67,37 @@ def make_recipe(spec: SandboxSpec, config: DaytonaSandboxConfig) -> Recipe:
             f"The environment's server {spec.module} is not part of finqa, and images hold finqa alone.",
             remedy="--sandbox local",
         )
-    dockerfile = _dockerfile(config.base_image or BASE_IMAGE, wheel.name)
+    return Recipe(
+        snapshot=spec.snapshot.name,
+        digest=content_digest(spec.snapshot.digest, config),
+        dockerfile=_dockerfile(config.base_image or BASE_IMAGE, wheel.name),
+        wheel=wheel,
+        source=spec.snapshot.path,
+    )
+
+
+def content_digest(snapshot: str, config: DaytonaSandboxConfig) -> str:
+    """Hex sha256 over the digest of a snapshot and everything else that is in an image or follows from it."""
+    wheel = package_wheel()
     parts = {
-        "snapshot": spec.snapshot.digest,
+        "snapshot": snapshot,
         "wheel": wheel.digest,
         "requirements": hashlib.sha256(requirements()).hexdigest(),
-        "dockerfile": dockerfile,
+        "dockerfile": _dockerfile(config.base_image or BASE_IMAGE, wheel.name),
         "resources": [config.cpu, config.memory_gib, config.disk_gib],
         "target": config.target,
     }
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return Recipe(
-        snapshot=spec.snapshot.name, digest=digest, dockerfile=dockerfile, wheel=wheel, source=spec.snapshot.path
-    )
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def image_name(spec: SandboxSpec, config: DaytonaSandboxConfig) -> str:
     """Name of the image that boxes of this spec start from."""
     return make_recipe(spec, config).name
+
+
+def name_of(snapshot: str, digest: str) -> str:
+    """Name of the image of a snapshot with this digest of its content."""
+    return f"finqa-{snapshot}-{digest[:12]}"
 
 
 def parse_name(image: str) -> tuple[str, str] | None:

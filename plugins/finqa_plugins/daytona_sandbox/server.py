@@ -7,7 +7,7 @@ import contextlib
 import aiohttp
 from daytona import AsyncSandbox, DaytonaConflictError, DaytonaError, DaytonaNotFoundError, SessionExecuteRequest
 
-from finqa_cli.errors import FinqaError, SandboxError
+from finqa_cli.errors import SandboxError
 from finqa_cli.types import SandboxSpec
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 
@@ -72,14 +72,15 @@ async def exit_code(box: AsyncSandbox, command: str) -> int | None:
 
 
 async def last_output(cloud: Cloud, box: AsyncSandbox, command: str) -> str:
-    """The end of what the server wrote, in a sentence. Never raises."""
-    try:
-        logs = await cloud.call(
-            f"reading the server's output in sandbox {box.id}",
-            lambda: box.process.get_session_command_logs(SESSION, command, request_timeout=REQUEST_TIMEOUT_S),
-            patience_s=3.0,
-        )
-    except (DaytonaError, FinqaError) as error:
-        return f"Its output could not be read: {getattr(error, 'message', error)}"
-    text = (logs.output or f"{logs.stdout or ''}{logs.stderr or ''}").strip()
-    return f"Its last output:\n{text[-_TAIL:]}" if text else "It wrote nothing."
+    """The end of what the server wrote.
+
+    Raises:
+        DaytonaError: The box is gone.
+        FinqaError: It cannot be read.
+    """
+    logs = await cloud.call(
+        f"reading the server's output in sandbox {box.id}",
+        lambda: box.process.get_session_command_logs(SESSION, command, request_timeout=REQUEST_TIMEOUT_S),
+        patience_s=3.0,
+    )
+    return (logs.output or f"{logs.stdout or ''}{logs.stderr or ''}").strip()[-_TAIL:]

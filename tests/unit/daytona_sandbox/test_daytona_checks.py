@@ -19,11 +19,11 @@ from finqa_plugins.daytona_sandbox.doctor import quota_check, room
 from finqa_plugins.daytona_sandbox.plugin import doctor_checks, explain_error
 
 
-def settings(boxes: int = 4, snapshot: str = "tiny", **options: object) -> dict[str, object]:
+def settings(boxes: int = 4, snapshot: str = "tiny", digest: str = "", **options: object) -> dict[str, object]:
     return {
         "sandbox": {"name": "daytona", "options": options},
         "pool": {"sandboxes": boxes},
-        "data": {"snapshot": snapshot},
+        "data": {"snapshot": snapshot, "digest": digest},
     }
 
 
@@ -63,6 +63,17 @@ async def test_an_account_that_is_too_small_and_has_no_image(bench: DaytonaBench
     )
 
 
+async def test_an_image_of_other_data_or_code_is_not_enough(bench: DaytonaBench) -> None:
+    name, digest = bench.spec.snapshot.name, bench.spec.snapshot.digest
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        assert (await examined(snapshot=name, digest=digest))["daytona image"].status == "ok"
+        for other in ({"digest": "sha256:" + "0" * 64}, {"digest": digest, "cpu": 2}):
+            image = (await examined(snapshot=name, **other))["daytona image"]
+            assert (image.status, image.remedy.split(" --")[0]) == ("fail", "finqa snapshot build")
+            assert "hold other data or another version" in image.detail
+
+
 async def test_a_wrong_key_and_no_key(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
@@ -90,7 +101,7 @@ async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
         monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:9/api")
         (found,) = (await examined()).values()
-        assert found.status == "fail" and "cannot be used" in found.detail
+        assert found.status == "fail" and "asking http://127.0.0.1:9/api" in found.detail
         assert time.monotonic() - began < 4.5
 
 

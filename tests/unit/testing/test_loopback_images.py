@@ -15,7 +15,8 @@ from daytona import CreateSnapshotParams, DaytonaError, Image, Resources
 from daytona.common.errors import DaytonaConflictError
 from fixtures.loopback_daytona import connected, create, serve, until_healthy
 
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
+from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackDaytona
+from finqa_cli.testing.daytona.trust import Authority
 
 WHEEL = "shop-1.0-py3-none-any.whl"
 DOCKERFILE = f"""FROM python:3.12-slim
@@ -122,6 +123,22 @@ async def test_images_break_on_demand() -> None:
         assert (await box.process.get_session("server")).commands[0].exit_code == 1
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_sitecustomize_of_the_variables_hides_no_other(tmp_path: Path, hidden: bool) -> None:
+    authority = Authority(tmp_path)
+    (tmp_path / "own").mkdir()
+    if hidden:
+        (tmp_path / "own" / "sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'", encoding="utf-8")
+    paths = [authority.variables()["PYTHONPATH"].split(os.pathsep)[0], str(tmp_path / "own")]
+    environment = {**os.environ, **authority.variables(), "PYTHONPATH": os.pathsep.join(paths), "SSL_CERT_FILE": "x"}
+    script = "import os; print(os.environ.get('SEEN'), 'SSL_CERT_FILE' in os.environ); os.system('echo $SSL_CERT_FILE')"
+    # -I would drop PYTHONPATH; -S drops what the interpreter of this machine may bring
+    command = [sys.executable, "-S", "-c", f"import site; site.execsitecustomize(); {script}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.split()) == sorted(["yes" if hidden else "None", "False", str(authority.bundle)])
+    assert done.stderr == ""
+
+
 UPLOAD = """
 import asyncio, os, sys
 from daytona import AsyncDaytona, CreateSnapshotParams, Image
@@ -135,11 +152,14 @@ asyncio.run(main())
 """
 
 
-def test_another_process_uploads_with_nothing_but_the_variables(tmp_path: Path) -> None:
+async def test_another_process_uploads_with_nothing_but_the_variables(tmp_path: Path) -> None:
     file = tmp_path / "file.txt"
     file.write_text("content", encoding="utf-8")
-    with LoopbackProcess() as loopback:
+    async with LoopbackDaytona() as loopback:
         environment = {**os.environ, **loopback.environment, "SSL_CERT_FILE": "/nonexistent"}
         command = [sys.executable, "-c", UPLOAD, str(file)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.stdout.strip() == "active", done.stderr
+        assert "sitecustomize" not in done.stderr

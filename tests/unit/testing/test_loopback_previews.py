@@ -129,7 +129,7 @@ async def test_latency_faults_and_deaths_of_their_own() -> None:
             await connect(websocket(url))
 
 
-@pytest.mark.parametrize("number", [200, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [120, pytest.param(500, marks=pytest.mark.slow)])
 async def test_many_boxes_with_a_socket_each_at_once(tmp_path: Path, number: int) -> None:
     snapshot = write_tiny_snapshot(tmp_path / "snapshot")
     config = LoopbackConfig(images={"tiny": snapshot.path}, create_limit=0)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,9 @@ import pytest
 from fixtures.loopback_daytona import client, connected, create, serve, until_healthy
 
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
+from finqa_cli.testing.daytona.__main__ import main
 from finqa_cli.testing.daytona.control import Control
+from finqa_cli.testing.daytona.folders import own_folder
 
 COMMAND = [sys.executable, "-m", "finqa_cli.testing.daytona"]
 OWNER = """
@@ -97,7 +100,7 @@ def test_nothing_is_left_when_the_owner_or_the_loopback_is_killed(target: str) -
             assert until_dead(pids) == []
         finally:
             owner.kill()
-    with LoopbackProcess():
+    with own_folder():
         assert not Path(path).exists()  # whoever was killed leaves its folder to the next one
 
 
@@ -133,23 +136,22 @@ def test_a_shell_can_evaluate_what_is_printed() -> None:
     ("content", "message"),
     [('{"faults": {"hang": 2}}', "less than or equal to 1"), ('{"unknown": 1}', "unknown"), ("[", "Expecting value")],
 )
-def test_a_wrong_configuration_is_said(tmp_path: Path, content: str, message: str) -> None:
+def test_a_wrong_configuration_is_said(
+    tmp_path: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "loopback.json"
     config.write_text(content, encoding="utf-8")
-    done = subprocess.run([*COMMAND, "--config", str(config)], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 78
-    assert message in done.stderr and "Traceback" not in done.stderr
+    assert main(["--config", str(config)]) == 78
+    assert message in capsys.readouterr().err
 
 
-def test_a_port_that_is_none_or_taken_is_said() -> None:
-    done = subprocess.run([*COMMAND, "--port", "99999"], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 2
-    assert "a port is a number up to 65535" in done.stderr
-    with LoopbackProcess() as loopback:
-        command = [*COMMAND, "--port", str(loopback.port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 69
-        assert "Cannot listen" in done.stderr
+def test_a_port_that_is_none_or_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--port", "99999"])
+    assert "a port is a number up to 65535" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--port", str(taken.getsockname()[1])]) == 69
+    assert "Cannot listen" in capsys.readouterr().err
 
 
 async def test_a_process_serves_the_sdk_and_its_own_control() -> None:

@@ -172,7 +172,7 @@ class Settings(Section):
     optimizer: Choice = Choice(name="grpo")
     reward: Choice = Choice(name=ENVIRONMENT)
     learner: Choice = Choice(name="torch")
-    codec: Choice = Choice(name="qwen3")
+    codec: Choice = Choice(name=AUTO)
     trackers: tuple[Choice, ...] = ()
     pool: PoolSettings = PoolSettings()
     data: DataSettings = DataSettings()

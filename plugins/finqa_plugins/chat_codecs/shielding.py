@@ -46,10 +46,16 @@ class Shield:
         if isinstance(value, str):
             return self._pattern.sub(lambda found: add_placeholder(found.group(), contents, mark), value)
         if isinstance(value, Mapping):
-            return {self.hold(key, contents, mark): self.hold(item, contents, mark) for key, item in value.items()}
+            return {self._hold_key(key, contents, mark): self.hold(item, contents, mark) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.hold(item, contents, mark) for item in value]
         return value
+
+    def _hold_key(self, key: Any, contents: dict[str, str], mark: str) -> Any:
+        """Also a key that a template could make a control token of, by writing it as a tag."""
+        if isinstance(key, str) and self._pattern.fullmatch(f"<{key}>"):
+            return add_placeholder(key, contents, mark)
+        return self.hold(key, contents, mark)
 
     def _encode_plain(self, content: str) -> list[int]:
         cuts = [0, *(found.start() + 1 for found in self._starts.finditer(content)), len(content)]

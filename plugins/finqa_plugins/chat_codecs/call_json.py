@@ -1,0 +1,104 @@
+"""Reads the JSON of a tool call and says what is wrong with it. Pure text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from finqa_cli.types import ToolCall
+
+
+class CallError(Exception):
+    """What is wrong with a call, in words for the model."""
+
+
+def load_json(body: str) -> Any:
+    """The value that `body` writes.
+
+    Raises:
+        CallError: It is not valid JSON, or not a value that can be written as UTF-8.
+    """
+    try:
+        payload = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise _not_json(error) from error
+    _check_unicode(body, payload)
+    return payload
+
+
+def load_leading_json(text: str) -> tuple[Any, str]:
+    """The value at the start of `text`, and what follows it.
+
+    Raises:
+        CallError: As for `load_json`.
+    """
+    try:
+        payload, end = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise _not_json(error) from error
+    _check_unicode(text[:end], payload)
+    return payload, text[end:]
+
+
+def as_call(payload: Any, arguments_keys: tuple[str, ...]) -> ToolCall:
+    """The call in an object with a name and, under the first of `arguments_keys` that it has, an arguments object.
+
+    Raises:
+        CallError: A part is missing or of the wrong kind.
+    """
+    if not isinstance(payload, dict):
+        raise CallError(f"The tool call must be a JSON object, got {_kind(payload)}.")
+    if "name" not in payload:
+        raise CallError('The tool call has no "name".')
+    name = payload["name"]
+    if not isinstance(name, str) or not name:
+        raise CallError(f'"name" must be a tool\'s name, got {_kind(name)}.')
+    key = next((key for key in arguments_keys if key in payload), None)
+    if key is None:
+        raise CallError(f'The tool call has no "{arguments_keys[0]}" object.')
+    arguments = payload[key]
+    if not isinstance(arguments, dict):
+        raise CallError(f'"{key}" must be a JSON object, got {_kind(arguments)}.')
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _not_json(error: ValueError | RecursionError) -> CallError:
+    if isinstance(error, json.JSONDecodeError):
+        return CallError(f"The tool call is not valid JSON: {error.msg} at position {error.pos}.")
+    if isinstance(error, RecursionError):
+        return CallError("The tool call is not valid JSON: nested too deeply.")
+    # Python refuses to convert integers of more than 4300 digits
+    return CallError("The tool call is not valid JSON: a number in it is too long.")
+
+
+def _refuse_constant(name: str) -> None:
+    raise CallError(f"The tool call is not valid JSON: {name} is not a JSON number.")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):  # 1e999: no record and no server could write it as JSON again
+        raise CallError("The tool call is not valid JSON: a number in it is too large.")
+    return value
+
+
+def _check_unicode(body: str, payload: Any) -> None:
+    if re.search(r"\\u[dD][89a-fA-F]", body) and not _is_unicode(payload):
+        raise CallError("The tool call is not valid JSON: it has half of a surrogate pair (\\ud800 to \\udfff).")
+
+
+def _is_unicode(payload: object) -> bool:
+    try:
+        json.dumps(payload, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    if value == "":
+        return "an empty string"
+    return names.get(type(value), "null")

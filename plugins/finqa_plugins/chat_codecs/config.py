@@ -1,0 +1,33 @@
+"""Options of the chat codecs."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from finqa_plugins.chat_codecs.formats import FormatName
+
+LLAMA_DATE = "26 Jul 2024"
+
+
+class CodecConfig(BaseModel):
+    """What `finqa plugins show qwen2.5` lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool_calls: FormatName = Field(
+        "auto", description="how calls are written and found; auto: as the model's chat template writes them"
+    )
+
+
+class ThinkingCodecConfig(CodecConfig):
+    """What `finqa plugins show qwen3` lists."""
+
+    thinking: bool = Field(False, description="let the model reason between <think> tags before it speaks")
+
+
+class LlamaCodecConfig(CodecConfig):
+    """What `finqa plugins show llama3` lists."""
+
+    date: str = Field(
+        LLAMA_DATE, description="today's date in the system text; fixed, so that prompts do not depend on the day"
+    )

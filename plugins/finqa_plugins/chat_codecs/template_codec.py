@@ -1,0 +1,209 @@
+"""What the codecs of all model families share: the model's own chat template decides everything around the contents."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import CodecContext
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
+from finqa_plugins.chat_codecs.appending import keeps_history
+from finqa_plugins.chat_codecs.call_format import CallFormat
+from finqa_plugins.chat_codecs.chat_template import ChatTemplate, as_is
+from finqa_plugins.chat_codecs.formats import FORMATS
+from finqa_plugins.chat_codecs.loading import MODEL_REMEDY
+from finqa_plugins.chat_codecs.parsing import THINK_CLOSE, parse_turn
+from finqa_plugins.chat_codecs.reasoning import opened_reasoning, render_reasoning, split_reasoning
+from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, free_mark
+
+log = structlog.get_logger(__name__)
+
+_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\s]+>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What tells one family of chat models from another.
+
+    Attributes:
+        name: As error messages call it.
+        turn_end: The control token that its chat template closes an assistant turn with.
+        other_ends: Further control tokens that end a turn, where the tokenizer has them.
+        variables: Variables of its chat template.
+        thinking: The model is to reason before it speaks.
+    """
+
+    name: str
+    turn_end: str
+    other_ends: tuple[str, ...]
+    variables: Mapping[str, Any]
+    thinking: bool = False
+
+
+class TemplateCodec:
+    """See `ChatCodec`. It reads the tokenizer only, never the weights."""
+
+    def __init__(self, tokenizer: Any, family: Family, tool_calls: str, context: CodecContext) -> None:
+        """Raises ConfigError when the tokenizer or its chat template is not of this family.
+
+        Args:
+            tokenizer: Of the model.
+            family: Whose format it has.
+            tool_calls: A name of `formats.FORMATS`, or `auto`.
+            context: Names the model in errors.
+        """
+        self._tokenizer = tokenizer
+        self._family = family
+        self._model = context.model
+        added = {token.content: (number, token) for number, token in tokenizer.added_tokens_decoder.items()}
+        if family.turn_end not in added:
+            raise ConfigError(
+                f"The tokenizer of {context.model!r} has no {family.turn_end} token.", remedy=MODEL_REMEDY
+            )
+        self._stop_ids = tuple(added[text][0] for text in (family.turn_end, *family.other_ends) if text in added)
+        # Qwen3 adds <tool_call> as an ordinary token, so `special` alone does not tell what controls the format.
+        control = [text for text, (_, token) in added.items() if token.special or _LOOKS_LIKE_CONTROL.fullmatch(text)]
+        self._shield = Shield(control, self._encode)
+        self._template = ChatTemplate(tokenizer, context.model, family.variables)
+        self._reply_frame, self._reply_slot = self._render_reply_frame()
+        self._reasoning_open = self._find_reasoning()
+        self._treat = self._template.treatments()
+        self._format, trusted = self._choose_format(tool_calls)
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+        keeps = keeps_history(self, self._render_plain, self._decode, thinking=family.thinking, calls=trusted)
+        log.debug("chat_template_checked", model=context.model, keeps_reasoning=keeps)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids of the token that ends a turn and, where they exist, of the family's other ends."""
+        return self._stop_ids
+
+    def opening(self, prompt: Prompt) -> tuple[int, ...]:
+        """[L] see `ChatCodec.opening`."""
+        # A format that writes values as text needs their types; an environment has one schema for each tool name.
+        self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
+        tools = [tool.as_function() for tool in prompt.tools]
+        calls = [_parts(message.tool_call) for message in prompt.messages if message.tool_call]
+        mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))
+        contents: dict[str, str] = {}
+        messages = [self._as_chat(message, contents, mark) for message in prompt.messages]
+        text = self._template.render(messages, tools=self._shield.hold(tools, contents, mark) or None)
+        return tuple(self._shield.encode(text, contents))
+
+    def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.tool_reply`."""
+        frame = self._reply_frame.removeprefix(self._family.turn_end) if stopped else self._reply_frame
+        return tuple(self._shield.encode(frame, {self._reply_slot: self._treat["tool"](text)}))
+
+    def assistant(self, message: Message) -> tuple[int, ...]:
+        """[L] see `ChatCodec.assistant`. A thinking model's turn opens with the reasoning block of the content, which
+        is empty where the content has none.
+        """
+        call = message.tool_call
+        mark = free_mark([] if call is None else [self._format.render(call)])
+        contents: dict[str, str] = {}
+        text, words = "", message.content
+        if self._family.thinking:
+            reasoning, words = split_reasoning(message.content)
+            block = render_reasoning(add_placeholder(reasoning, contents, mark) if reasoning else "")
+            text = block.removeprefix(self._reasoning_open)
+        text += add_placeholder(words, contents, mark) if words else ""
+        if call is not None:
+            name, arguments = self._shield.hold([call.name, call.arguments], contents, mark)
+            held = ToolCall(name=name, arguments=arguments)
+            text += (self._format.separator if words else "") + self._format.render(held)
+        return tuple(self._shield.encode(text + self._family.turn_end, contents))
+
+    def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Decodes up to the first stop id, drops ids outside the vocabulary, and finds the one tool call."""
+        end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
+        known = [token for token in completion_ids[:end] if 0 <= token < len(self._tokenizer)]
+        reasoning = bool(self._reasoning_open) and THINK_CLOSE not in self._reasoning_open
+        return parse_turn(self._decode(known), self._format, self._schemas, reasoning=reasoning)
+
+    def _as_chat(self, message: Message, contents: dict[str, str], mark: str) -> dict[str, Any]:
+        treat = self._treat[message.role]
+        content = treat(message.content)
+        # Beside a call, and where the template trims, it may ask whether there is any content.
+        empty = not content and (message.tool_call is not None or treat is not as_is)
+        chat: dict[str, Any] = {"role": message.role}
+        chat["content"] = "" if empty else add_placeholder(content, contents, mark)
+        if message.tool_call is not None:
+            chat["tool_calls"] = [_as_chat_call(*self._shield.hold(_parts(message.tool_call), contents, mark))]
+        return chat
+
+    def _render_plain(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        """The template's own rendering, contents and all."""
+        chats: list[dict[str, Any]] = []
+        for message in messages:
+            chats.append({"role": message.role, "content": message.content})
+            if message.tool_call is not None:
+                chats[-1]["tool_calls"] = [_as_chat_call(*_parts(message.tool_call))]
+        return self._template.render(chats, [tool.as_function() for tool in tools] or None)
+
+    def _render_reply_frame(self) -> tuple[str, str]:
+        """What the template puts between an assistant's last word and its next, around the slot for the reply."""
+        said, slot = "\ue0000\ue000", "\ue0001\ue000"
+        messages = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": said},
+            {"role": "tool", "content": slot},
+        ]
+        _, found, frame = self._template.render(messages, tools=None).partition(said)
+        if not found or not frame.startswith(self._family.turn_end) or frame.count(slot) != 1:
+            raise ConfigError(
+                f"The chat template of {self._model!r} is not {self._family.name}'s: it has no tool messages.",
+                remedy=MODEL_REMEDY,
+            )
+        return frame, slot
+
+    def _find_reasoning(self) -> str:
+        """What the template's generation prompt opens or skips the reasoning with."""
+        opened = opened_reasoning(self._reply_frame)
+        if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
+            problem, mended = "has no thinking", "codec.options.thinking=false"
+        elif not self._family.thinking and opened and THINK_CLOSE not in opened:
+            problem, mended = "cannot switch thinking off", "codec.options.thinking=true"
+        elif self._family.thinking and THINK_CLOSE in opened:
+            problem, mended = "cannot switch thinking on", "codec.options.thinking=false"
+        else:
+            return opened
+        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {mended}")
+
+    def _choose_format(self, tool_calls: str) -> tuple[CallFormat, bool]:
+        """The format, and whether the template writes calls in it."""
+        probe = ToolCall(name="look_up", arguments={"what": "table"})
+        messages = [Message(role="user", content="question"), Message(role="assistant", content="", tool_call=probe)]
+        if tool_calls == "auto":
+            text = self._render_plain(messages, ())
+            found = next((form for form in FORMATS.values() if form.render(probe) in text), None)
+            if found is None:
+                raise ConfigError(
+                    f"The chat template of {self._model!r} writes tool calls in none of the known formats.",
+                    remedy=f"--set codec.options.tool_calls=NAME, where NAME is one of {', '.join(FORMATS)}",
+                )
+            return found, True
+        chosen = FORMATS[tool_calls]
+        return chosen, chosen.render(probe) in self._render_plain(messages, ())
+
+    def _encode(self, text: str) -> list[int]:
+        valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
+        # verbose: transformers would warn about the model limit, which the engine checks by itself
+        return list(self._tokenizer.encode(valid, add_special_tokens=False, verbose=False))
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _parts(call: ToolCall) -> tuple[str, Mapping[str, Any]]:
+    return call.name, dict(call.arguments)
+
+
+def _as_chat_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}

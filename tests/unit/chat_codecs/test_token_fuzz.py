@@ -1,0 +1,202 @@
+"""Random episodes through the real conversation: what was sampled is what later turns see and what is trained on.
+
+The engine samples canonical and non-canonical segmentations of texts, any ids of the vocabulary and pieces of
+characters; questions and tool replies are hostile. After five turns every sampled id must stand where it was sampled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from chat_families import CASES, CONTROL_STRINGS, as_prompt, codec_of, controls
+
+from finqa_cli.learn.samples import trajectory_sample
+from finqa_cli.rollout.conversation import Reply, TokenConversation
+from finqa_cli.types import Completion, GenerateRequest, Observation, Sampling, Status, Task, Trajectory, Turn
+
+TURNS = 5
+WORDS = [
+    *CONTROL_STRINGS,
+    "SELECT revenue FROM income_statement",
+    "12,345 (6.7) %",
+    " \n\n\t",
+    '{"name": "f',
+    "\\u00e9\\",
+]
+UNICODE = [
+    "\u00e9",
+    "e\u0301",
+    "\u4e2d\u6587",
+    "\U0001f600\U0001f3fd",
+    "\u202e",
+    "\ufeff",
+    "\u0000",
+    "\u2028",
+    "\ue0000\ue000",
+]
+
+
+@cache
+def id_bytes(name: str) -> list[bytes]:
+    """What each id of the vocabulary writes, by id."""
+    tokenizer = codec_of(name)._tokenizer
+    added = tokenizer.added_tokens_decoder
+    to_byte = {letter: byte for byte, letter in _byte_letters().items()}
+    texts: list[bytes] = []
+    for number in range(len(tokenizer)):
+        token = tokenizer.convert_ids_to_tokens(number)
+        texts.append(token.encode() if number in added else bytes(to_byte[letter] for letter in token))
+    return texts
+
+
+def _byte_letters() -> dict[int, str]:
+    """GPT-2's letters for bytes: printable ones stand for themselves, the others for letters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + n) for n, byte in enumerate(others)}
+
+
+@cache
+def ids_by_bytes(name: str) -> dict[bytes, int]:
+    """Ordinary ids by what they write: no control tokens."""
+    added = codec_of(name)._tokenizer.added_tokens_decoder
+    return {text: number for number, text in enumerate(id_bytes(name)) if number not in added}
+
+
+def text_of(rng: random.Random) -> str:
+    return "".join(rng.choice(rng.choice([WORDS, UNICODE])) for _ in range(rng.randrange(8)))
+
+
+def segment(name: str, text: str, rng: random.Random) -> list[int]:
+    """Any segmentation of the text into the vocabulary, mostly not the tokenizer's own."""
+    left, ids, known = text.encode(), [], ids_by_bytes(name)
+    while left:
+        lengths = [length for length in range(1, min(12, len(left)) + 1) if left[:length] in known]
+        length = rng.choice(lengths)
+        ids.append(known[left[:length]])
+        left = left[length:]
+    return ids
+
+
+class FuzzEngine:
+    """Samples by a seed and keeps what it was asked and what it answered."""
+
+    max_context = 1_000_000
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self._name, self._rng = name, rng
+        self.asked: list[tuple[int, ...]] = []
+        self.sampled: list[tuple[int, ...]] = []
+        self.written: list[bytes] = []
+        self.twisted = 0
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        rng, codec = self._rng, codec_of(self._name)
+        kind, text = rng.randrange(3), text_of(rng)
+        if kind == 0:
+            ids = [rng.randrange(len(codec._tokenizer)) for _ in range(rng.randrange(30))]
+            ids = [number for number in ids if number not in codec.stop_ids]
+            written = b"".join(id_bytes(self._name)[number] for number in ids)
+        else:
+            ids = codec._encode(text) if kind == 1 else segment(self._name, text, rng)
+            written = b"".join(id_bytes(self._name)[number] for number in ids) if kind == 1 else text.encode()
+            self.twisted += ids != codec._encode(text)
+        stopped = rng.random() < 0.8
+        if stopped:
+            ids.append(rng.choice(codec.stop_ids))
+            written += id_bytes(self._name)[ids[-1]]
+        ids = ids or [codec.stop_ids[0]]
+        self.asked.append(request.token_ids)
+        self.sampled.append(tuple(ids))
+        self.written.append(written or id_bytes(self._name)[ids[0]])
+        logprobs = tuple(-rng.random() - 0.01 for _ in ids)
+        return Completion(
+            token_ids=tuple(ids), logprobs=logprobs, stop="stop" if stopped else "length", policy_version=0
+        )
+
+
+async def play(name: str, seed: int) -> int:
+    """Plays one episode, checks it, and returns how many of its turns were not what the tokenizer would write."""
+    rng = random.Random(seed)
+    engine: Any = FuzzEngine(name, rng)
+    codec = codec_of(name)
+    prompt = as_prompt(text_of(rng), text_of(rng))
+    conversation = TokenConversation(engine, codec, prompt, key="fuzz", sampling=Sampling(seed=seed))
+    replies: list[Reply] = []
+    for _ in range(TURNS):
+        replies.append(await conversation.respond())
+        conversation.observe(text_of(rng), tool="sql_query")
+    _check_ids(engine, replies)
+    _check_controls(codec, replies)
+    _check_sample(name, engine, replies)
+    return int(engine.twisted)
+
+
+def _check_ids(engine: FuzzEngine, replies: Sequence[Reply]) -> None:
+    """Each prompt is the one before it, what was sampled then, and new ids."""
+    history: tuple[int, ...] = ()
+    for asked, sampled, reply in zip(engine.asked, engine.sampled, replies, strict=True):
+        assert asked == history + reply.prompt_ids
+        assert reply.completion_ids == sampled
+        history = asked + sampled
+
+
+def _check_controls(codec: Any, replies: Sequence[Reply]) -> None:
+    """No question and no tool reply brought a control token in."""
+    assert controls(codec, replies[0].prompt_ids) == controls(codec, codec.opening(as_prompt("x", "x")))
+    for before, after in pairwise(replies):
+        assert controls(codec, after.prompt_ids) == controls(
+            codec, codec.tool_reply("x", stopped=before.stop == "stop")
+        )
+
+
+def _check_sample(name: str, engine: FuzzEngine, replies: Sequence[Reply]) -> None:
+    """Loss on every sampled id and on no other; the bytes at those places are the bytes that were sampled."""
+    turns = tuple(
+        Turn(
+            prompt_ids=reply.prompt_ids,
+            completion_ids=reply.completion_ids,
+            logprobs=reply.logprobs,
+            stop=reply.stop,
+            observation=Observation(text=""),
+        )
+        for reply in replies
+    )
+    task = Task(id="t", prompt="q", split="train", cluster="c")
+    trajectory = Trajectory(id="e", task=task, member=0, seed=0, status=Status.COMPLETED, turns=turns)
+    sample = trajectory_sample(trajectory, 2.0)
+    assert sample is not None
+    assert sample.token_ids == engine.asked[-1] + engine.sampled[-1]
+    spans = [(len(asked), len(asked) + len(ids)) for asked, ids in zip(engine.asked, engine.sampled, strict=True)]
+    sampled = {place for start, end in spans for place in range(start, end)}
+    assert sample.loss_mask == tuple(place in sampled for place in range(len(sample.token_ids)))
+    assert sample.advantages == tuple(2.0 if chosen else 0.0 for chosen in sample.loss_mask)
+    assert [sample.logprobs[place] for place in sorted(sampled)] == [p for reply in replies for p in reply.logprobs]
+    assert all(sample.logprobs[place] == 0 for place in range(len(sample.token_ids)) if place not in sampled)
+    known = id_bytes(name)
+    written = [b"".join(known[number] for number in sample.token_ids[start:end]) for start, end in spans]
+    assert written == engine.written
+
+
+async def fuzz(episodes: int) -> None:
+    names = list(CASES)
+    twisted = [await play(names[seed % len(names)], seed) for seed in range(episodes)]
+    assert sum(twisted) > episodes  # the fuzz does sample what no tokenizer would write
+
+
+async def test_sampled_tokens_survive_random_episodes() -> None:
+    await fuzz(320)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_sampled_tokens_survive_ten_thousand_random_episodes() -> None:
+    await fuzz(10_000)

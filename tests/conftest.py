@@ -24,7 +24,7 @@ for name, value in {
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-PRIVATE = (*BARE_NAMES, "DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET", "CI", "NO_COLOR")
+PRIVATE = (*BARE_NAMES, "DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET", "OPENAI_API_KEY", "CI", "NO_COLOR")
 
 
 @pytest.fixture(scope="session")

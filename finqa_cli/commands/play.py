@@ -14,7 +14,7 @@ from finqa_cli.errors import FinqaError
 from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.types import Task, Turn
 from finqa_cli.workflows.play import play
-from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.policies import resolve_for
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -51,7 +51,7 @@ def main(
     With `--engine human` you play it yourself; with `--engine scripted` an expert does.
     """
     settings = options.load(ctx).settings
-    policy = resolve(settings.model.name)
+    policy = resolve_for(settings.engine.name, settings.model.name)
     shown = not as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
 

@@ -1,7 +1,7 @@
 """One Protocol per kind of plugin. Components are constructed with their own options and a context."""
 
 from finqa_cli.contracts.codec import ChatCodec, CodecContext
-from finqa_cli.contracts.engine import ChatEngine, EngineContext, TokenEngine
+from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, TokenEngine
 from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
 from finqa_cli.contracts.learner import Learner, LearnerContext
 from finqa_cli.contracts.optimizer import Optimizer
@@ -20,6 +20,7 @@ __all__ = [
     "ImageBuilder",
     "Learner",
     "LearnerContext",
+    "Metered",
     "Optimizer",
     "Reward",
     "RewardRequest",

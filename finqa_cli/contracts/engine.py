@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
@@ -96,7 +96,7 @@ class ChatEngine(Protocol):
         ...
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The next assistant turn.
+        """The next assistant turn; `stop="full"` when the conversation leaves no room for one, which is no fault.
 
         Raises:
             EngineError: The engine failed.
@@ -105,4 +105,17 @@ class ChatEngine(Protocol):
 
     async def close(self) -> None:
         """Frees resources. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """An engine that knows what its episodes use; its figures stand in each trajectory's metadata."""
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """What the episode used so far, its restarts included: JSON values, costs in US dollars.
+
+        Args:
+            episode: The part of its requests' keys before `#`.
+        """
         ...

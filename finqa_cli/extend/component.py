@@ -23,6 +23,7 @@ class Component:
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
         modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
+        remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
     """
 
@@ -34,4 +35,5 @@ class Component:
     requires: tuple[str, ...] = ()
     extra: str = ""
     modelless: bool = False
+    remote: bool = False
     snapshotless: bool = False

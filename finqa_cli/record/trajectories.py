@@ -48,6 +48,7 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
         "retries": trajectory.retries,
         "recoveries": trajectory.recoveries,
         "seconds": round(trajectory.seconds, 4),
+        "metadata": dict(trajectory.metadata),
         "messages": [{"role": message.role, "content": message.content} for message in trajectory.messages],
         "tools": [tool.as_function() for tool in trajectory.tools],
         "turns": [_turn_record(turn, token_ids) for turn in trajectory.turns],

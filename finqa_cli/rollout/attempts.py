@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
+from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, Metered, TokenEngine
 from finqa_cli.errors import EpisodeError
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
 from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_status, play_episode
@@ -149,6 +149,7 @@ class Player:
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,
+            metadata={"usage": dict(self._engine.usage(attempt.id))} if isinstance(self._engine, Metered) else {},
         )
 
     def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:

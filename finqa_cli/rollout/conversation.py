@@ -86,7 +86,7 @@ class ChatConversation:
         self._turn = 0
 
     async def respond(self) -> Reply:
-        """Asks the engine with the whole history."""
+        """Asks the engine with the whole history; `full` when the model's context has no room for a reply."""
         request = ChatRequest(
             key=f"{self._key}#{self._turn:04d}",
             messages=self._messages,
@@ -94,9 +94,11 @@ class ChatConversation:
             sampling=self._sampling,
         )
         turn = await self._engine.respond(request)
+        if turn.stop == "full":
+            return Reply(turn=turn, full=True)
         self._turn += 1
         self._messages = (*self._messages, Message(role="assistant", content=turn.text, tool_call=turn.tool_call))
-        return Reply(turn=turn)
+        return Reply(turn=turn, stop=turn.stop)
 
     def observe(self, text: str, *, tool: str) -> None:
         """Appends the tool message."""

@@ -14,7 +14,7 @@ from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical, fl
 DEFAULT_FILE = Path("finqa.toml")
 DOTENV_FILE = Path(".env")
 PREFIX = "FINQA_"
-NEVER_FROM_DOTENV = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
+NEVER_FROM_DOTENV = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL", "FINQA_ENGINE__OPTIONS__BASE_URL")
 """A `.env` that came with a folder could send the key in the environment to a stranger's host through these."""
 
 LISTS = ("trackers", "lora.target_modules")

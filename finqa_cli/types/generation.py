@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from finqa_cli.types.tasks import Message, ToolCall, ToolSpec
 
@@ -71,8 +72,12 @@ class AssistantTurn:
         text: All of it.
         tool_call: The call, or None.
         parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
+        stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`: the conversation
+            has outgrown the model's context, so there is no turn and the episode ends at its own limit. Of token
+            engines the `Completion` says it.
     """
 
     text: str
     tool_call: ToolCall | None = None
     parse_error: str = ""
+    stop: Literal["stop", "length", "full"] = "stop"

@@ -133,8 +133,10 @@ def torch_cuda() -> str | None:
 
 
 def modelless(settings: Settings) -> bool:
-    """True when the engine answers from a mind of its own."""
-    return any(part.modelless for part in registry().components("engine") if part.name == settings.engine.name)
+    """True when no model runs on this machine: the engine answers from a mind of its own, or asks a server."""
+    return any(
+        part.modelless or part.remote for part in registry().components("engine") if part.name == settings.engine.name
+    )
 
 
 def _names(devices: Sequence[Device]) -> str:

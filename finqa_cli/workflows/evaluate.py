@@ -19,7 +19,7 @@ from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import Stage, stage
@@ -43,7 +43,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
         DataError: The split has no questions.
         InterruptedRun: A signal stopped it; finished episodes are on disk.
     """
-    policy = policy_of(target)
+    policy = policy_of(target, settings.engine.name)
     facts = to_public_dict(settings)
     with RunFolder.create(run, command="eval", settings=facts, save_token_ids=settings.run.save_token_ids) as folder:
         async with stage(
@@ -128,9 +128,9 @@ def is_engine(target: str) -> bool:
     return any(component.name == target for component in registry().components("engine"))
 
 
-def policy_of(target: str) -> PolicyVersion:
+def policy_of(target: str, engine: str) -> PolicyVersion:
     """The policy of a target; an engine that brings its own mind (`scripted`) has none."""
-    return PolicyVersion(number=0, model="") if is_engine(target) else resolve(target)
+    return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
 
 
 def write_items(path: Path, trajectories: Sequence[Trajectory]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.record.checkpoints import Checkpoint, latest, verified
@@ -47,6 +48,38 @@ def resolve(reference: str) -> PolicyVersion:
     if (path / "config.json").exists():
         return PolicyVersion(number=0, model=str(path))
     raise ConfigError(f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).")
+
+
+def resolve_for(engine: str, reference: str) -> PolicyVersion:
+    """As `resolve`, for an engine: names of models on a server are taken as they are.
+
+    Raises:
+        DataError: A run without a checkpoint, or a damaged one.
+        ConfigError: A folder that is neither run, checkpoint, adapter nor model; or there is no such engine.
+    """
+    if registry().find("engine", engine).remote and not Path(reference).exists():
+        return PolicyVersion(number=0, model=reference)
+    return resolve(reference)
+
+
+def check_engine(engine: TokenEngine | ChatEngine, name: str, policy: PolicyVersion, *, trains: bool) -> None:
+    """Looks whether an engine can do what is asked of it, before anything is started.
+
+    Raises:
+        ConfigError: It is to train without token ids, or to play an adapter that it would ignore.
+    """
+    if isinstance(engine, TokenEngine):
+        return
+    if trains:
+        raise ConfigError(
+            f"Engine {name!r} gives no token ids and log-probabilities, so it cannot train.",
+            remedy="finqa train --engine transformers",
+        )
+    if policy.adapter is not None:
+        raise ConfigError(
+            f"Engine {name!r} cannot load the adapter {policy.adapter}.",
+            remedy="--engine transformers, or have the server load it and give the name that it has there",
+        )
 
 
 def whole_model(reference: str) -> PolicyVersion:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import TokenEngine
-from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
+from finqa_cli.errors import AuthenticationError, DataError, ServiceUnavailableError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
@@ -86,15 +86,12 @@ async def _train(
         progress.policy,
         run_id=folder.path.name,
         reporter=reporter,
+        trains=True,
         check_stop=lambda: stopper.check(f"finqa train --resume {folder.path}"),
         on_event=lambda name, facts: folder.event(name, **facts),
     ) as parts:
         engine = parts.engine
-        if not isinstance(engine, TokenEngine):
-            raise ConfigError(
-                f"Engine {settings.engine.name!r} gives no token ids and log-probabilities, so it cannot train.",
-                remedy="finqa train --engine transformers",
-            )
+        assert isinstance(engine, TokenEngine), "the stage gives training no other"
         folder.pin("snapshot digest", parts.data.digest)
         tasks = parts.environment.tasks(settings.data.train_split)
         if not tasks:

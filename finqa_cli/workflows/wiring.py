@@ -39,6 +39,7 @@ from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Snapshot
 from finqa_cli.workflows.interrupts import to_the_end
+from finqa_cli.workflows.policies import check_engine
 from finqa_cli.workflows.pool_watch import watching
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.strays import offer_strays, owner_labels
@@ -89,6 +90,7 @@ async def stage(
     *,
     run_id: str,
     reporter: Reporter,
+    trains: bool = False,
     episodes: Callable[[Environment], int] | None = None,
     check_stop: Callable[[], None] = lambda: None,
     on_event: PoolListener = lambda name, facts: None,
@@ -100,16 +102,21 @@ async def stage(
         policy: What the engine serves at first.
         run_id: Label of the boxes.
         reporter: Shows the boxes by state.
+        trains: The engine is to serve training.
         episodes: How many will be played, where that is known: boxes beyond them are not started.
         check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
         on_event: Hears what becomes of boxes.
+
+    Raises:
+        ConfigError: The engine cannot do what is asked of it.
     """
     environment = open_environment(settings, reporter)
     size = settings.pool.sandboxes
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
-    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     engine = make_engine(settings, policy, environment)
+    check_engine(engine, settings.engine.name, policy, trains=trains)
+    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
     _allow_many_sockets()
     try:

@@ -35,7 +35,7 @@ def test_the_example_of_the_plugin_guide_is_the_package_that_the_tests_install()
 
 def test_every_variable_of_the_settings_and_the_logs_is_in_the_example() -> None:
     example = set(re.findall(r"^#? ?([A-Z][A-Z0-9_]+)=", text(".env.example"), flags=re.MULTILINE))
-    wanted = {*BARE_NAMES, "DAYTONA_API_KEY", "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"}
+    wanted = {*BARE_NAMES, "DAYTONA_API_KEY", "OPENAI_API_KEY", "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"}
     assert wanted == example
 
 

@@ -58,12 +58,39 @@ def test_a_context_that_is_full_is_scored_and_no_fault(
     server.faults = [Fault(times=100, status=400, body=error_body("no", code="context_length_exceeded"))]
     report = document(on(server, "eval", "analyst", "--limit=1"), capsys)
     assert report["faults"] == 0 and report["accuracy"] == 0.0
+    (record,) = (json.loads(line) for line in (Path(report["run"]) / "trajectories.jsonl").read_text().splitlines())
+    assert record["status"] == "max_tokens" and record["turns"] == []
+    assert len(server.asked) == 1
+
+
+def test_usage_stands_in_the_trajectories(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = "engine.options.prices={analyst = {input = 1.0, output = 2.0}}"
+    report = document(on(server, "eval", "analyst", "--limit=2", "--set", prices), capsys)
+    for line in (Path(report["run"]) / "trajectories.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        usage = record["metadata"]["usage"]
+        assert usage["requests"] == len(record["turns"])
+        assert usage["cost_usd"] == pytest.approx(usage["requests"] * 0.00012)
+
+
+def test_names_on_the_server_are_taken_as_they_are(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.models = ["accounts/acme/models/analyst"]
+    report = document(on(server, "eval", server.models[0], "--limit=1"), capsys)
+    assert report["accuracy"] == 1.0
+
+
+def test_an_adapter_is_not_ignored(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("adapter")
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "analyst"}')
+    status, told = failure(on(server, "eval", "adapter"), capsys)
+    assert status == 78 and "cannot load the adapter" in told and not server.log
 
 
 def test_train_refuses_with_the_reason(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
     status, told = failure(on(server, "train", "--model=embedded", "--set", "engine.options.model=analyst"), capsys)
     assert status == 78 and "no token ids and log-probabilities, so it cannot train" in told
-    assert not server.asked
+    assert not server.log
 
 
 def test_a_wrong_key_ends_the_run_with_its_own_status(

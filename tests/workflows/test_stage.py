@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from fixtures.fake_boxes import FakeBox, FakeProvider
@@ -43,6 +44,21 @@ class LargeEngine:
 
     async def close(self) -> None:
         self.closed = True
+
+
+class LargeTokenEngine(LargeEngine):
+    """One that could serve training, if it were ever ready."""
+
+    lockstep, max_context = False, 1024
+
+    def seat(self) -> NoReturn:
+        raise AssertionError("it is not ready")
+
+    async def generate(self, request: object) -> NoReturn:
+        raise AssertionError("it is not ready")
+
+    async def load(self, policy: object) -> NoReturn:
+        raise AssertionError("it is not ready")
 
 
 def settings(home: Path, **pool: object) -> Settings:
@@ -175,7 +191,7 @@ async def test_training_that_has_no_boxes_says_how_to_go_on(
 ) -> None:
     pytest.importorskip("torch", reason="needs finqa[train]")
     lost = ServiceUnavailableError("25 of the latest 48 starts failed.", remedy="finqa doctor")
-    use(FakeProvider(start_s=0.0, failing=lambda number: lost), LargeEngine())
+    use(FakeProvider(start_s=0.0, failing=lambda number: lost), LargeTokenEngine())
     folder = tmp_path / "run"
     with pytest.raises(ServiceUnavailableError) as raised:
         await train.train(

@@ -1,0 +1,84 @@
+"""From a server's refusal to the error that says what mends it. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from finqa_cli.errors import AuthenticationError, ConfigError, EngineError, FinqaError, ServiceUnavailableError
+from finqa_plugins.openai_engine.access import key_remedy
+from finqa_plugins.openai_engine.config import OMITTABLE, OpenAIEngineConfig
+from finqa_plugins.openai_engine.refusals import Meaning, Refusal
+
+DOCTOR = "finqa doctor --engine openai with the same settings"
+NAME_MODEL = "--set engine.options.model=NAME with a name that the server knows"
+SLOWER = "--set engine.options.requests_per_minute=60, fewer engine.options.max_concurrent, or a higher limit"
+SERVE_TOOLS = (
+    "start the server with tool calls: vllm serve ... --enable-auto-tool-choice --tool-call-parser hermes, "
+    "llama-server --jinja; or choose a model that has them"
+)
+
+
+class PromptTooLongError(Exception):
+    """The conversation is longer than the model's context: the episode's own limit, no fault.
+
+    Attributes:
+        room: Tokens left for a completion, where the server says so: the prompt itself fits when it is positive.
+    """
+
+    def __init__(self, room: int | None) -> None:
+        super().__init__("the conversation is longer than the model's context")
+        self.room = room
+
+
+def refused(refusal: Refusal, config: OpenAIEngineConfig, model: str, known: tuple[str, ...]) -> FinqaError:
+    """The error of a refusal that is not worth a repetition.
+
+    Errors of one episode are `EngineError`s; those that every episode would meet end the run.
+    """
+    said = f"{config.base_url}: {refusal.text or 'no reason given'} (HTTP {refusal.status})"
+    match refusal.meaning:
+        case Meaning.KEY:
+            return AuthenticationError(f"The server refused the API key. {said}", remedy=key_remedy(config))
+        case Meaning.QUOTA:
+            return ServiceUnavailableError(
+                f"The account at the server is used up. {said}", remedy="check plan and billing of the account"
+            )
+        case Meaning.MODEL:
+            names = f" It serves: {', '.join(known[:20])}." if known else ""
+            return ConfigError(f"The server has no model {model!r}.{names} {said}", remedy=NAME_MODEL)
+        case Meaning.TOOLS:
+            return ConfigError(f"The server takes no tool calls for {model!r}. {said}", remedy=SERVE_TOOLS)
+        case Meaning.FIELD:
+            return ConfigError(f"The model {model!r} refuses {refusal.field}. {said}", remedy=_field_remedy(refusal))
+        case Meaning.ADDRESS:
+            return ConfigError(
+                f"There is no chat completions API at {said}",
+                remedy="--set engine.options.base_url=..., which ends in /v1 for most servers",
+            )
+        case _:
+            return EngineError(f"The server refused the request. {said}", remedy=DOCTOR)
+
+
+def exhausted(reason: str, limited: bool, tries: int, config: OpenAIEngineConfig) -> EngineError:
+    """The error after the last repetition."""
+    times = f"{tries} {'try' if tries == 1 else 'tries'}"
+    if limited:
+        return EngineError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
+    return EngineError(f"No completion from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
+
+
+def unreachable(reason: str, config: OpenAIEngineConfig) -> ServiceUnavailableError:
+    """The error before the first request."""
+    return ServiceUnavailableError(
+        f"There is no server at {config.base_url}: {reason}.",
+        remedy="start it, or give its address with --set engine.options.base_url=http://HOST:PORT/v1",
+    )
+
+
+def _field_remedy(refusal: Refusal) -> str:
+    if refusal.field in ("max_tokens", "max_completion_tokens"):
+        other = "max_completion_tokens" if refusal.field == "max_tokens" else "max_tokens"
+        return f"--set engine.options.max_tokens_field={other}"
+    if refusal.field in OMITTABLE:
+        return f"--set 'engine.options.omit={json.dumps([refusal.field])}'"
+    return "take it out of engine.options.extra_body"

@@ -1,0 +1,158 @@
+"""What a server means by an answer that is no completion. Pure.
+
+Servers word the same refusal differently; the patterns are those of OpenAI, vLLM, SGLang, llama.cpp, Ollama,
+OpenRouter and LiteLLM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+from typing import Any
+
+PASSING = (408, 409, 425, 429)
+
+_CONTEXT_CODES = ("context_length_exceeded", "context_window_exceeded", "exceed_context_size_error")
+_FIELD_CODES = ("unsupported_parameter", "unsupported_value", "extra_forbidden")
+_CONTEXT = re.compile(
+    r"(maximum|available|model's|exceeds?).{0,30}context (length|size|window)|maximum prompt length|prompt is too long"
+    r"|reduce the length of the (messages|prompt)",
+    re.IGNORECASE,
+)
+_LIMIT = re.compile(r"context (?:length|size|window)[^0-9]{0,20}(\d+)", re.IGNORECASE)
+_PROMPT = re.compile(
+    r"(\d+) (?:in the messages|of text input|(?:input|prompt) tokens|tokens (?:from|in) the (?:input|messages|prompt))"
+    r"|messages resulted in (\d+)",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(
+    r"model.{0,200}(not found|not exist|not available)|(not a valid|unknown|invalid|no such) model", re.IGNORECASE
+)
+_TOOLS = re.compile(r"tool choice requires|not support (function|tool)|no endpoints found that support tool", re.I)
+_QUOTA = re.compile(r"insufficient_quota|insufficient (balance|credits)", re.IGNORECASE)
+_EXTRA = re.compile(r"extra_forbidden.{0,60}?['\"]body['\"], ['\"](\w+)['\"]")
+_MARKUP = re.compile(r"<[^<>]*>")
+
+
+class Meaning(Enum):
+    """Why a server refused, as far as what to do about it differs."""
+
+    KEY = auto()
+    QUOTA = auto()
+    MODEL = auto()
+    TOOLS = auto()
+    FIELD = auto()
+    ADDRESS = auto()
+    CONTEXT = auto()
+    LIMIT = auto()
+    PASSING = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error reply.
+
+    Attributes:
+        status: HTTP status.
+        text: The server's words on one line, at most 400 characters.
+        code: The server's name for the error; may be empty.
+        field: The field of the request that it is about; may be empty.
+        retry_after_s: Seconds that it asks us to wait; None when it does not say.
+        room: Tokens left for a completion, where the server says how long prompt and context are; may be negative.
+    """
+
+    status: int
+    text: str
+    code: str = ""
+    field: str = ""
+    retry_after_s: float | None = None
+    room: int | None = None
+
+    @property
+    def meaning(self) -> Meaning:
+        """The words count before the status: servers give the same refusal different ones."""
+        if self.code in _CONTEXT_CODES or _CONTEXT.search(self.text):
+            return Meaning.CONTEXT
+        if self.status == 402 or _QUOTA.search(f"{self.code} {self.text}"):
+            return Meaning.QUOTA
+        if self.status in (401, 403):
+            return Meaning.KEY
+        if self.status == 429:
+            return Meaning.LIMIT
+        if self.status in PASSING or self.status >= 500:
+            return Meaning.PASSING
+        if _TOOLS.search(self.text):
+            return Meaning.TOOLS
+        if self.code == "model_not_found" or _MODEL.search(self.text):
+            return Meaning.MODEL
+        if self.field and self.code in _FIELD_CODES:
+            return Meaning.FIELD
+        return Meaning.ADDRESS if self.status in (404, 405) or self.status < 400 else Meaning.OTHER
+
+
+def read_refusal(
+    status: int, headers: Mapping[str, str], text: str, document: Mapping[str, Any] | None, now: datetime | None = None
+) -> Refusal:
+    """The refusal in an error reply; without JSON the text itself is all there is.
+
+    OpenAI's form is `{"error": {"message", "type", "param", "code"}}`; older vLLM sends the inner object alone,
+    FastAPI `{"detail": ...}`, Ollama may send `{"error": "text"}`. An error under status 200 (llama.cpp, OpenRouter)
+    counts with the status that it names.
+    """
+    outer = document or {}
+    inner = outer.get("error", outer)
+    facts: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
+    words = facts.get("message") or facts.get("detail") or text
+    words = one_line(words if isinstance(words, str) else str(words))
+    code = next((str(facts[name]) for name in ("code", "type") if isinstance(facts.get(name), str)), "")
+    if facts.get("type") in _CONTEXT_CODES:  # llama.cpp: `code` repeats the status
+        code = str(facts["type"])
+    field = str(facts.get("param") or "")
+    if extra := _EXTRA.search(words):  # Mistral, and others that check with pydantic
+        code, field = "extra_forbidden", extra[1]
+    if status == 200:
+        named = facts.get("code")
+        status = named if isinstance(named, int) and 400 <= named < 600 else 502
+    return Refusal(
+        status=status,
+        text=words,
+        code=code,
+        field=field,
+        retry_after_s=retry_after_s(headers, now),
+        room=_room(facts, words),
+    )
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds to wait by `retry-after-ms` (OpenAI) or `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3)."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
+            return float(value) / unit
+    try:
+        at = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+
+
+def one_line(text: str) -> str:
+    """Enough of a reply to act upon: proxies answer with whole HTML pages."""
+    line = " ".join(_MARKUP.sub(" ", text[:4000]).split())
+    return line if len(line) <= 400 else line[:397] + "..."
+
+
+def _room(facts: Mapping[str, Any], words: str) -> int | None:
+    limit, prompt = facts.get("n_ctx"), facts.get("n_prompt_tokens")  # llama.cpp
+    if isinstance(limit, int) and isinstance(prompt, int):
+        return limit - prompt
+    found_limit, found_prompt = _LIMIT.search(words), _PROMPT.search(words)
+    if found_limit is None or found_prompt is None:
+        return None
+    return int(found_limit[1][:12]) - int((found_prompt[1] or found_prompt[2])[:12])

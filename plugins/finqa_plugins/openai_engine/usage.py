@@ -1,0 +1,93 @@
+"""What was used and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finqa_plugins.openai_engine.config import Price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Of some requests.
+
+    Attributes:
+        requests: Answered ones.
+        prompt_tokens: Including the cached ones.
+        cached_tokens: Of the prompts, those that the server had from earlier requests.
+        completion_tokens: Including those of thoughts that are not shown.
+        unmetered: Requests whose reply did not say what it used; they are missing in tokens and cost.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    unmetered: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """Both together."""
+        return Usage(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            unmetered=self.unmetered + other.unmetered,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Prompts and completions."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def cost_usd(self, price: Price | None) -> float | None:
+        """US dollars; None without a price."""
+        if price is None:
+            return None
+        cached = price.input if price.cached_input is None else price.cached_input
+        fresh = self.prompt_tokens - self.cached_tokens
+        return (fresh * price.input + self.cached_tokens * cached + self.completion_tokens * price.output) / 1e6
+
+
+def read_usage(document: Mapping[str, Any]) -> Usage:
+    """The `usage` of a reply; one that is missing or makes no sense counts as unmetered."""
+    found = document.get("usage")
+    usage: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return Usage(requests=1, unmetered=1)
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    return Usage(requests=1, prompt_tokens=prompt, cached_tokens=min(cached or 0, prompt), completion_tokens=completion)
+
+
+class Ledger:
+    """The use of every episode, and of all together."""
+
+    def __init__(self, price: Price | None) -> None:
+        self._price = price
+        self._episodes: dict[str, Usage] = {}
+        self.total = Usage()
+
+    def add(self, episode: str, usage: Usage) -> None:
+        """Books one reply."""
+        self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
+        self.total += usage
+
+    def episode(self, episode: str) -> dict[str, Any]:
+        """What one episode used, restarts included; `cost_usd` is None when the model has no price."""
+        return self._facts(self._episodes.get(episode, Usage()))
+
+    def running_total(self) -> dict[str, Any]:
+        """What all used."""
+        return self._facts(self.total)
+
+    def _facts(self, usage: Usage) -> dict[str, Any]:
+        cost = usage.cost_usd(self._price)
+        return {**asdict(usage), "cost_usd": None if cost is None else round(cost, 6)}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -26,7 +26,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How runs are ended: signals a while after each other, or a bug; and the exit status that follows."""
+    """How runs are ended: signals a while after each other, or a bug; and the exit status that a shell sees then."""
 
     name: str
     signals: tuple[signal.Signals, ...]
@@ -37,7 +37,7 @@ ENDINGS = (
     Ending(name="one Ctrl-C", signals=(signal.SIGINT,), status=130),
     Ending(name="two Ctrl-C", signals=(signal.SIGINT, signal.SIGINT), status=130),
     Ending(name="SIGTERM", signals=(signal.SIGTERM,), status=143),
-    Ending(name="kill -9", signals=(signal.SIGKILL,), status=-signal.SIGKILL),
+    Ending(name="kill -9", signals=(signal.SIGKILL,), status=128 + signal.SIGKILL),
     Ending(name="exception in a plugin", signals=(), status=1),
 )
 
@@ -93,7 +93,8 @@ class Runs:
             if ending.signals == (signal.SIGKILL,):
                 await self._finqa("sandbox", "reap", "--run", run.name, "--yes", "--sandbox", provider)
             boxes = await self._boxes(run.name, provider)
-            complaint = "" if process.returncode == ending.status else f"exit status {process.returncode}"
+            status = _as_a_shell(process.returncode)
+            complaint = "" if status == ending.status else f"exit status {status}"
             return Aftermath(
                 boxes=boxes,
                 processes=len(left),
@@ -178,3 +179,8 @@ def _figures(ending: Ending, cases: Sequence[tuple[Ending, str, int]], found: Se
             f"{ending.name}: other exit status than {ending.status}", len(complaints), 0, "; ".join(complaints[:1])
         ),
     ]
+
+
+def _as_a_shell(status: int) -> int:
+    """The second Ctrl-C may come when all is ended and the interpreter leaves: to a shell that is 130 as well."""
+    return 128 - status if status < 0 else status

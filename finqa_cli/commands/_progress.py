@@ -42,6 +42,7 @@ class _Phase:
     shown: float
     done: int = 0
     fields: dict[str, object] = field(default_factory=dict)
+    last_line: str = ""
 
 
 class PlainReporter:
@@ -72,7 +73,7 @@ class PlainReporter:
             self._show(phase, state, now)
 
     def finish(self, phase: str) -> None:
-        """Prints the last state with the time that it took."""
+        """Prints the last state with the time that it took, unless it stands there already."""
         if state := self._phases.pop(phase, None):
             self._show(phase, state, time.monotonic())
 
@@ -82,7 +83,10 @@ class PlainReporter:
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = f"{state.done}/{state.total}" if state.total else str(state.done)
-        self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
+        told = f"{count} {describe(state.fields)}"
+        if told != state.last_line:
+            state.last_line = told
+            self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
 
 
 class BarReporter:

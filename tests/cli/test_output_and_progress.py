@@ -80,6 +80,10 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
             now[0] += 2.0
             reporter.advance("slow", done + 1)
         reporter.finish("slow")
+        reporter.start("told already", 1)
+        now[0] += 6.0
+        reporter.advance("told already", 1)
+        reporter.finish("told already")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
@@ -90,6 +94,7 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
         "slow: 6/10 in 12 s",
         "slow: 9/10 in 18 s",
         "slow: 10/10 in 20 s",
+        "told already: 1/1 in 6 s",
     ]
 
 

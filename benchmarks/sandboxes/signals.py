@@ -93,6 +93,7 @@ class Runs:
             if ending.signals == (signal.SIGKILL,):
                 await self._finqa("sandbox", "reap", "--run", run.name, "--yes", "--sandbox", provider)
             boxes = await self._boxes(run.name, provider)
+            assert process.returncode is not None, "it was waited for"
             status = _as_a_shell(process.returncode)
             complaint = "" if status == ending.status else f"exit status {status}"
             return Aftermath(

@@ -14,8 +14,15 @@ from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical, fl
 DEFAULT_FILE = Path("finqa.toml")
 DOTENV_FILE = Path(".env")
 PREFIX = "FINQA_"
-NEVER_FROM_DOTENV = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL", "FINQA_ENGINE__OPTIONS__BASE_URL")
-"""A `.env` that came with a folder could send the key in the environment to a stranger's host through these."""
+NEVER_FROM_DOTENV = (
+    "DAYTONA_API_URL",
+    "DAYTONA_SERVER_URL",
+    "FINQA_ENGINE__OPTIONS__BASE_URL",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+)
+"""A `.env` that came with a folder could send the key in the environment to a stranger's host through these, in any
+case of letters: an address, or a certificate by which a stranger's proxy passes for the right host."""
 
 LISTS = ("trackers", "lora.target_modules")
 
@@ -74,10 +81,10 @@ def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
         given = dotenv_values(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read {file}: {error}.", remedy=f"Save {file} as UTF-8 text.") from error
-    for name in NEVER_FROM_DOTENV:
-        if given.get(name) and not os.environ.get(name):
+    for name, value in given.items():
+        if name.upper() in NEVER_FROM_DOTENV and value and not os.environ.get(name):
             raise ConfigError(
-                f"{file} sets {name}, which decides where your key is sent; only the environment may.",
+                f"{file} sets {name}, which decides who gets your key; only the environment may.",
                 remedy=f"remove it from {file}; if you trust the address: export {name}=...",
             )
     variables = {name: value for name, value in given.items() if value and not os.environ.get(name)}

@@ -9,6 +9,9 @@ from typing import Any
 
 from finqa_cli.types import ToolCall
 
+MAX_DEPTH = 64
+"""Nesting of a value: what parses at the edge of Python's recursion limit may not be written or sent later."""
+
 
 class CallError(Exception):
     """What is wrong with a call, in words for the model."""
@@ -18,12 +21,13 @@ def load_json(body: str) -> Any:
     """The value that `body` writes.
 
     Raises:
-        CallError: It is not valid JSON, or not a value that can be written as UTF-8.
+        CallError: It is not valid JSON, too deeply nested, or not a value that can be written as UTF-8.
     """
     try:
         payload = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise _not_json(error) from error
+    _check_depth(payload)
     _check_unicode(body, payload)
     return payload
 
@@ -38,6 +42,7 @@ def load_leading_json(text: str) -> tuple[Any, str]:
         payload, end = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise _not_json(error) from error
+    _check_depth(payload)
     _check_unicode(text[:end], payload)
     return payload, text[end:]
 
@@ -68,7 +73,7 @@ def _not_json(error: ValueError | RecursionError) -> CallError:
     if isinstance(error, json.JSONDecodeError):
         return CallError(f"The tool call is not valid JSON: {error.msg} at position {error.pos}.")
     if isinstance(error, RecursionError):
-        return CallError("The tool call is not valid JSON: nested too deeply.")
+        return _too_deep()
     # Python refuses to convert integers of more than 4300 digits
     return CallError("The tool call is not valid JSON: a number in it is too long.")
 
@@ -82,6 +87,20 @@ def _finite(number: str) -> float:
     if math.isinf(value):  # 1e999: no record and no server could write it as JSON again
         raise CallError("The tool call is not valid JSON: a number in it is too large.")
     return value
+
+
+def _check_depth(payload: object) -> None:
+    level = [payload]
+    for _ in range(MAX_DEPTH):
+        containers = (list(one.values()) if isinstance(one, dict) else one for one in level)
+        level = [item for one in containers if isinstance(one, list) for item in one]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> CallError:
+    return CallError(f"The tool call is nested too deeply: more than {MAX_DEPTH} levels.")
 
 
 def _check_unicode(body: str, payload: Any) -> None:

@@ -110,7 +110,8 @@ def _read(key: str, text: str, schema: Any) -> Any:
 def _types(schema: Any) -> Iterable[str]:
     if not isinstance(schema, Mapping):
         return
-    named = schema.get("type", ())
-    yield from (named,) if isinstance(named, str) else named
-    for option in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        yield from _types(option)
+    named = schema.get("type")
+    yield from (one for one in (named if isinstance(named, list | tuple) else [named]) if isinstance(one, str))
+    for options in (schema.get("anyOf"), schema.get("oneOf")):
+        for option in options if isinstance(options, list | tuple) else ():
+            yield from _types(option)

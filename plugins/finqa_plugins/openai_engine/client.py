@@ -15,10 +15,10 @@ import structlog
 from pydantic import SecretStr
 
 from finqa_plugins.openai_engine.config import LOOPBACK, OpenAIEngineConfig
-from finqa_plugins.openai_engine.faults import PromptTooLongError, exhausted, refused, unreachable
+from finqa_plugins.openai_engine.faults import PromptTooLongError, UnreadableCallError, exhausted, refused, unreachable
 from finqa_plugins.openai_engine.pacing import Gate
 from finqa_plugins.openai_engine.refusals import Meaning, Refusal, one_line, read_refusal
-from finqa_plugins.openai_engine.replies import BadReplyError, Reply, parse_document
+from finqa_plugins.openai_engine.replies import BadReplyError, Reply, parse_document, unreadable_reply
 
 log = structlog.get_logger(__name__)
 
@@ -125,6 +125,12 @@ class Client:
                     reply = read(self._checked(await self._ask(content)))
                     spent = reply.usage.tokens or reserved
                     return reply
+                except UnreadableCallError as error:
+                    if "tools" in body:
+                        spent = reserved
+                        log.info("the server could not read a tool call", request=key, reason=error.reason)
+                        return unreadable_reply(error.reason, error.written)
+                    failure = _PassingError(error.reason)
                 except BadReplyError as error:
                     failure = _PassingError(f"the server answers nonsense: {error}")
                 except _PassingError as error:
@@ -157,6 +163,8 @@ class Client:
             return document
         refusal = self._refusal(answer, document)
         match refusal.meaning:
+            case Meaning.UNREADABLE:
+                raise UnreadableCallError(refusal.text, refusal.written)
             case Meaning.CONTEXT:
                 raise PromptTooLongError(refusal.room)
             case Meaning.LIMIT | Meaning.PASSING:
@@ -181,7 +189,8 @@ class Client:
                     data += chunk
                     if len(data) > LARGEST_REPLY:
                         raise _PassingError(f"the reply is longer than {LARGEST_REPLY} bytes")
-                return _Answer(response.status_code, response.headers, bytes(data))
+                # before anything is cut: a key that is cut in two would not be found
+                return _Answer(response.status_code, response.headers, self._without_key(bytes(data)))
         except TimeoutError:
             raise _PassingError(f"no whole reply within {timeout_s:g} s") from None
         except (httpx.HTTPError, OSError, UnicodeError) as error:
@@ -189,12 +198,12 @@ class Client:
 
     def _refusal(self, answer: _Answer, document: Mapping[str, Any] | None) -> Refusal:
         refusal = read_refusal(answer.status, answer.headers, self._text(answer), document)
-        return replace(refusal, text=self._hidden(refusal.text))
+        return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
 
     def _text(self, answer: _Answer) -> str:
-        return self._hidden(answer.data[:4000].decode("utf-8", errors="replace"))
+        return answer.data[:4000].decode("utf-8", errors="replace")
 
-    def _hidden(self, text: str) -> str:
-        """Without the key, which some servers repeat."""
-        key = self._key.get_secret_value() if self._key else ""
-        return text.replace(key, "**********") if len(key) >= SHORTEST_KEY else text
+    def _without_key(self, data: bytes) -> bytes:
+        """Some servers repeat the key."""
+        key = self._key.get_secret_value().encode() if self._key else b""
+        return data.replace(key, b"**********") if len(key) >= SHORTEST_KEY else data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -65,6 +66,11 @@ class OpenAIEngineConfig(BaseModel):
     omit: tuple[Literal["temperature", "top_p", "seed", "parallel_tool_calls"], ...] = Field(
         default=(), description="Fields that the model refuses and that are not to be sent"
     )
+    thoughts_field: Literal["reasoning_content", "reasoning"] | None = Field(
+        default=None,
+        description="Field of a message that takes a model's earlier thoughts back, which some models want between "
+        "calls (default: thoughts are not sent back)",
+    )
     extra_body: dict[str, Any] = Field(default_factory=dict, description="Further fields of every request")
     prices: dict[str, Price] = Field(
         default_factory=dict,
@@ -84,12 +90,16 @@ class OpenAIEngineConfig(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, url: str) -> str:
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError("must be printable ASCII without spaces")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
         _ = parts.port  # raises ValueError for one that is no number
         if parts.username or parts.password:
             raise ValueError("must not hold a key or password; use api_key_env")
+        if parts.scheme == "http" and parts.hostname == OPENAI_HOST:
+            raise ValueError("must begin with https: the key would be sent unencrypted")
         if parts.query or parts.fragment:
             raise ValueError("must end with the path, such as /v1")
         url = url.rstrip("/")
@@ -102,4 +112,8 @@ class OpenAIEngineConfig(BaseModel):
     def _leaves_ours_alone(cls, body: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(OURS & body.keys()):
             raise ValueError(f"must not hold {', '.join(taken)}: other settings decide that")
+        try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:  # dates and NaN, which settings files can write
+            raise ValueError(f"must be JSON: {error}") from error
         return body

@@ -30,6 +30,20 @@ class PromptTooLongError(Exception):
         self.room = room
 
 
+class UnreadableCallError(Exception):
+    """The server could not read the tool call that the model wrote: the model's mistake, no fault.
+
+    Attributes:
+        reason: The server's words.
+        written: What the model wrote, where the server hands it over.
+    """
+
+    def __init__(self, reason: str, written: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.written = written
+
+
 def refused(refusal: Refusal, config: OpenAIEngineConfig, model: str, known: tuple[str, ...]) -> FinqaError:
     """The error of a refusal that is not worth a repetition.
 

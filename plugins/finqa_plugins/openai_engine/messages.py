@@ -17,7 +17,7 @@ from finqa_plugins.openai_engine.config import OpenAIEngineConfig
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 THINK_OPEN, THINK_CLOSE = "<think>\n", "\n</think>\n\n"
-_THOUGHTS = re.compile(re.escape(THINK_OPEN) + ".*?" + re.escape(THINK_CLOSE), re.DOTALL)
+_THOUGHTS = re.compile(re.escape(THINK_OPEN) + "(.*?)" + re.escape(THINK_CLOSE), re.DOTALL)
 NOTHING_SAID = "(empty reply)"
 """Stands for an empty reply in the history: several servers refuse a message without content."""
 
@@ -28,7 +28,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
     body: dict[str, Any] = {
         **config.extra_body,
         "model": model,
-        "messages": chat_messages(request.messages),
+        "messages": chat_messages(request.messages, config.thoughts_field),
         config.limit_field: sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,  # sent even when it is 1: vLLM would take the model's own default
@@ -46,17 +46,18 @@ def turn_seed(seed: int, key: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}\x1f{turn}".encode(), digest_size=4).digest(), "big") >> 1
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None) -> list[dict[str, Any]]:
     """The history in OpenAI's form.
 
-    What came back for an unreadable call is a user message there, because a tool message must answer a call.
+    What came back for an unreadable call is a user message there, because a tool message must answer a call. Thoughts
+    are left out unless a field is named: servers without a template that knows them would count them as words.
     """
     chat: list[dict[str, Any]] = []
     open_call = ""
     for place, message in enumerate(messages):
         if message.role == "assistant":
             open_call = f"call{place:05d}" if message.tool_call is not None else ""
-            chat.append(_assistant(message, open_call))
+            chat.append(_assistant(message, open_call, thoughts_field))
         elif message.role == "tool" and open_call:
             chat.append({"role": "tool", "tool_call_id": open_call, "content": valid_text(message.content)})
             open_call = ""
@@ -77,13 +78,14 @@ def valid_text(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _assistant(message: Message, call_id: str) -> dict[str, Any]:
-    # chat templates drop earlier thoughts by themselves; servers without such a template would count them as words
-    said = _THOUGHTS.sub("", message.content, count=1) if message.content.startswith(THINK_OPEN) else message.content
+def _assistant(message: Message, call_id: str, thoughts_field: str | None) -> dict[str, Any]:
+    found = _THOUGHTS.match(message.content)
+    said = message.content[found.end() :] if found else message.content
+    thoughts = {thoughts_field: valid_text(found[1])} if found and thoughts_field else {}
     call = message.tool_call
     if call is None:
-        return {"role": "assistant", "content": valid_text(said) or NOTHING_SAID}
+        return {"role": "assistant", **thoughts, "content": valid_text(said) or NOTHING_SAID}
     content = valid_text(said.removesuffix(render_call(call)).rstrip("\n"))
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
     calls = [{"id": call_id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": content, "tool_calls": calls}
+    return {"role": "assistant", **thoughts, "content": content, "tool_calls": calls}

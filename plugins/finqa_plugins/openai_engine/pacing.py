@@ -44,9 +44,14 @@ class Gate:
     async def place(self, tokens: int) -> AsyncIterator[None]:
         """A place for one request of about so many tokens, once it may start."""
         async with self._places:
-            await asyncio.sleep(max(self._requests.reserve(1), self._tokens.reserve(tokens)))
-            while (left := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110  it may grow meanwhile
-                await asyncio.sleep(left)
+            begins = time.monotonic() + max(self._requests.reserve(1), self._tokens.reserve(tokens))
+            try:
+                while (left := max(begins, self._paused_until) - time.monotonic()) > 0:  # noqa: ASYNC110  a pause may grow
+                    await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                self._requests.correct(-1)
+                self._tokens.correct(-tokens)
+                raise
             yield
 
     def pause(self, seconds: float) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 PASSING = (408, 409, 425, 429)
 
 _CONTEXT_CODES = ("context_length_exceeded", "context_window_exceeded", "exceed_context_size_error")
-_FIELD_CODES = ("unsupported_parameter", "unsupported_value", "extra_forbidden")
+_FIELD_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
 _CONTEXT = re.compile(
     r"(maximum|available|model's|exceeds?).{0,30}context (length|size|window)|maximum prompt length|prompt is too long"
-    r"|reduce the length of the (messages|prompt)",
+    r"|reduce the length of the (messages|prompt)|longer than the maximum model length|exceeds? (the )?context limit"
+    r"|exceeds the maximum allowed length|token count.{0,30}exceeds the maximum|greater than the context length",
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"context (?:length|size|window)[^0-9]{0,20}(\d+)", re.IGNORECASE)
@@ -35,12 +36,16 @@ _MODEL = re.compile(
 _TOOLS = re.compile(r"tool choice requires|not support (function|tool)|no endpoints found that support tool", re.I)
 _QUOTA = re.compile(r"insufficient_quota|insufficient (balance|credits)", re.IGNORECASE)
 _EXTRA = re.compile(r"extra_forbidden.{0,60}?['\"]body['\"], ['\"](\w+)['\"]")
+_KEY = re.compile(r"(invalid|incorrect) api key|api key not valid", re.IGNORECASE)
+_FLAGGED = re.compile(r"moderation|flagged", re.IGNORECASE)
+_UNREADABLE = re.compile(r"tool_use_failed|error parsing tool call|failed to parse input at pos", re.IGNORECASE)
 _MARKUP = re.compile(r"<[^<>]*>")
 
 
 class Meaning(Enum):
     """Why a server refused, as far as what to do about it differs."""
 
+    UNREADABLE = auto()
     KEY = auto()
     QUOTA = auto()
     MODEL = auto()
@@ -64,6 +69,7 @@ class Refusal:
         field: The field of the request that it is about; may be empty.
         retry_after_s: Seconds that it asks us to wait; None when it does not say.
         room: Tokens left for a completion, where the server says how long prompt and context are; may be negative.
+        written: What the model wrote, where the server could not read its tool call and hands it over (Groq).
     """
 
     status: int
@@ -72,15 +78,20 @@ class Refusal:
     field: str = ""
     retry_after_s: float | None = None
     room: int | None = None
+    written: str = ""
 
     @property
     def meaning(self) -> Meaning:
         """The words count before the status: servers give the same refusal different ones."""
+        if _UNREADABLE.search(f"{self.code} {self.text}"):  # first, for these repeat what the model wrote
+            return Meaning.UNREADABLE
         if self.code in _CONTEXT_CODES or _CONTEXT.search(self.text):
             return Meaning.CONTEXT
         if self.status == 402 or _QUOTA.search(f"{self.code} {self.text}"):
             return Meaning.QUOTA
-        if self.status in (401, 403):
+        if self.status == 403 and _FLAGGED.search(self.text):  # OpenRouter, of one prompt
+            return Meaning.OTHER
+        if self.status in (401, 403) or _KEY.search(self.text):
             return Meaning.KEY
         if self.status == 429:
             return Meaning.LIMIT
@@ -112,7 +123,8 @@ def read_refusal(
     code = next((str(facts[name]) for name in ("code", "type") if isinstance(facts.get(name), str)), "")
     if facts.get("type") in _CONTEXT_CODES:  # llama.cpp: `code` repeats the status
         code = str(facts["type"])
-    field = str(facts.get("param") or "")
+    field = one_line(str(facts.get("param") or ""))
+    written = facts.get("failed_generation")
     if extra := _EXTRA.search(words):  # Mistral, and others that check with pydantic
         code, field = "extra_forbidden", extra[1]
     if status == 200:
@@ -125,6 +137,7 @@ def read_refusal(
         field=field,
         retry_after_s=retry_after_s(headers, now),
         room=_room(facts, words),
+        written=written if isinstance(written, str) else "",
     )
 
 
@@ -136,15 +149,16 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
             return float(value) / unit
     try:
         at = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
 def one_line(text: str) -> str:
-    """Enough of a reply to act upon: proxies answer with whole HTML pages."""
-    line = " ".join(_MARKUP.sub(" ", text[:4000]).split())
+    """Enough of a reply to act upon, printable: proxies answer with whole HTML pages."""
+    words = _MARKUP.sub(" ", text[:4000])
+    line = " ".join("".join(one if one.isprintable() else " " for one in words).split())
     return line if len(line) <= 400 else line[:397] + "..."
 
 

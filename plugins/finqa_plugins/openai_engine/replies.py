@@ -72,6 +72,8 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise BadReplyError("the reply has no choices[0].message")
+    if choice.get("finish_reason") in ("error", "abort") or choice.get("error"):  # OpenRouter, vLLM and SGLang
+        raise BadReplyError("the generation broke off")
     finish, usage, said = choice.get("finish_reason"), read_usage(document), _said(message)
     stop: Literal["stop", "length"] = "length" if finish == "length" else "stop"
     calls = message.get("tool_calls") or []
@@ -91,6 +93,12 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
         )
     text = "\n".join(filter(None, (said, render_call(call))))
     return Reply(turn=AssistantTurn(text=text, tool_call=call, stop=stop), usage=usage)
+
+
+def unreadable_reply(reason: str, written: str) -> Reply:
+    """The turn whose call the server itself could not read, and refused instead of handing it over."""
+    turn = AssistantTurn(text=valid_text(written), parse_error=valid_text(f"The tool call cannot be read: {reason}"))
+    return Reply(turn=turn, usage=Usage(requests=1, unmetered=1))
 
 
 def _said(message: Mapping[str, Any]) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from finqa_plugins.openai_engine.config import Price
+
+KEPT_EPISODES = 10_000
+"""Those used last, far more than are played at once: the table of a long run does not grow for ever."""
+
+MOST_TOKENS = 10**9
+"""Of one request; a larger count makes no sense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +71,19 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
 
 
 class Ledger:
-    """The use of every episode, and of all together."""
+    """The use of each of the latest episodes, and of all together."""
 
     def __init__(self, price: Price | None) -> None:
         self._price = price
-        self._episodes: dict[str, Usage] = {}
+        self._episodes: OrderedDict[str, Usage] = OrderedDict()
         self.total = Usage()
 
     def add(self, episode: str, usage: Usage) -> None:
         """Books one reply."""
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
+        self._episodes.move_to_end(episode)
+        if len(self._episodes) > KEPT_EPISODES:
+            self._episodes.popitem(last=False)
         self.total += usage
 
     def episode(self, episode: str) -> dict[str, Any]:
@@ -90,4 +100,4 @@ class Ledger:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None

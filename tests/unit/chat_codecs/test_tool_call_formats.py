@@ -155,3 +155,30 @@ def test_a_number_that_no_record_could_hold_is_no_call(name: str, text: str) -> 
         assert "too large" in turn.parse_error
     else:
         assert turn.tool_call.arguments == {"n": "1e999"}, "xml keeps as a text what is no number"
+
+
+NESTED = '{"name": "f", "arguments": {"o": %s}}'
+
+
+@pytest.mark.parametrize("levels", [65, 300, 900, 100_000])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", f"<tool_call>{NESTED}</tool_call>"),
+        ("llama3_json", NESTED),
+        ("xml", XML.replace("parameter=a", "parameter=o").replace("\n1\n", "\n%s\n")),
+    ],
+)
+def test_arguments_are_never_nested_deeper_than_can_be_written_anywhere(name: str, text: str, levels: int) -> None:
+    turn = parse(name, text % ("[" * levels + "]" * levels))
+    assert turn.tool_call is None and "64 levels" in turn.parse_error
+    shallow = parse(name, text % ('{"a":' * 20 + "1" + "}" * 20))
+    assert shallow.tool_call is not None and "a" in shallow.tool_call.arguments["o"]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": None}, {"type": 5}, {"type": ["string", {}]}, {"anyOf": None}, {"oneOf": {"a": 1}}, True]
+)
+def test_a_strange_schema_leaves_values_text(schema: Any) -> None:
+    turn = parse_turn(XML, FORMATS["xml"], {"f": {"properties": {"a": schema}}})
+    assert turn.tool_call == ToolCall(name="f", arguments={"a": "1"})

@@ -238,40 +238,6 @@ async def test_cancellation_frees_the_place(server: OpenAIServer) -> None:
         assert hanging.cancelled()
 
 
-async def test_a_key_is_sent_and_never_shown(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.key = "sk-right-0123456789"
-    monkeypatch.setenv("OPENAI_API_KEY", server.key)
-    async with started(server) as engine:
-        assert (await engine.respond(ask())).tool_call == SUBMIT
-    wrong = "sk-wrong-0123456789"
-    monkeypatch.setenv("FINQA_TEST_KEY", wrong)
-    for options in ({"api_key": wrong}, {"api_key_env": "FINQA_TEST_KEY"}):
-        with pytest.raises(AuthenticationError, match="Incorrect API key provided") as raised:
-            await engine_on(server, **options).start()
-        assert wrong not in f"{raised.value.message} {raised.value.remedy}" and raised.value.exit_code == 77
-    for options, told in (({"api_key_env": "FINQA_NO_KEY"}, "FINQA_NO_KEY is not set"), ({"api_key": "a\nb"}, "ASCII")):
-        with pytest.raises(AuthenticationError, match=told):
-            await engine_on(server, **options).start()
-
-
-async def test_the_key_of_openai_goes_nowhere_else_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finqa_plugins.openai_engine.access import find_key
-    from finqa_plugins.openai_engine.config import OpenAIEngineConfig
-
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
-    assert find_key(OpenAIEngineConfig(base_url="https://example.org/v1")) is None
-    for config in (
-        OpenAIEngineConfig(),
-        OpenAIEngineConfig(base_url="http://localhost:1/v1"),
-        OpenAIEngineConfig(base_url="https://example.org/v1", api_key_env="OPENAI_API_KEY"),
-    ):
-        found = find_key(config)
-        assert found is not None and found.get_secret_value() == "sk-mine"
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(AuthenticationError, match="OPENAI_API_KEY is not set"):
-        find_key(OpenAIEngineConfig())
-
-
 async def test_nobody_there_is_told_at_once() -> None:
     with pytest.raises(ServiceUnavailableError, match="no server at") as raised:
         await engine_on("http://127.0.0.1:9/v1").start()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_a_call_and_its_reply_go_back_as_they_came() -> None:
     assert sent[2]["content"] == "Let me look." and json.loads(made["function"]["arguments"]) == CALL.arguments
     assert sent[3] == {"role": "tool", "tool_call_id": made["id"], "content": "[]"}
     assert len(made["id"]) == 9 and made["id"].isalnum()
+
+
+def test_thoughts_go_back_only_in_the_field_that_is_named_for_them() -> None:
+    spoken = reply({**call("{}"), "content": "So.", "reasoning": "Hm."})
+    turn = read_reply(spoken, tools=True).turn
+    said = Message(role="assistant", content=turn.text, tool_call=turn.tool_call)
+    (silent,), (open_minded,) = chat_messages([said]), chat_messages([said], "reasoning_content")
+    assert "Hm." not in json.dumps(silent)
+    assert open_minded == {**silent, "reasoning_content": "Hm."} and silent["content"] == "So."
+    request = ChatRequest(key="a#0", messages=(*OPENING, said), tools=TOOLS, sampling=Sampling())
+    body = request_body(request, "m", OpenAIEngineConfig(thoughts_field="reasoning"))
+    assert body["messages"][2]["reasoning"] == "Hm."
 
 
 def test_an_unreadable_call_is_answered_as_a_user() -> None:
@@ -169,6 +182,7 @@ def test_bytes_are_an_object_or_nonsense(data: bytes) -> None:
             Usage(requests=1, prompt_tokens=9, cached_tokens=9, completion_tokens=2),
         ),
         ({"prompt_tokens": -1, "completion_tokens": 2}, Usage(requests=1, unmetered=1)),
+        ({"prompt_tokens": 10**400, "completion_tokens": 2}, Usage(requests=1, unmetered=1)),
         ({"prompt_tokens": True, "completion_tokens": 2.0}, Usage(requests=1, unmetered=1)),
         (None, Usage(requests=1, unmetered=1)),
     ],
@@ -195,10 +209,15 @@ def test_costs_follow_the_price_table() -> None:
     [
         ({"base_url": "127.0.0.1:8000/v1"}, "address such as"),
         ({"base_url": "http://h:x/v1"}, "[Pp]ort"),
+        ({"base_url": "http://h/v1\n"}, "printable ASCII"),
+        ({"base_url": "http://\u2603\ufffe/v1"}, "printable ASCII"),
+        ({"base_url": "http://api.openai.com/v1"}, "https"),
         ({"base_url": "http://user:pass@h/v1"}, "key or password"),
         ({"base_url": "http://h/v1?key=1"}, "end with the path"),
         ({"base_url": "http://h/v1/chat/completions/"}, "without /chat/completions"),
         ({"extra_body": {"stream": True, "messages": []}}, "messages, stream"),
+        ({"extra_body": {"since": date(2026, 1, 1)}}, "must be JSON"),
+        ({"extra_body": {"top_k": float("nan")}}, "must be JSON"),
         ({"prices": {"m": {"input": -1, "output": 0}}}, "greater than or equal to 0"),
         ({"max_concurrent": 0}, "greater than or equal to 1"),
     ],

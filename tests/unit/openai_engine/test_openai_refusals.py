@@ -72,6 +72,26 @@ SAID = [
         -1151,
     ),
     (400, {"message": "prompt is too long: 213462 tokens > 200000 maximum"}, Meaning.CONTEXT, None),
+    (
+        400,
+        {"message": "You passed 4000 input tokens and requested 100 output tokens. However, the model's context length "
+         "is only 4096 tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=4000)"},
+        Meaning.CONTEXT,
+        96,
+    ),
+    (400, {"message": "The decoder prompt (length 50) is longer than the maximum model length of 40."},
+     Meaning.CONTEXT, None),
+    (400, {"message": "Input length (40 tokens) exceeds the maximum allowed length (32 tokens)."},
+     Meaning.CONTEXT, None),
+    (400, {"message": "input length and `max_tokens` exceed context limit: 199 + 8 > 200"}, Meaning.CONTEXT, None),
+    (400, {"message": "The input token count (12) exceeds the maximum number of tokens allowed (10)."},
+     Meaning.CONTEXT, None),
+    (400, {"message": "The number of tokens to keep from the initial prompt is greater than the context length."},
+     Meaning.CONTEXT, None),
+    (400, {"message": "API key not valid. Please pass a valid API key."}, Meaning.KEY, None),
+    (403, {"message": "m requires moderation and your input was flagged"}, Meaning.OTHER, None),
+    (400, {"message": "Unknown parameter: 'top_k'.", "param": "top_k", "code": "unknown_parameter"},
+     Meaning.FIELD, None),
     (400, {"message": "the messages are strange"}, Meaning.OTHER, None),
 ]  # fmt: skip
 
@@ -87,6 +107,11 @@ def test_what_servers_mean(status: int, facts: dict[str, object], meaning: Meani
 def test_the_field_is_named() -> None:
     facts = {"message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "input": 1}]}}
     assert read_refusal(422, {}, "", facts).field == "seed"
+
+
+def test_words_of_a_server_are_printable() -> None:
+    refusal = read_refusal(400, {}, "", {"error": {"message": "no\x1b[2J\x00\ud800 way", "param": "a\nb"}})
+    assert refusal.text == "no [2J way" and refusal.field == "a b"
 
 
 def test_a_page_of_a_proxy_becomes_one_line() -> None:
@@ -106,6 +131,8 @@ def test_a_page_of_a_proxy_becomes_one_line() -> None:
         ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT"}, 30.0),
         ({"retry-after": "Wed, 31 Dec 2025 00:00:00 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "Thu, 01 Jan 99999999999999999999 00:00:30 GMT"}, None),
+        ({"retry-after": "Thu, 01 Jan 2026 00:00:30 +99999999999999999999"}, None),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
     ],

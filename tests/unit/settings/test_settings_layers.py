@@ -284,10 +284,15 @@ def test_every_section_refuses_unknown_fields_and_changes() -> None:
 
 @pytest.mark.parametrize("name", NEVER_FROM_DOTENV)
 def test_a_dotenv_file_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(name, raising=False)
     Path(".env").write_text(f"{name}=https://stranger.example/api\n")
     with pytest.raises(ConfigError, match=name):
         load_settings()
+    Path(".env").write_text(f"{name.lower()}=https://stranger.example/api\n")
+    with pytest.raises(ConfigError, match=name.lower()):
+        load_settings()
     assert name not in os.environ
+    Path(".env").write_text(f"{name}=https://stranger.example/api\n")
     monkeypatch.setenv(name, "https://app.daytona.io/api")
     load_settings()
     assert os.environ[name] == "https://app.daytona.io/api"

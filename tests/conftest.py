@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from finqa_cli.settings.sources import BARE_NAMES
@@ -39,6 +40,7 @@ def _neutral_environment(monkeypatch: pytest.MonkeyPatch, finqa_home: Path) -> I
         if name in PRIVATE or name.startswith("FINQA_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("FINQA_HOME", str(finqa_home))
+    structlog.reset_defaults()  # a command that an earlier test ran in this process may have set a level
     yield
 
 

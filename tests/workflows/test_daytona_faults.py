@@ -243,8 +243,7 @@ async def test_what_a_server_wrote_before_it_stopped_answering_is_told_once(benc
             await asyncio.gather(*(box.stop() for box in boxes))
         told = [(line["log_level"], line["sandbox"]) for line in logs if "stopped answering" in line["event"]]
         assert boxes[0].id not in [sandbox for _, sandbox in told], "its toolbox is gone as well: nothing to tell"
-        # the log level of this process decides whether the second one, an info, is heard
-        assert [level for level, _ in told if level != "info"] == ["warning"]
+        assert sorted(level for level, _ in told) == ["info", "warning"]
         await provider.close()
 
 

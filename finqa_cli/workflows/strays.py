@@ -18,6 +18,7 @@ from typing import Literal
 import structlog
 
 from finqa_cli.contracts import SandboxProvider
+from finqa_cli.processes import start_time
 from finqa_cli.types import SandboxInfo
 from finqa_cli.workflows.reporter import Reporter
 
@@ -36,7 +37,7 @@ def owner_labels(run_id: str) -> dict[str, str]:
     return {
         RUN_LABEL: run_id,
         HOST_LABEL: host_name(),
-        PID_LABEL: f"{pid}:{_start_time(pid) or 0}",
+        PID_LABEL: f"{pid}:{start_time(pid) or 0}",
         CREATED_LABEL: str(int(time.time())),
     }
 
@@ -48,7 +49,7 @@ def owner_state(labels: Mapping[str, str]) -> OwnerState:
         return "unknown"
     if labels[HOST_LABEL] != host_name():
         return "elsewhere"
-    return "alive" if _start_time(int(pid)) == int(started) else "gone"
+    return "alive" if start_time(int(pid)) == int(started) else "gone"
 
 
 def strays(boxes: Iterable[SandboxInfo]) -> tuple[SandboxInfo, ...]:
@@ -94,13 +95,3 @@ def host_name() -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-def _start_time(pid: int) -> int | None:
-    """Clock ticks between boot and the start of a running process, see proc(5); None when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold spaces
-    return None if not fields or fields[0] in "ZX" else int(fields[19])

@@ -14,6 +14,7 @@ FLOORS = {
     "types": 0,
     "errors": 0,
     "masking": 0,
+    "processes": 0,
     "answers": 0,
     "grading": 0,
     "programs": 0,
@@ -34,7 +35,7 @@ FLOORS = {
     "boundary": 5,
     "__main__": 5,
 }
-FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "programs", "splits")
+FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "processes", "programs", "splits")
 
 
 @dataclass(frozen=True)

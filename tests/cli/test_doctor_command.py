@@ -173,7 +173,8 @@ def test_where_settings_come_from_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_home: Path) -> None:
     """In the ledger of the local provider, with a live server process of a dead owner: here, this test itself."""
-    from finqa_plugins.local_sandbox.ledger import BoxEntry, Ledger, ServerEntry, start_time
+    from finqa_cli.processes import start_time
+    from finqa_plugins.local_sandbox.ledger import BoxEntry, Ledger, ServerEntry
 
     labels = {**owner_labels("run"), PID_LABEL: f"{os.getpid()}:1"}
     entry = ServerEntry(

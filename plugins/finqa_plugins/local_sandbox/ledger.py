@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
+from finqa_cli.processes import start_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,3 @@ def _read(path: Path) -> ServerEntry | None:
 def is_running(entry: ServerEntry) -> bool:
     """True when this very process, not a later one with its pid, is running."""
     return start_time(entry.pid) == entry.started
-
-
-def start_time(pid: int) -> int | None:
-    """Clock ticks between boot and the start of a running process, from /proc; None when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold spaces
-    return None if fields[0] in "ZX" else int(fields[19])

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from finqa_cli.errors import SandboxError
+from finqa_cli.processes import start_time
 from finqa_cli.types import SandboxSpec
-from finqa_plugins.local_sandbox.ledger import start_time
 
 HOST = "127.0.0.1"
 POLL_S = 0.02

@@ -20,9 +20,9 @@ from websockets.asyncio.client import connect
 
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
+from finqa_cli.processes import start_time
 from finqa_cli.types import SandboxSpec, Snapshot
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
-from finqa_plugins.local_sandbox.ledger import start_time
 from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
 

@@ -15,6 +15,7 @@ FLOORS = {
     "errors": 0,
     "masking": 0,
     "processes": 0,
+    "http_dates": 0,
     "answers": 0,
     "grading": 0,
     "programs": 0,
@@ -35,7 +36,18 @@ FLOORS = {
     "boundary": 5,
     "__main__": 5,
 }
-FOR_PLUGINS = ("types", "errors", "contracts", "extend", "answers", "grading", "processes", "programs", "splits")
+FOR_PLUGINS = (
+    "types",
+    "errors",
+    "contracts",
+    "extend",
+    "answers",
+    "grading",
+    "http_dates",
+    "processes",
+    "programs",
+    "splits",
+)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from finqa_cli.data.fetch.sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
+from finqa_cli.http_dates import seconds_until
 
 T = TypeVar("T")
 KEPT = "Check the network, or name a mirror by --endpoint, and run the same command again: what has arrived is kept."
@@ -104,11 +103,8 @@ def retry_after_s(value: str | None) -> float | None:
         return max(0.0, float(int(value)))
     except (ValueError, OverflowError):
         pass
-    try:
-        moment = email.utils.parsedate_to_datetime(value).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, math.ceil(moment - time.time()))
+    seconds = seconds_until(value)
+    return None if seconds is None else float(math.ceil(seconds))
 
 
 def said(error: Exception) -> str:

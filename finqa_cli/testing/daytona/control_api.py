@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 from finqa_cli.testing.daytona.account import Account
+from finqa_cli.testing.daytona.body_fields import text
 from finqa_cli.testing.daytona.boxes import Box
 from finqa_cli.testing.daytona.config import Faults
 from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
 from finqa_cli.testing.daytona.router import Router
-from finqa_cli.testing.daytona.wishes import text
 
 DEATHS = ("destroyed", "error", "started")
 
@@ -141,15 +141,15 @@ class ControlApi:
 
     async def snapshot_state(self, request: Request) -> Reply:
         """Sets an image's state."""
-        wish = request.json()
-        image = self._account.image(text(wish, "name"))
-        image.state = text(wish, "state")
+        body = request.json()
+        image = self._account.image(text(body, "name"))
+        image.state = text(body, "state")
         image.notify()
         return Reply()
 
     def _chosen(self, request: Request) -> list[Box]:
-        wish = request.json()
-        ids, share = wish.get("ids"), wish.get("share")
+        body = request.json()
+        ids, share = body.get("ids"), body.get("share")
         if ids is not None and not isinstance(ids, list):
             raise Refusal(400, "ids must be a list")
         if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):

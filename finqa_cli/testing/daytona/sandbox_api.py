@@ -8,11 +8,11 @@ import secrets
 import time
 
 from finqa_cli.testing.daytona.account import DEFAULT_IMAGE, Account
+from finqa_cli.testing.daytona.body_fields import number, text, texts, whole
 from finqa_cli.testing.daytona.boxes import Box
 from finqa_cli.testing.daytona.images import Image
 from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
 from finqa_cli.testing.daytona.router import Router
-from finqa_cli.testing.daytona.wishes import number, text, texts, whole
 
 DEFAULT_URL_TTL_S = 60
 PAGE = 100
@@ -83,24 +83,24 @@ class SandboxApi:
         }
         raise Refusal(429, "Rate limit exceeded", headers)
 
-    def _make(self, wish: dict[str, object]) -> Box:
+    def _make(self, body: dict[str, object]) -> Box:
         account = self._account
-        if wish.get("buildInfo"):
+        if body.get("buildInfo"):
             raise Refusal(400, "The loopback makes boxes from snapshots only; build the image as a snapshot first")
-        image = account.image(text(wish, "snapshot") or DEFAULT_IMAGE, unknown=400)
+        image = account.image(text(body, "snapshot") or DEFAULT_IMAGE, unknown=400)
         if image.state != "active":
             raise Refusal(400, f"Snapshot {image.name} is {image.state}")
-        name = text(wish, "name")
+        name = text(body, "name")
         if name and account.named(name) is not None:
             account.counters.name_conflicts += 1
             raise Refusal(409, f"Sandbox with name {name} already exists")
-        labels, environment = texts(wish, "labels"), texts(wish, "env")
-        auto_stop, auto_delete = number(wish, "autoStopInterval", 15), number(wish, "autoDeleteInterval", -1)
-        ttl = number(wish, "ttlMinutes", 0)
+        labels, environment = texts(body, "labels"), texts(body, "env")
+        auto_stop, auto_delete = number(body, "autoStopInterval", 15), number(body, "autoDeleteInterval", -1)
+        ttl = number(body, "ttlMinutes", 0)
         account.check_quota(image)
         box = account.make(name, image, labels, environment)
         box.auto_stop, box.auto_delete, box.due = auto_stop, auto_delete, self._due(ttl)
-        box.public = wish.get("public") is True
+        box.public = body.get("public") is True
         return box
 
     def _come_up(self, box: Box) -> None:

@@ -7,12 +7,12 @@ import math
 from collections.abc import AsyncIterator
 
 from finqa_cli.testing.daytona.account import Account
+from finqa_cli.testing.daytona.body_fields import number, text, texts_list, whole
 from finqa_cli.testing.daytona.build import build
 from finqa_cli.testing.daytona.images import Image
 from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.storage import Storage
-from finqa_cli.testing.daytona.wishes import number, text, texts_list, whole
 
 PAGE = 100
 SDK_POLL_S = 1.0
@@ -41,8 +41,8 @@ class SnapshotApi:
 
     async def create(self, request: Request) -> Reply:
         """Begins to build an image from a Dockerfile; of a registry's image a box without files is made."""
-        wish = request.json()
-        name = text(wish, "name")
+        body = request.json()
+        name = text(body, "name")
         if not name:
             raise Refusal(400, "name is required")
         if any(image.name == name for image in self._account.images.values()):
@@ -50,14 +50,14 @@ class SnapshotApi:
         # The SDK follows the log of what is building only, and a quick build is over when it looks for the second time.
         state = "pending" if self._account.config.latency.build.median_s > SDK_POLL_S else "building"
         image = Image(self._account.dice.identifier(), name, state=state)
-        image.cpu, image.memory_gib = number(wish, "cpu", 1), number(wish, "memory", 1)
-        image.disk_gib = number(wish, "disk", 3)
+        image.cpu, image.memory_gib = number(body, "cpu", 1), number(body, "memory", 1)
+        image.disk_gib = number(body, "disk", 3)
         image.broken = name in self._account.config.broken_images
-        recipe = wish.get("buildInfo")
+        recipe = body.get("buildInfo")
         if isinstance(recipe, dict):
             image.dockerfile = text(recipe, "dockerfileContent")
             image.contexts = texts_list(recipe, "contextHashes")
-        elif reference := text(wish, "imageName"):
+        elif reference := text(body, "imageName"):
             image.dockerfile = f"FROM {reference}"
         else:
             raise Refusal(400, "buildInfo or imageName is required")

@@ -60,11 +60,11 @@ class ToolboxApi:
 
     async def execute(self, request: Request, box: str) -> Reply:
         """Runs a shell command to its end."""
-        wish = request.json()
+        body = request.json()
         found = await self.running(box)
-        timeout = wish.get("timeout")
-        variables = {**found.environment, **_variables(wish.get("envs"))}
-        command = ShellCommand(_command(wish))
+        timeout = body.get("timeout")
+        variables = {**found.environment, **_variables(body.get("envs"))}
+        command = ShellCommand(_command(body))
         found.executed.append(command)
         await self._shell(found, command, variables, float(timeout) if isinstance(timeout, int) and timeout else None)
         return Reply(body={"exitCode": command.exit_code(), "result": command.output()})
@@ -101,12 +101,12 @@ class ToolboxApi:
 
     async def session_execute(self, request: Request, box: str, session: str) -> Reply:
         """Runs a command in a session; with `runAsync` a server is attached, or a shell command goes on by itself."""
-        wish = request.json()
+        body = request.json()
         found = await self.running(box)
         held = _session(found, session)
         identifier = self._account.dice.identifier()
-        text = _command(wish)
-        in_background = wish.get("runAsync") is True or wish.get("async") is True
+        text = _command(body)
+        in_background = body.get("runAsync") is True or body.get("async") is True
         if in_background and (parsed := server_command(text)) is not None:
             held.commands[identifier] = self._serve(found, text, *parsed)
             return Reply(202, {"cmdId": identifier})
@@ -175,8 +175,8 @@ def _of(session: Session, identifier: str) -> Command:
     return session.commands[identifier]
 
 
-def _command(wish: dict[str, object]) -> str:
-    text = wish.get("command")
+def _command(body: dict[str, object]) -> str:
+    text = body.get("command")
     if not isinstance(text, str) or not text.strip():
         raise Refusal(400, "command is required")
     return text

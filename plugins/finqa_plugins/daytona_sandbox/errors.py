@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
 from daytona import (
     DaytonaAuthenticationError,
@@ -18,6 +17,7 @@ from daytona import (
 )
 
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, SandboxError, ServiceUnavailableError
+from finqa_cli.http_dates import seconds_until
 
 KEYS_PAGE = "https://app.daytona.io/dashboard/keys"
 LIMITS_PAGE = "https://app.daytona.io/dashboard/limits"
@@ -137,12 +137,7 @@ def _seconds(text: str, now: datetime | None) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(text)
-        except ValueError:
-            return None
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+        return seconds_until(text, now)
     return seconds if 0.0 <= seconds < 86_400.0 else None
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
+
+from finqa_cli.http_dates import seconds_until
 
 PASSING = (408, 409, 425, 429)
 
@@ -147,12 +148,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
             return float(value) / unit
-    try:
-        at = parsedate_to_datetime(headers.get("retry-after", ""))
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
-    except (ValueError, OverflowError):
-        return None
+    return seconds_until(headers.get("retry-after", ""), now)
 
 
 def one_line(text: str) -> str:

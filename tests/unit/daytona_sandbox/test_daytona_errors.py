@@ -83,6 +83,7 @@ def test_kinds_of_refusal() -> None:
         ({"X-RateLimit-Remaining-sandbox-create": "0", "x-ratelimit-reset-SANDBOX-create": "41"}, 41.0),
         ({"X-RateLimit-Remaining-sandbox-create": "5", "X-RateLimit-Reset-sandbox-create": "41"}, None),
         ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "Fri, 01 Jan 99999999999999999999 00:00:30 GMT"}, None),
         ({"Retry-After": "-1"}, None),
         ({"Retry-After": "nan"}, None),
         ({}, None),

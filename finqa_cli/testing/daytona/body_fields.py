@@ -6,36 +6,36 @@ from collections.abc import Mapping
 
 from finqa_cli.testing.daytona.messages import Refusal
 
-Wish = Mapping[str, object]
+Body = Mapping[str, object]
 
 
-def text(wish: Wish, name: str) -> str:
+def text(body: Body, name: str) -> str:
     """A string, empty when missing."""
-    value = wish.get(name)
+    value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise Refusal(400, f"{name} must be a string")
     return value or ""
 
 
-def texts(wish: Wish, name: str) -> dict[str, str]:
+def texts(body: Body, name: str) -> dict[str, str]:
     """Strings by name, none when missing."""
-    value = wish.get(name) or {}
+    value = body.get(name) or {}
     if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
         raise Refusal(400, f"{name} must map strings to strings")
     return value
 
 
-def texts_list(wish: Wish, name: str) -> tuple[str, ...]:
+def texts_list(body: Body, name: str) -> tuple[str, ...]:
     """A list of strings, empty when missing."""
-    value = wish.get(name) or []
+    value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise Refusal(400, f"{name} must be a list of strings")
     return tuple(value)
 
 
-def number(wish: Wish, name: str, default: int) -> int:
+def number(body: Body, name: str, default: int) -> int:
     """A whole number."""
-    value = wish.get(name)
+    value = body.get(name)
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool):

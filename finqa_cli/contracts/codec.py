@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from finqa_cli.contracts.call_format import CallFormat
 from finqa_cli.types import AssistantTurn, Message, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecContext:
-    """`model` is the folder or hub id whose tokenizer and chat template are used."""
+    """What a codec needs to know.
+
+    Attributes:
+        model: Folder or hub id whose tokenizer and chat template are used.
+        call_formats: Makes each known call format, by name.
+    """
 
     model: str
+    call_formats: Mapping[str, Callable[[], CallFormat]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedTurn:
+    """One turn of the episode so far.
+
+    Attributes:
+        completion_ids: [Lc] what was sampled, stop id included when it was sampled.
+        stopped: A stop id was sampled; False when the turn was cut.
+        reply: The text that came back.
+    """
+
+    completion_ids: tuple[int, ...]
+    stopped: bool
+    reply: str
 
 
 @runtime_checkable
 class ChatCodec(Protocol):
     """Constructed as `Codec(config, context)`.
 
-    An episode's token sequence is only ever appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... Sampled
-    ids are never decoded and encoded again. Content (questions, tool replies) is encoded so that control-token
-    strings inside it stay ordinary text.
+    An episode's token sequence is appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... Sampled ids are
+    never decoded and encoded again. Content (questions, tool replies) is encoded so that control-token strings inside
+    it stay ordinary text. Where a chat template rewrites earlier turns, see `RewritingCodec`.
     """
 
     @property
@@ -45,4 +68,29 @@ class ChatCodec(Protocol):
 
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Finds the tool call in a completion. Any input gives a turn: a call, or a reason why there is none."""
+        ...
+
+
+@runtime_checkable
+class RewritingCodec(ChatCodec, Protocol):
+    """A codec whose chat template may write earlier turns anew, as when it drops their reasoning.
+
+    An episode asks it for the whole prompt of each turn, and starts a new sequence where that does not begin with what
+    stands already.
+    """
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the template of this model does; False: the episode appends, and `history` is not called."""
+        ...
+
+    def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
+        """[L] the conversation as the template renders it, ending where the assistant is to speak.
+
+        What is left of an earlier turn are the ids that were sampled wherever the template keeps the text whole.
+
+        Args:
+            prompt: How the episode opened.
+            turns: All turns since, at least one.
+        """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["sandbox", "environment", "engine", "codec", "optimizer", "learner", "tracker", "reward"]
+Kind = Literal["sandbox", "environment", "engine", "codec", "call_format", "optimizer", "learner", "tracker", "reward"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -16,8 +16,8 @@ class Component:
     Attributes:
         kind: Which contract it fulfils.
         name: What `--engine NAME` and friends take.
-        target: `package.module:Class`, imported when the component is used. Called as `Class(config, context)`; an
-            optimizer or a reward as `Class(config)`.
+        target: `package.module:Class`, or a function that makes one, imported when the component is used. Called as
+            `Class(config, context)`; an optimizer or a reward as `Class(config)`.
         config: `package.module:Class` of its options: a pydantic model with `extra="forbid"`. Empty: it has none.
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.

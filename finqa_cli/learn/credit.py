@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import FinqaError
-from finqa_cli.learn.samples import trajectory_sample
+from finqa_cli.learn.samples import trajectory_samples
 from finqa_cli.types import Credit, Group, Sample
 
 
@@ -37,7 +37,5 @@ def credited_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> tupl
         if credit.dropped:
             continue
         for trajectory, advantage in zip(group.trajectories, credit.advantages, strict=True):
-            sample = trajectory_sample(trajectory, advantage) if advantage else None
-            if sample is not None:
-                samples.append(sample)
+            samples += trajectory_samples(trajectory, advantage) if advantage else ()
     return tuple(samples)

@@ -1,4 +1,4 @@
-"""One token sequence per episode, with loss on the tokens that the policy chose (or a demonstrator would have)."""
+"""Token sequences of episodes, with loss on the tokens that the policy chose (or a demonstrator would have)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ _Segment = tuple[tuple[int, ...], tuple[float, ...] | None]
 """Ids [L] and, where the policy chose them, their log-probabilities [L]; None for ids that it was given."""
 
 
-def trajectory_sample(trajectory: Trajectory, advantage: float) -> Sample | None:
+def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample, ...]:
     """The episode exactly as it was sampled: prompt, completion, tool reply, completion, ...
 
-    Only completion ids carry loss, each with `advantage`; nothing is decoded and encoded again.
+    Only completion ids carry loss, each with `advantage`; nothing is decoded and encoded again. A turn that restarts
+    begins a sequence of its own, in which what came before is context without loss. So every sampled id carries loss
+    once, and the loss of a batch, which is divided by its loss tokens, weighs an episode alike in one sequence or many.
 
     Returns:
-        None when the policy sampled nothing, as when the opening alone filled the context.
+        One sample for each sequence in which the policy sampled something; it may sample nothing at all, as when the
+        opening alone fills the context.
 
     Raises:
-        DataError: A turn has not one log-probability per sampled id, or the sequence starts with a sampled id.
+        DataError: A turn has not one log-probability per sampled id, or a sequence starts with a sampled id.
     """
-    segments: list[_Segment] = []
+    sequences: list[list[_Segment]] = [[]]
     for number, turn in enumerate(trajectory.turns):
         if len(turn.completion_ids) != len(turn.logprobs):
             raise DataError(
                 f"Trajectory {trajectory.id!r}, turn {number}: {len(turn.completion_ids)} sampled ids but "
                 f"{len(turn.logprobs)} log-probabilities, so it cannot be trained on."
             )
-        segments.append((turn.prompt_ids, None))
-        segments.append((turn.completion_ids, turn.logprobs))
-    return _join(segments, advantage, name=trajectory.id)
+        if turn.restarts:
+            sequences.append([])
+        sequences[-1] += [(turn.prompt_ids, None), (turn.completion_ids, turn.logprobs)]
+    joined = (_join(segments, advantage, name=trajectory.id) for segments in sequences)
+    return tuple(sample for sample in joined if sample is not None)
 
 
 def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: ChatCodec, *, name: str = "") -> Sample:
@@ -62,21 +67,6 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
     if sample is None:
         raise DataError(f"Demonstration {name!r}: the codec encoded every assistant message as nothing.")
     return sample
-
-
-def demonstration_messages(trajectory: Trajectory) -> tuple[Message, ...]:
-    """The turns of an episode as messages to imitate.
-
-    The text of a turn that holds a call is the call as it was written, so the call alone stands for both.
-    """
-    messages: list[Message] = []
-    for turn in trajectory.turns:
-        content = "" if turn.tool_call is not None else turn.text
-        messages.append(Message(role="assistant", content=content, tool_call=turn.tool_call))
-        if turn.observation is not None:
-            name = turn.tool_call.name if turn.tool_call is not None else ""
-            messages.append(Message(role="tool", content=turn.observation.text, name=name))
-    return tuple(messages)
 
 
 def _join(segments: Iterable[_Segment], advantage: float, *, name: str) -> Sample | None:

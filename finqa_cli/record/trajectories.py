@@ -98,6 +98,10 @@ def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
         "completion_tokens": len(turn.completion_ids),
         "seconds": round(turn.seconds, 4),
     }
+    if turn.words:
+        record["words"] = turn.words
+    if turn.restarts:  # absent from nearly every record
+        record["restarts"] = True
     if token_ids:
         record |= {
             "prompt_token_ids": list(turn.prompt_ids),
@@ -125,7 +129,7 @@ def _demonstration(record: Mapping[str, Any]) -> Demonstration:
 def _exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
     call, observation = turn["tool_call"], turn["observation"]
     tool_call = ToolCall(name=call["name"], arguments=call["arguments"]) if call else None
-    # Beside a call the text is only its rendering; the codec of the model that learns renders the call itself.
-    yield Message(role="assistant", content="" if tool_call else turn["text"], tool_call=tool_call)
+    # The codec of the model that learns renders the call itself; records of earlier versions have no words beside it.
+    yield Message(role="assistant", content=turn.get("words", "") if tool_call else turn["text"], tool_call=tool_call)
     if observation is not None:
         yield Message(role="tool", content=observation["text"], name=tool_call.name if tool_call else "")

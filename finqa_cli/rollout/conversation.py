@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, TokenEngine
+from finqa_cli.contracts import ChatCodec, ChatEngine, PlayedTurn, RewritingCodec, TokenEngine
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One assistant turn with the token record behind it (empty for chat engines). `full` means: no room was left."""
+    """One assistant turn with the token record behind it (empty for chat engines), of which see `Turn`.
+
+    `full` means: no room was left.
+    """
 
     turn: AssistantTurn
     prompt_ids: tuple[int, ...] = ()
+    restarts: bool = False
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     stop: str = "stop"
@@ -36,7 +40,11 @@ class Conversation(Protocol):
 
 
 class TokenConversation:
-    """Token in, token out: what was sampled is what the next prompt continues, never a re-encoding of it."""
+    """Token in, token out: what was sampled is what the next prompt continues, never a re-encoding of it.
+
+    Where the chat template rewrites earlier turns, the next prompt is what it renders: appended to what stands already
+    as long as it begins with that, otherwise a sequence of its own.
+    """
 
     def __init__(self, engine: TokenEngine, codec: ChatCodec, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
         self._engine = engine
@@ -45,8 +53,13 @@ class TokenConversation:
         self._sampling = replace(sampling, stop_ids=codec.stop_ids)
         self._history: tuple[int, ...] = ()
         self._pending: tuple[int, ...] = codec.opening(prompt)
+        self._restarts = False
         self._turn = 0
+        self._sampled: tuple[int, ...] = ()
         self._stopped = True
+        self._prompt = prompt
+        self._rewriting = codec if isinstance(codec, RewritingCodec) and codec.rewrites else None
+        self._played: list[PlayedTurn] = []
 
     async def respond(self) -> Reply:
         """Samples one completion; `full` when the context has no room for another token."""
@@ -59,10 +72,12 @@ class TokenConversation:
         completion = await self._engine.generate(request)
         self._turn += 1
         self._history = token_ids + completion.token_ids
+        self._sampled = completion.token_ids
         self._stopped = completion.stop == "stop"
         return Reply(
             turn=self._codec.parse(completion.token_ids),
             prompt_ids=prompt_ids,
+            restarts=self._restarts,
             completion_ids=completion.token_ids,
             logprobs=completion.logprobs,
             stop=completion.stop,
@@ -71,7 +86,15 @@ class TokenConversation:
 
     def observe(self, text: str, *, tool: str) -> None:
         """Encodes the tool reply as the next prompt ids."""
-        self._pending = self._codec.tool_reply(text, stopped=self._stopped)
+        if self._rewriting is None:
+            self._pending = self._codec.tool_reply(text, stopped=self._stopped)
+            return
+        self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text))
+        rendered = self._rewriting.history(self._prompt, self._played)
+        self._restarts = rendered[: len(self._history)] != self._history
+        if self._restarts:
+            self._history = ()
+        self._pending = rendered[len(self._history) :]
 
 
 class ChatConversation:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from finqa_cli.contracts import uncounted
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.rollout.conversation import Conversation, Reply
 from finqa_cli.rollout.recovery import RecoveringSession
@@ -68,11 +69,13 @@ class EpisodeClock:
             TimeoutError: The time is over.
         """
         scope = asyncio.timeout(self._seconds or None)
+        token = uncounted.set(self.stopped)
         try:
             async with scope:
                 self._scope = scope
                 return await playing
         finally:
+            uncounted.reset(token)
             self._scope = None
             self.over = scope.expired()
 
@@ -173,12 +176,14 @@ async def _answer(session: RecoveringSession, reply: Reply) -> Observation:
 def _turn(reply: Reply, observation: Observation, seconds: float) -> Turn:
     return Turn(
         prompt_ids=reply.prompt_ids,
+        restarts=reply.restarts,
         completion_ids=reply.completion_ids,
         logprobs=reply.logprobs,
         stop=reply.stop,
         policy_version=reply.policy_version,
         seconds=seconds,
         text=reply.turn.text,
+        words=reply.turn.words,
         tool_call=reply.turn.tool_call,
         parse_error=reply.turn.parse_error,
         observation=observation,

@@ -70,6 +70,7 @@ class AssistantTurn:
 
     Attributes:
         text: All of it.
+        words: The part of it before the call, reasoning included; empty without a call.
         tool_call: The call, or None.
         parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
         stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`: the conversation
@@ -78,6 +79,7 @@ class AssistantTurn:
     """
 
     text: str
+    words: str = ""
     tool_call: ToolCall | None = None
     parse_error: str = ""
     stop: Literal["stop", "length", "full"] = "stop"

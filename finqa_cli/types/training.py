@@ -44,12 +44,15 @@ class Sample:
         loss_mask: [L] True where the id was sampled by the policy (or demonstrated); position 0 is always False.
         logprobs: [L] sampler log-probabilities; 0.0 where the mask is False.
         advantages: [L] advantage of each masked token; 0.0 elsewhere.
+        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, for a
+            decoupled loss; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
     """
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
     logprobs: tuple[float, ...]
     advantages: tuple[float, ...]
+    proximal_logprobs: tuple[float, ...] = ()
 
     @property
     def loss_tokens(self) -> int:
@@ -77,7 +80,9 @@ class Batch:
 class LossSpec:
     """Which per-token loss a learner applies, with its numbers. An unknown name or parameter is a ConfigError.
 
-    `policy_gradient`: clip_low, clip_high (0 turns the importance ratio's clip off on that side).
+    `policy_gradient`: clip_low, clip_high (0 turns the importance ratio's clip off on that side); token_cap,
+    sequence_cap (at most one above 0 makes the loss decoupled: the ratio is to the proximal weights, and the ratio of
+    these to the sampler weighs it, truncated at token_cap per token, or per sequence and 0 above sequence_cap).
     `cross_entropy`: none.
     """
 

@@ -34,25 +34,31 @@ class Turn:
 
     Attributes:
         prompt_ids: [Lp] ids that this turn appended before the model spoke: in turn 0 the whole opening prompt, later
-            the encoded tool reply. Concatenating prompt and completion ids over the turns gives the episode's sequence.
+            the encoded tool reply. Concatenating prompt and completion ids over the turns gives the episode's sequence;
+            a turn that restarts begins another.
+        restarts: The chat template rewrote what came before, so `prompt_ids` is the whole prompt and a sequence of its
+            own begins here.
         completion_ids: [Lc] ids exactly as sampled, stop token included when it was sampled.
         logprobs: [Lc] log-probability of each sampled id under the sampling distribution (nats).
         stop: `stop` (a stop token was sampled) or `length` (the token limit cut it).
         policy_version: Version that generated it.
         seconds: Wall time of generation plus tool.
         text: Decoded completion.
+        words: The part of it before the call, reasoning included; empty without a call.
         tool_call: The call in it, or None when none could be parsed.
         parse_error: Why none could be parsed; empty otherwise.
         observation: The reply; None when the episode ended before there was one.
     """
 
     prompt_ids: tuple[int, ...] = ()
+    restarts: bool = False
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     stop: str = "stop"
     policy_version: int = 0
     seconds: float = 0.0
     text: str = ""
+    words: str = ""
     tool_call: ToolCall | None = None
     parse_error: str = ""
     observation: Observation | None = None

@@ -1,79 +1,99 @@
-"""Proves at start-up that appending gives what the model's chat template would render.
+"""Proves at start-up how an episode may go on from turn to turn, by playing probes through the model's chat template.
 
-Episodes are never rendered again: each turn appends to the ids before it. That is right when the template preserves
-prefixes, so that its rendering of a longer chat begins with that of the shorter one. Templates of thinking models may
-drop reasoning from earlier turns; appending keeps it, so what was sampled is what later turns see and is trained on.
+Appending is right when the template preserves prefixes, so that its rendering of a longer chat begins with that of the
+shorter one. Otherwise the codec renders the conversation anew (`history`), and the probes prove that this gives what
+the template would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
+from finqa_cli.contracts import PlayedTurn, RewritingCodec
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.chat_codecs.reasoning import render_reasoning, without_reasoning
+from finqa_plugins.chat_codecs.config import HistoryMode
+from finqa_plugins.chat_codecs.reasoning import render_reasoning, without_empty_reasoning, without_reasoning
 
 _TOOL = ToolSpec(
     name="look_up",
     description="Looks up.",
     parameters={"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
 )
+_OTHER_TEMPLATE = "Choose the codec of this model's family (finqa plugins), or give it a template that only appends."
 
 
-class Appender(Protocol):
-    """The part of a codec that is checked, decoded."""
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One chat three times: as appending gives it, as the template renders it, and as `history` does."""
 
-    def opening(self, prompt: Prompt) -> tuple[int, ...]:
-        """See `ChatCodec.opening`."""
-        ...
-
-    def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
-        """See `ChatCodec.tool_reply`."""
-        ...
-
-    def assistant(self, message: Message) -> tuple[int, ...]:
-        """See `ChatCodec.assistant`."""
-        ...
+    appended: str
+    rendered: str
+    anew: str
 
 
-def keeps_history(
-    codec: Appender,
+def play_probes(
+    codec: RewritingCodec,
     render: Callable[[Sequence[Message], Sequence[ToolSpec]], str],
     decode: Callable[[Sequence[int]], str],
     *,
     thinking: bool,
     calls: bool,
-) -> bool:
-    """Plays probe episodes by appending and compares each with the template's rendering of it.
+) -> list[Probe]:
+    """Plays probe episodes, with and without tools; a probe for each turn.
 
     Args:
-        codec: Appends.
+        codec: Appends and renders anew.
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
         thinking: Turns hold reasoning.
         calls: Turns may be compared as tool calls; False where the user chose a format that is not the template's.
-
-    Returns:
-        Whether the template keeps the reasoning of earlier turns, as appending does.
-
-    Raises:
-        ConfigError: They differ in more than reasoning: the template is not prefix-preserving.
     """
-    keeps = True
+    probes: list[Probe] = []
     for tools in ((_TOOL,), ()):
         opening = (Message(role="system", content="Be brief."), Message(role="user", content="How much?"))
-        history = list(opening)
-        ids = list(codec.opening(Prompt(messages=opening, tools=tools)))
+        prompt = Prompt(messages=opening, tools=tools)
+        messages, played, ids = list(opening), list[PlayedTurn](), list(codec.opening(prompt))
         for turn in range(3):
             said, reply = _turn(turn, thinking=thinking, call=calls and bool(tools))
-            history += [said, reply]
-            ids += [*codec.assistant(said), *codec.tool_reply(reply.content, stopped=True)]
-            appended, rendered = decode(ids), render(history, tools)
-            keeps = keeps and appended == rendered
-            if without_reasoning(appended) != without_reasoning(rendered):
-                raise _not_preserving(without_reasoning(appended), without_reasoning(rendered))
-    return keeps
+            messages += [said, reply]
+            sampled = codec.assistant(said)
+            played.append(PlayedTurn(completion_ids=sampled, stopped=True, reply=reply.content))
+            ids += [*sampled, *codec.tool_reply(reply.content, stopped=True)]
+            anew = codec.history(prompt, played)
+            probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), anew=decode(anew)))
+    return probes
+
+
+def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
+    """Whether episodes are to be rendered anew for each turn, because the template rewrites earlier turns.
+
+    Args:
+        probes: What `play_probes` saw.
+        mode: `append` keeps reasoning that the template drops, `template` does whatever the template does, and `auto`
+            appends where the template does. An empty reasoning block that it drops is no reason for `auto` to fork.
+
+    Raises:
+        ConfigError: The template rewrites more than `append` may pass over, or in a way that cannot be followed.
+    """
+    if mode == "append":
+        for probe in probes:
+            appended, rendered = without_reasoning(probe.appended), without_reasoning(probe.rendered)
+            if appended != rendered:
+                raise _refusal(
+                    "is not prefix-preserving", appended, rendered, remedy="--set codec.options.history=auto"
+                )
+        return False
+    same = without_empty_reasoning if mode == "auto" else str
+    if all(same(probe.appended) == same(probe.rendered) for probe in probes):
+        return False
+    for probe in probes:
+        if probe.anew != probe.rendered:
+            problem = "rewrites history in a way that cannot be followed"
+            raise _refusal(problem, probe.anew, probe.rendered, remedy=_OTHER_TEMPLATE)
+    return True
 
 
 def _turn(turn: int, *, thinking: bool, call: bool) -> tuple[Message, Message]:
@@ -85,11 +105,11 @@ def _turn(turn: int, *, thinking: bool, call: bool) -> tuple[Message, Message]:
     return said, Message(role="tool", content=f"[{turn}]", name=_TOOL.name)
 
 
-def _not_preserving(appended: str, rendered: str) -> ConfigError:
-    pairs = zip(appended, rendered, strict=False)
-    at = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(appended), len(rendered)))
+def _refusal(problem: str, read: str, rendered: str, *, remedy: str) -> ConfigError:
+    pairs = zip(read, rendered, strict=False)
+    at = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(read), len(rendered)))
     return ConfigError(
-        f"The chat template is not prefix-preserving: an episode reads {appended[max(0, at - 20) : at + 30]!r} "
+        f"The chat template {problem}: an episode reads {read[max(0, at - 20) : at + 30]!r} "
         f"where the template renders {rendered[max(0, at - 20) : at + 30]!r}.",
-        remedy="Choose the codec of this model's family (finqa plugins), or give it a template that only appends.",
+        remedy=remedy,
     )

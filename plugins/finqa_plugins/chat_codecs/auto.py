@@ -29,4 +29,5 @@ def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> C
         raise ConfigError(
             f"The Llama model {context.model!r} has no thinking.", remedy="--set codec.options.thinking=false"
         )
-    return llama.LlamaCodec(LlamaCodecConfig(tool_calls=options.tool_calls), context, tokenizer)
+    shared = LlamaCodecConfig(call_format=options.call_format, history=options.history)
+    return llama.LlamaCodec(shared, context, tokenizer)

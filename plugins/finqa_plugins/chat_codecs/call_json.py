@@ -7,14 +7,11 @@ import math
 import re
 from typing import Any
 
+from finqa_cli.contracts import CallError
 from finqa_cli.types import ToolCall
 
 MAX_DEPTH = 64
 """Nesting of a value: what parses at the edge of Python's recursion limit may not be written or sent later."""
-
-
-class CallError(Exception):
-    """What is wrong with a call, in words for the model."""
 
 
 def load_json(body: str) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_plugins.chat_codecs.formats import FormatName
-
+HistoryMode = Literal["auto", "append", "template"]
 LLAMA_DATE = "26 Jul 2024"
 
 
@@ -14,8 +15,13 @@ class CodecConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tool_calls: FormatName = Field(
+    call_format: str = Field(
         "auto", description="how calls are written and found; auto: as the model's chat template writes them"
+    )
+    history: HistoryMode = Field(
+        "auto",
+        description="earlier turns: append keeps them as sampled, template takes what the chat template makes of them, "
+        "in a new sequence wherever it changes them; auto: append where the template does",
     )
 
 

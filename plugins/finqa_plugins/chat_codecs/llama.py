@@ -24,4 +24,4 @@ class LlamaCodec(TemplateCodec):
             other_ends=("<|eom_id|>", "<|end_of_text|>"),
             variables={"date_string": options.date},
         )
-        super().__init__(tokenizer or load_tokenizer(context.model), family, options.tool_calls, context)
+        super().__init__(tokenizer or load_tokenizer(context.model), family, options, context)

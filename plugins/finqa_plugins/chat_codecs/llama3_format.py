@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 
+from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.chat_codecs.call_format import Schemas
-from finqa_plugins.chat_codecs.call_json import CallError, as_call, load_leading_json
+from finqa_plugins.chat_codecs.call_json import as_call, load_leading_json
 
+_PYTHON_TAG = "<|python_tag|>"
 EXAMPLE = '{"name": "<tool>", "parameters": {...}}'
 
 
@@ -19,6 +20,9 @@ class Llama3JsonFormat:
     """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it."""
 
     separator = "\n"
+
+    def __init__(self, config: None = None) -> None:
+        """It has no options."""
 
     def render(self, call: ToolCall) -> str:
         """See `CallFormat.render`."""
@@ -33,3 +37,7 @@ class Llama3JsonFormat:
         if after.lstrip(" \n\r\t;,").startswith("{"):
             raise CallError("Several tool calls found. Make exactly one tool call per turn.")
         return as_call(payload, ("parameters", "arguments"))
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return spoken.partition("{")[0].rstrip().removesuffix(_PYTHON_TAG).rstrip()

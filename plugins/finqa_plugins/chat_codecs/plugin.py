@@ -9,8 +9,9 @@ _PACKAGE = "finqa_plugins.chat_codecs"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One codec per model family, and the choice among them."""
+    """One codec per model family, the choice among them, and the formats in which models write calls."""
     return [
+        *_formats(),
         _codec("auto", "auto:choose_codec", "ThinkingCodecConfig", "the codec that fits the model's tokenizer"),
         _codec("llama3", "llama:LlamaCodec", "LlamaCodecConfig", "Llama 3.1 to 3.3: JSON calls with parameters"),
         _codec("qwen2.5", "qwen:QwenCodec", "CodecConfig", "ChatML with <tool_call>, for models without thinking"),
@@ -20,6 +21,18 @@ def register_components() -> list[Component]:
             "ThinkingCodecConfig",
             "ChatML with <tool_call> JSON, as Qwen2.5, Qwen3 and the embedded policy speak it; thinking on or off",
         ),
+    ]
+
+
+def _formats() -> list[Component]:
+    formats = {
+        "hermes": ("hermes_format:HermesFormat", "JSON between <tool_call> tags: Qwen2.5, Qwen3, the embedded policy"),
+        "llama3_json": ("llama3_format:Llama3JsonFormat", "bare JSON with parameters: Llama 3.1 to 3.3"),
+        "xml": ("xml_format:XmlFormat", "one tag for each parameter: Qwen3-Coder, Qwen3.5"),
+    }
+    return [
+        Component(kind="call_format", name=name, target=f"{_PACKAGE}.{target}", summary=summary)
+        for name, (target, summary) in formats.items()
     ]
 
 

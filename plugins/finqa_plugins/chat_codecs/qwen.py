@@ -26,4 +26,4 @@ class QwenCodec(TemplateCodec):
             variables={"enable_thinking": thinking},
             thinking=thinking,
         )
-        super().__init__(tokenizer or load_tokenizer(context.model), family, options.tool_calls, context)
+        super().__init__(tokenizer or load_tokenizer(context.model), family, options, context)

@@ -10,16 +10,17 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import CodecContext
+from finqa_cli.contracts import CodecContext, PlayedTurn
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.chat_codecs.appending import keeps_history
-from finqa_plugins.chat_codecs.call_format import CallFormat
+from finqa_plugins.chat_codecs.appending import play_probes, rewrites_history
+from finqa_plugins.chat_codecs.call_choice import choose_format
 from finqa_plugins.chat_codecs.chat_template import ChatTemplate, as_is
-from finqa_plugins.chat_codecs.formats import FORMATS
+from finqa_plugins.chat_codecs.config import CodecConfig
 from finqa_plugins.chat_codecs.loading import MODEL_REMEDY
-from finqa_plugins.chat_codecs.parsing import THINK_CLOSE, parse_turn
-from finqa_plugins.chat_codecs.reasoning import opened_reasoning, render_reasoning, split_reasoning
+from finqa_plugins.chat_codecs.parsing import parse_turn
+from finqa_plugins.chat_codecs.reasoning import THINK_CLOSE, opened_reasoning, render_reasoning, split_reasoning
+from finqa_plugins.chat_codecs.replay import Replay, reader
 from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, free_mark
 
 log = structlog.get_logger(__name__)
@@ -47,16 +48,16 @@ class Family:
 
 
 class TemplateCodec:
-    """See `ChatCodec`. It reads the tokenizer only, never the weights."""
+    """See `RewritingCodec`. It reads the tokenizer only, never the weights."""
 
-    def __init__(self, tokenizer: Any, family: Family, tool_calls: str, context: CodecContext) -> None:
+    def __init__(self, tokenizer: Any, family: Family, options: CodecConfig, context: CodecContext) -> None:
         """Raises ConfigError when the tokenizer or its chat template is not of this family.
 
         Args:
             tokenizer: Of the model.
             family: Whose format it has.
-            tool_calls: A name of `formats.FORMATS`, or `auto`.
-            context: Names the model in errors.
+            options: How calls are written, and what is done where the template rewrites earlier turns.
+            context: Holds the call formats, and names the model in errors.
         """
         self._tokenizer = tokenizer
         self._family = family
@@ -70,14 +71,22 @@ class TemplateCodec:
         # Qwen3 adds <tool_call> as an ordinary token, so `special` alone does not tell what controls the format.
         control = [text for text, (_, token) in added.items() if token.special or _LOOKS_LIKE_CONTROL.fullmatch(text)]
         self._shield = Shield(control, self._encode)
+        self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
         self._reply_frame, self._reply_slot = self._render_reply_frame()
         self._reasoning_open = self._find_reasoning()
         self._treat = self._template.treatments()
-        self._format, trusted = self._choose_format(tool_calls)
+        self._format, trusted = choose_format(options.call_format, context, self._render_plain)
         self._schemas: dict[str, Mapping[str, Any]] = {}
-        keeps = keeps_history(self, self._render_plain, self._decode, thinking=family.thinking, calls=trusted)
-        log.debug("chat_template_checked", model=context.model, keeps_reasoning=keeps)
+        probes = play_probes(self, self._render_plain, self._decode, thinking=family.thinking, calls=trusted)
+        self._rewrites = rewrites_history(probes, options.history)
+        if self._rewrites:
+            log.warning(
+                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
+                "so its whole prompt is computed again, in rollout and in update",
+                model=context.model,
+                instead="codec.options.history=append, where it is only reasoning that the template drops",
+            )
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -88,13 +97,23 @@ class TemplateCodec:
         """[L] see `ChatCodec.opening`."""
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
-        tools = [tool.as_function() for tool in prompt.tools]
-        calls = [_parts(message.tool_call) for message in prompt.messages if message.tool_call]
-        mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))
-        contents: dict[str, str] = {}
-        messages = [self._as_chat(message, contents, mark) for message in prompt.messages]
-        text = self._template.render(messages, tools=self._shield.hold(tools, contents, mark) or None)
-        return tuple(self._shield.encode(text, contents))
+        messages, tools, contents, _ = self._as_chats(prompt)
+        return tuple(self._shield.encode(self._template.render(messages, tools), contents))
+
+    @property
+    def rewrites(self) -> bool:
+        """See `RewritingCodec.rewrites`."""
+        return self._rewrites
+
+    def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
+        """[L] see `RewritingCodec.history`."""
+        messages, tools, contents, mark = self._as_chats(prompt)
+        replay = Replay(self._reader, self._family.turn_end, self._reasoning_open, contents, mark)
+        for turn in turns:
+            messages.append({"role": "assistant", "content": replay.add(turn)})
+            reply = add_placeholder(self._treat["tool"](turn.reply), contents, mark)
+            messages.append({"role": "tool", "content": reply})
+        return replay.encode(self._template.render(messages, tools), self._shield)
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.tool_reply`."""
@@ -103,14 +122,14 @@ class TemplateCodec:
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] see `ChatCodec.assistant`. A thinking model's turn opens with the reasoning block of the content, which
-        is empty where the content has none.
+        is empty where the content has none; other turns leave it out.
         """
         call = message.tool_call
         mark = free_mark([] if call is None else [self._format.render(call)])
         contents: dict[str, str] = {}
-        text, words = "", message.content
+        text = ""
+        reasoning, words = split_reasoning(message.content, opened=self._family.thinking)
         if self._family.thinking:
-            reasoning, words = split_reasoning(message.content)
             block = render_reasoning(add_placeholder(reasoning, contents, mark) if reasoning else "")
             text = block.removeprefix(self._reasoning_open)
         text += add_placeholder(words, contents, mark) if words else ""
@@ -123,9 +142,17 @@ class TemplateCodec:
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Decodes up to the first stop id, drops ids outside the vocabulary, and finds the one tool call."""
         end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
-        known = [token for token in completion_ids[:end] if 0 <= token < len(self._tokenizer)]
         reasoning = bool(self._reasoning_open) and THINK_CLOSE not in self._reasoning_open
-        return parse_turn(self._decode(known), self._format, self._schemas, reasoning=reasoning)
+        return parse_turn(self._read(completion_ids[:end]), self._format, self._schemas, reasoning=reasoning)
+
+    def _as_chats(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None, dict[str, str], str]:
+        """Messages and tools for the template, what their placeholders stand for, and a mark for more of them."""
+        tools = [tool.as_function() for tool in prompt.tools]
+        calls = [_parts(message.tool_call) for message in prompt.messages if message.tool_call]
+        mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))
+        contents: dict[str, str] = {}
+        messages = [self._as_chat(message, contents, mark) for message in prompt.messages]
+        return messages, self._shield.hold(tools, contents, mark) or None, contents, mark
 
     def _as_chat(self, message: Message, contents: dict[str, str], mark: str) -> dict[str, Any]:
         treat = self._treat[message.role]
@@ -176,26 +203,14 @@ class TemplateCodec:
             return opened
         raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {mended}")
 
-    def _choose_format(self, tool_calls: str) -> tuple[CallFormat, bool]:
-        """The format, and whether the template writes calls in it."""
-        probe = ToolCall(name="look_up", arguments={"what": "table"})
-        messages = [Message(role="user", content="question"), Message(role="assistant", content="", tool_call=probe)]
-        if tool_calls == "auto":
-            text = self._render_plain(messages, ())
-            found = next((form for form in FORMATS.values() if form.render(probe) in text), None)
-            if found is None:
-                raise ConfigError(
-                    f"The chat template of {self._model!r} writes tool calls in none of the known formats.",
-                    remedy=f"--set codec.options.tool_calls=NAME, where NAME is one of {', '.join(FORMATS)}",
-                )
-            return found, True
-        chosen = FORMATS[tool_calls]
-        return chosen, chosen.render(probe) in self._render_plain(messages, ())
-
     def _encode(self, text: str) -> list[int]:
         valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
         # verbose: transformers would warn about the model limit, which the engine checks by itself
         return list(self._tokenizer.encode(valid, add_special_tokens=False, verbose=False))
+
+    def _read(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids; a model may know more ids than its tokenizer."""
+        return self._decode([token for token in ids if 0 <= token < len(self._tokenizer)])
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.chat_codecs.call_format import Schemas
-from finqa_plugins.chat_codecs.call_json import CallError, load_json
-from finqa_plugins.chat_codecs.parsing import CALL_CLOSE, CALL_OPEN, tagged_call
+from finqa_plugins.chat_codecs.call_json import load_json
+from finqa_plugins.chat_codecs.call_tags import CALL_CLOSE, CALL_OPEN, tagged_call, words_before
 
 _FUNCTION_CLOSE = "</function>"
 _VALUE_CLOSE = "</parameter>"
@@ -32,6 +32,9 @@ class XmlFormat:
     """See `CallFormat`."""
 
     separator = "\n\n"
+
+    def __init__(self, config: None = None) -> None:
+        """It has no options."""
 
     def render(self, call: ToolCall) -> str:
         """See `CallFormat.render`."""
@@ -51,6 +54,10 @@ class XmlFormat:
         texts = _values(body[opening.end() : -len(_FUNCTION_CLOSE)])
         arguments = {key: _read(key, text, properties.get(key, {})) for key, text in texts.items()}
         return ToolCall(name=opening[1], arguments=arguments)
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return words_before(spoken)
 
 
 def _values(body: str) -> dict[str, str]:

@@ -6,13 +6,15 @@ normalisation and Llama's automatic `<|begin_of_text|>` are the published ones.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import CodecContext
+from fixtures.codec_contexts import codec_context
+
 from finqa_cli.types import Message, Prompt, ToolSpec
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -47,11 +49,15 @@ _LINES = [
 
 @dataclass(frozen=True)
 class Case:
-    """One codec over one family's tokenizer. `None` for a template stands for the embedded policy."""
+    """One codec over one family's tokenizer. `None` for a template stands for the embedded policy.
+
+    `changed` is what is written for what in the template.
+    """
 
     codec: str
     template: str | None
     options: dict[str, Any] = field(default_factory=dict)
+    changed: tuple[str, str] | None = None
 
 
 CASES = {
@@ -64,6 +70,34 @@ CASES = {
     "qwen3.5 thinking": Case("qwen3", "qwen3_5", {"thinking": True}),
     "llama3": Case("llama3", "llama3"),
 }
+_SAID = "'<|im_start|>assistant\\n' }}\n        {%- if loop"
+FORKING = {
+    # As DeepSeek-R1's template does: only what follows the reasoning stays.
+    "qwen3 forgets": Case(
+        "qwen3", "qwen3", {"thinking": True}, ("loop.index0 > asked.last and (loop.last or reasoning)", "false")
+    ),
+    "qwen3.5 forgets": Case(
+        "qwen3", "qwen3_5", {"thinking": True}, ("if loop.index0 > asked.last else ''", "if false else ''")
+    ),
+    # With thinking off the prompt closes an empty block, which the template leaves out of earlier turns.
+    "qwen3 exact": Case("qwen3", "qwen3", {"history": "template"}),
+    "qwen3 counts turns": Case(
+        "qwen3", "qwen3", {}, (_SAID, _SAID.replace("assistant", "assistant ' ~ loop.index ~ '"))
+    ),
+    "qwen2.5 drops replies": Case(
+        "qwen2.5",
+        "qwen2_5",
+        {},
+        (
+            "+ message.content + '\\n</tool_response>'",
+            "+ (message.content if loop.last else '') + '\\n</tool_response>'",
+        ),
+    ),
+    "llama3 trims replies": Case(
+        "llama3", "llama3", {}, ("message.content | tojson", "(message.content if loop.last else '-') | tojson")
+    ),
+}
+"""Templates that rewrite earlier turns."""
 THINKING = [name for name in CASES if "thinking" in name]
 LOOK_UP = ToolSpec(
     name="sql_query",
@@ -120,14 +154,22 @@ def make_tokenizer(template: str) -> Any:
     return fast
 
 
+def altered(template: str, old: str, new: str) -> Any:
+    """The tokenizer of a family with a changed chat template."""
+    tokenizer = copy.copy(make_tokenizer(template))
+    assert old in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(old, new)
+    return tokenizer
+
+
 def make_codec(case: Case, tokenizer: Any = None) -> Any:
     """The codec of a case, over another tokenizer where one is given."""
     from finqa_plugins.chat_codecs import config, llama, qwen
 
     if case.template is None:
-        return qwen.QwenCodec(None, CodecContext(model=str(EMBEDDED)))
-    tokenizer = tokenizer or make_tokenizer(case.template)
-    context = CodecContext(model=case.template)
+        return qwen.QwenCodec(None, codec_context(str(EMBEDDED)))
+    tokenizer = tokenizer or (altered(case.template, *case.changed) if case.changed else make_tokenizer(case.template))
+    context = codec_context(case.template)
     if case.codec == "llama3":
         return llama.LlamaCodec(config.LlamaCodecConfig(**case.options), context, tokenizer)
     options = config.ThinkingCodecConfig if case.codec == "qwen3" else config.CodecConfig
@@ -136,8 +178,8 @@ def make_codec(case: Case, tokenizer: Any = None) -> Any:
 
 @cache
 def codec_of(name: str) -> Any:
-    """The codec of `CASES[name]`; cached."""
-    return make_codec(CASES[name])
+    """The codec of `CASES[name]` or `FORKING[name]`; cached."""
+    return make_codec((CASES | FORKING)[name])
 
 
 def decode(codec: Any, ids: Sequence[int]) -> str:

@@ -116,6 +116,29 @@ def test_an_assistant_turn_is_what_the_template_renders(name: str, message: Mess
     assert ours in (whole.rstrip("\n"), whole)
 
 
+@pytest.mark.parametrize("thought", ["", "I weigh, \u00e9."])
+@pytest.mark.parametrize("words", ["", "So it is."])
+def test_a_played_turn_is_demonstrated_as_it_was_sampled(codec: Any, thought: str, words: str) -> None:
+    """Reasoning and words before a call included: the text without the call is what the record keeps beside it."""
+    reasoning = f"<think>\n{thought}\n</think>\n\n" if codec._family.thinking else ""
+    sampled = codec.assistant(said(reasoning + words, TOOL_CALL))
+    codec.opening(as_prompt("s", "q", LOOK_UP))
+    turn = codec.parse(sampled)
+    assert turn.tool_call == TOOL_CALL
+    assert codec.assistant(said(turn.words, turn.tool_call)) == sampled
+
+
+def test_a_model_without_thinking_is_shown_no_reasoning(codec: Any) -> None:
+    if not codec._family.thinking:
+        shown = codec.assistant(said("<think>\nhm\n</think>\n\nSo:", TOOL_CALL))
+        assert shown == codec.assistant(said("So:", TOOL_CALL))
+
+
+def test_reasoning_whose_opening_stood_in_the_prompt_is_reasoning() -> None:
+    codec = codec_of("qwen3 thinking")
+    assert codec.assistant(said("hm\n</think>\n\n42")) == codec.assistant(said("<think>\nhm\n</think>\n\n42"))
+
+
 def test_a_cut_turn_is_closed_before_the_reply(codec: Any) -> None:
     cut, stopped = codec.tool_reply("r", stopped=False), codec.tool_reply("r", stopped=True)
     assert cut == (codec.stop_ids[0], *stopped)

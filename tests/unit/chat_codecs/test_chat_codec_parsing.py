@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.types import ToolCall
-from finqa_plugins.chat_codecs.parsing import parse_turn, render_call
+from finqa_plugins.chat_codecs.hermes_format import HermesFormat
+from finqa_plugins.chat_codecs.parsing import parse_turn
 
+HERMES = HermesFormat()
 GOOD = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
 
@@ -20,7 +22,7 @@ GOOD = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     ],
 )
 def test_one_call_is_found(text: str) -> None:
-    turn = parse_turn(text)
+    turn = parse_turn(text, HERMES, {})
     assert (turn.tool_call, turn.parse_error, turn.text) == (ToolCall(name="f", arguments={"a": 1}), "", text)
 
 
@@ -44,21 +46,21 @@ def test_one_call_is_found(text: str) -> None:
     ],
 )
 def test_each_mistake_is_named(body: str, error: str) -> None:
-    turn = parse_turn(f"<tool_call>\n{body}\n</tool_call>")
+    turn = parse_turn(f"<tool_call>\n{body}\n</tool_call>", HERMES, {})
     assert turn.tool_call is None
     with pytest.raises(AssertionError, match=error):
         raise AssertionError(turn.parse_error)
 
 
 def test_missing_unclosed_and_several_calls() -> None:
-    assert parse_turn("42").parse_error.startswith("No tool call found.")
-    assert "</tool_call> is missing" in parse_turn(GOOD.removesuffix("</tool_call>")).parse_error
-    assert parse_turn(GOOD + GOOD).parse_error.startswith("2 tool calls found.")
+    assert parse_turn("42", HERMES, {}).parse_error.startswith("No tool call found.")
+    assert "</tool_call> is missing" in parse_turn(GOOD.removesuffix("</tool_call>"), HERMES, {}).parse_error
+    assert parse_turn(GOOD + GOOD, HERMES, {}).parse_error.startswith("2 tool calls found.")
 
 
 @given(st.text() | st.text().map(lambda body: f"<tool_call>{body}</tool_call>"))
 def test_any_text_gives_a_turn(text: str) -> None:
-    turn = parse_turn(text)
+    turn = parse_turn(text, HERMES, {})
     assert (turn.tool_call is None) == bool(turn.parse_error)
 
 
@@ -67,4 +69,4 @@ def test_rendered_calls_parse_back(arguments: dict[str, str]) -> None:
     if any("tool_call>" in key or "think>" in key for key in arguments):
         return
     call = ToolCall(name="sql_query", arguments=arguments)
-    assert parse_turn(render_call(call)).tool_call == call
+    assert parse_turn(HERMES.render(call), HERMES, {}).tool_call == call

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.codec_contexts import codec_context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.contracts import ChatCodec, CodecContext
+from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
@@ -82,7 +83,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def codec(model: Path) -> QwenCodec:
-    return QwenCodec(None, CodecContext(model=str(model)))
+    return QwenCodec(None, codec_context(str(model)))
 
 
 def _decode(codec: QwenCodec, ids: tuple[int, ...]) -> str:
@@ -102,7 +103,7 @@ def _template(codec: QwenCodec, messages: list[dict[str, Any]], tools: list[Any]
 
 def test_codec_fulfils_its_contract_and_is_registered(codec: QwenCodec, model: Path) -> None:
     assert isinstance(codec, ChatCodec)
-    created = registry().create("codec", "qwen3", {}, CodecContext(model=str(model)))
+    created = registry().create("codec", "qwen3", {}, codec_context(str(model)))
     assert created.stop_ids == codec.stop_ids
     assert _controls(codec, codec.stop_ids)[0] == "<|im_end|>"
 
@@ -214,7 +215,7 @@ def test_a_folder_without_tokenizer_says_what_is_missing(model: Path, tmp_path: 
         if path.is_file() and path.name != missing:
             (tmp_path / path.name).write_bytes(path.read_bytes())
     with pytest.raises(ConfigError, match=named) as raised:
-        QwenCodec(None, CodecContext(model=str(tmp_path)))
+        QwenCodec(None, codec_context(str(tmp_path)))
     assert str(tmp_path) in raised.value.message
     assert raised.value.remedy
 
@@ -227,11 +228,11 @@ def test_a_broken_tokenizer_or_template_is_a_config_error(model: Path, tmp_path:
     config.pop("chat_template", None)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="no chat template"):
-        QwenCodec(None, CodecContext(model=str(tmp_path)))
+        QwenCodec(None, codec_context(str(tmp_path)))
     config["chat_template"] = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="not Qwen's"):
-        QwenCodec(None, CodecContext(model=str(tmp_path)))
+        QwenCodec(None, codec_context(str(tmp_path)))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be loaded"):
-        QwenCodec(None, CodecContext(model=str(tmp_path)))
+        QwenCodec(None, codec_context(str(tmp_path)))

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
-from chat_families import CASES, Case, as_prompt, decode, make_codec, make_tokenizer
+from chat_families import CASES, FORKING, Case, altered, as_prompt, decode, make_codec, make_tokenizer
+from fixtures.codec_contexts import codec_context
+from structlog.testing import capture_logs
 
-from finqa_cli.contracts import CodecContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import Message, Prompt, ToolCall
 
 
-def altered(template: str, old: str, new: str) -> Any:
-    """The tokenizer of a family with a changed chat template."""
-    tokenizer = copy.copy(make_tokenizer(template))
-    assert old in tokenizer.chat_template
-    tokenizer.chat_template = tokenizer.chat_template.replace(old, new)
-    return tokenizer
-
-
 @pytest.mark.parametrize(
     ("case", "old", "new", "problem"),
     [
-        # A turn counter in the header: turn 2's opening is not what turn 1's was.
-        ("qwen2.5", "'<|im_start|>assistant' +", "'<|im_start|>assistant' + loop.index|string +", "prefix-preserving"),
-        # Earlier tool replies are left out.
+        # Earlier calls lose their arguments: nothing that was sampled says what is left.
         (
             "qwen3",
-            "+ message.content + '\\n</tool_response>'",
-            "+ (message.content if loop.last else '') + '\\n</tool_response>'",
-            "prefix-preserving",
+            "(call.function.arguments | tojson)",
+            "(call.function.arguments if loop.last and message is sameas messages[-1] else {}) | tojson",
+            "rewrites history in a way that cannot be followed",
         ),
         ("llama3", "message.content | tojson", "message.content | upper", "rewrites tool messages in an unknown way"),
         ("qwen2.5", "message.role == 'tool'", "message.role == 'function'", "no tool messages"),
@@ -56,7 +46,7 @@ def altered(template: str, old: str, new: str) -> Any:
         ),
     ],
 )
-def test_a_template_that_does_not_append_is_refused(case: str, old: str, new: str, problem: str) -> None:
+def test_a_template_that_no_episode_can_follow_is_refused(case: str, old: str, new: str, problem: str) -> None:
     template = CASES[case].template
     assert template is not None
     with pytest.raises(ConfigError, match=problem) as raised:
@@ -64,10 +54,32 @@ def test_a_template_that_does_not_append_is_refused(case: str, old: str, new: st
     assert raised.value.remedy
 
 
-def test_reasoning_that_the_template_drops_from_history_is_kept() -> None:
-    """As DeepSeek-R1's template does: only what follows the reasoning stays."""
-    forgetful = altered("qwen3", "loop.index0 > asked.last and (loop.last or reasoning)", "false")
-    codec = make_codec(CASES["qwen3 thinking"], forgetful)
+@pytest.mark.parametrize("name", list(FORKING))
+def test_a_template_that_rewrites_is_followed_and_says_what_it_costs(name: str) -> None:
+    with capture_logs() as logs:
+        codec = make_codec(FORKING[name])
+    (line,) = logs
+    assert codec.rewrites and line["log_level"] == "warning" and "begins a sequence of its own" in line["event"]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_families_own_templates_never_fork(name: str) -> None:
+    with capture_logs() as logs:
+        assert not make_codec(CASES[name]).rewrites
+    assert not logs
+
+
+@pytest.mark.parametrize("name", ["qwen3 counts turns", "qwen2.5 drops replies", "llama3 trims replies"])
+def test_forks_can_be_refused(name: str) -> None:
+    case = FORKING[name]
+    with pytest.raises(ConfigError, match="is not prefix-preserving") as raised:
+        make_codec(replace(case, options={**case.options, "history": "append"}))
+    assert "codec.options.history=auto" in raised.value.remedy
+
+
+def test_reasoning_that_the_template_drops_from_history_is_kept_when_episodes_only_append() -> None:
+    codec = make_codec(replace(FORKING["qwen3 forgets"], options={"thinking": True, "history": "append"}))
+    assert not codec.rewrites
     said = "<think>\nI weigh.\n</think>\n\n42"
     ids = codec.opening(as_prompt("s", "q")) + codec.assistant(Message(role="assistant", content=said))
     assert said in decode(codec, ids + codec.tool_reply("ok", stopped=True))
@@ -86,7 +98,7 @@ def test_a_tokenizer_of_another_family_is_refused() -> None:
 
 
 def test_the_format_of_calls_can_be_chosen_against_the_template() -> None:
-    codec = make_codec(Case("qwen2.5", "qwen2_5", {"tool_calls": "xml"}))
+    codec = make_codec(Case("qwen2.5", "qwen2_5", {"call_format": "xml"}))
     call = ToolCall(name="f", arguments={"a": "1"})
     ids = codec.assistant(Message(role="assistant", content="", tool_call=call))
     assert decode(codec, ids).startswith("<tool_call>\n<function=f>")
@@ -111,7 +123,7 @@ def test_auto_chooses_the_family_of_the_tokenizer(name: str, tmp_path: Path) -> 
     case = CASES[name]
     assert case.template is not None
     make_tokenizer(case.template).save_pretrained(tmp_path)
-    context = CodecContext(model=str(tmp_path))
+    context = codec_context(str(tmp_path))
     chosen = registry().create("codec", "auto", case.options, context)
     named = registry().create("codec", case.codec, case.options, context)
     assert type(chosen) is type(named)
@@ -123,14 +135,14 @@ def test_auto_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     llama = make_tokenizer("llama3")
     llama.save_pretrained(tmp_path / "llama")
     with pytest.raises(ConfigError, match="has no thinking"):
-        registry().create("codec", "auto", {"thinking": True}, CodecContext(model=str(tmp_path / "llama")))
+        registry().create("codec", "auto", {"thinking": True}, codec_context(str(tmp_path / "llama")))
     with pytest.raises(ConfigError, match="has no option 'thinking'"):
-        registry().create("codec", "qwen2.5", {"thinking": True}, CodecContext(model=str(tmp_path / "llama")))
-    with pytest.raises(ConfigError, match="tool_calls"):
-        registry().create("codec", "llama3", {"tool_calls": "pythonic"}, CodecContext(model=str(tmp_path / "llama")))
+        registry().create("codec", "qwen2.5", {"thinking": True}, codec_context(str(tmp_path / "llama")))
+    with pytest.raises(ConfigError, match=r"no call format named 'pythonic'\. Known: auto, hermes, llama3_json, xml"):
+        registry().create("codec", "llama3", {"call_format": "pythonic"}, codec_context(str(tmp_path / "llama")))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (tmp_path / "llama" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("<|eot_id|>", "<|turn|>"), encoding="utf-8")
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
     with pytest.raises(ConfigError, match="No codec fits"):
-        registry().create("codec", "auto", {}, CodecContext(model=str(tmp_path)))
+        registry().create("codec", "auto", {}, codec_context(str(tmp_path)))

@@ -1,13 +1,16 @@
 """Random episodes through the real conversation: what was sampled is what later turns see and what is trained on.
 
 The engine samples canonical and non-canonical segmentations of texts, any ids of the vocabulary and pieces of
-characters; questions and tool replies are hostile. After five turns every sampled id must stand where it was sampled.
+characters, and reasoning; questions and tool replies are hostile. After five turns every sampled id must stand where it
+was sampled. Where the chat template rewrites earlier turns an episode forks; then every sampled id must stand in one of
+its sequences, and what the template keeps of a turn must be in every later prompt id by id.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -16,11 +19,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from chat_families import CASES, CONTROL_STRINGS, as_prompt, codec_of, controls
+from chat_families import CASES, CONTROL_STRINGS, FORKING, as_prompt, codec_of, controls
 
-from finqa_cli.learn.samples import trajectory_sample
+from finqa_cli.contracts import PlayedTurn
+from finqa_cli.learn.samples import trajectory_samples
 from finqa_cli.rollout.conversation import Reply, TokenConversation
-from finqa_cli.types import Completion, GenerateRequest, Observation, Sampling, Status, Task, Trajectory, Turn
+from finqa_cli.types import Completion, GenerateRequest, Observation, Sample, Sampling, Status, Task, Trajectory, Turn
 
 TURNS = 5
 WORDS = [
@@ -96,15 +100,20 @@ class FuzzEngine:
         self.asked: list[tuple[int, ...]] = []
         self.sampled: list[tuple[int, ...]] = []
         self.written: list[bytes] = []
+        self.kept: list[tuple[int, ...]] = []
         self.twisted = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
         rng, codec = self._rng, codec_of(self._name)
-        kind, text = rng.randrange(3), text_of(rng)
+        kind, text = rng.randrange(4 if self._name in FORKING else 3), text_of(rng)
         if kind == 0:
             ids = [rng.randrange(len(codec._tokenizer)) for _ in range(rng.randrange(30))]
             ids = [number for number in ids if number not in codec.stop_ids]
             written = b"".join(id_bytes(self._name)[number] for number in ids)
+        elif kind == 3:
+            thought, words = (segment(self._name, part, rng) for part in ("weigh\n", f"so {text}"))
+            ids = [*codec._encode("<think>\n"), *thought, *codec._encode("</think>\n\n"), *words]
+            written = f"<think>\nweigh\n</think>\n\nso {text}".encode()
         else:
             ids = codec._encode(text) if kind == 1 else segment(self._name, text, rng)
             written = b"".join(id_bytes(self._name)[number] for number in ids) if kind == 1 else text.encode()
@@ -116,6 +125,8 @@ class FuzzEngine:
         ids = ids or [codec.stop_ids[0]]
         self.asked.append(request.token_ids)
         self.sampled.append(tuple(ids))
+        behind = ids[-len(words) - stopped :] if kind == 3 and "</think>" not in text else ids
+        self.kept.append(tuple(behind) if "</think>" not in codec._decode(behind) else ())
         self.written.append(written or id_bytes(self._name)[ids[0]])
         logprobs = tuple(-rng.random() - 0.01 for _ in ids)
         return Completion(
@@ -123,8 +134,16 @@ class FuzzEngine:
         )
 
 
-async def play(name: str, seed: int) -> int:
-    """Plays one episode, checks it, and returns how many of its turns were not what the tokenizer would write."""
+@dataclass(frozen=True)
+class Played:
+    """Of one episode: turns that were not what the tokenizer would write, and turns that began a new sequence."""
+
+    twisted: int
+    forks: int
+
+
+async def play(name: str, seed: int) -> Played:
+    """Plays one episode and checks it."""
     rng = random.Random(seed)
     engine: Any = FuzzEngine(name, rng)
     codec = codec_of(name)
@@ -135,16 +154,20 @@ async def play(name: str, seed: int) -> int:
         replies.append(await conversation.respond())
         conversation.observe(text_of(rng), tool="sql_query")
     _check_ids(engine, replies)
-    _check_controls(codec, replies)
-    _check_sample(name, engine, replies)
-    return int(engine.twisted)
+    if codec.rewrites:
+        _check_prompts(codec, engine, replies)
+    else:
+        _check_controls(codec, replies)
+    _check_samples(name, engine, replies)
+    return Played(twisted=engine.twisted, forks=sum(reply.restarts for reply in replies))
 
 
 def _check_ids(engine: FuzzEngine, replies: Sequence[Reply]) -> None:
-    """Each prompt is the one before it, what was sampled then, and new ids."""
+    """Each prompt is the one before it, what was sampled then, and new ids; or all of it is new."""
     history: tuple[int, ...] = ()
     for asked, sampled, reply in zip(engine.asked, engine.sampled, replies, strict=True):
-        assert asked == history + reply.prompt_ids
+        assert asked == (() if reply.restarts else history) + reply.prompt_ids
+        assert not reply.restarts or asked[: len(history)] != history
         assert reply.completion_ids == sampled
         history = asked + sampled
 
@@ -158,11 +181,25 @@ def _check_controls(codec: Any, replies: Sequence[Reply]) -> None:
         )
 
 
-def _check_sample(name: str, engine: FuzzEngine, replies: Sequence[Reply]) -> None:
-    """Loss on every sampled id and on no other; the bytes at those places are the bytes that were sampled."""
+def _check_prompts(codec: Any, engine: FuzzEngine, replies: Sequence[Reply]) -> None:
+    """What the template keeps of earlier turns is in each prompt as it was sampled, and nothing else controls it."""
+    for number, asked in enumerate(engine.asked[1:], start=1):
+        played = [
+            PlayedTurn(completion_ids=reply.completion_ids, stopped=reply.stop == "stop", reply="x")
+            for reply in replies[:number]
+        ]
+        assert controls(codec, asked) == controls(codec, codec.history(as_prompt("x", "x"), played))
+        prompt, place = "".join(map(chr, asked)), 0
+        for kept in engine.kept[:number]:
+            place = prompt.index("".join(map(chr, kept)), place) + len(kept)
+
+
+def _check_samples(name: str, engine: FuzzEngine, replies: Sequence[Reply]) -> None:
+    """Each sequence is what the engine was last asked in it and answered; every turn is sampled in one of them."""
     turns = tuple(
         Turn(
             prompt_ids=reply.prompt_ids,
+            restarts=reply.restarts,
             completion_ids=reply.completion_ids,
             logprobs=reply.logprobs,
             stop=reply.stop,
@@ -172,24 +209,36 @@ def _check_sample(name: str, engine: FuzzEngine, replies: Sequence[Reply]) -> No
     )
     task = Task(id="t", prompt="q", split="train", cluster="c")
     trajectory = Trajectory(id="e", task=task, member=0, seed=0, status=Status.COMPLETED, turns=turns)
-    sample = trajectory_sample(trajectory, 2.0)
-    assert sample is not None
-    assert sample.token_ids == engine.asked[-1] + engine.sampled[-1]
-    spans = [(len(asked), len(asked) + len(ids)) for asked, ids in zip(engine.asked, engine.sampled, strict=True)]
+    samples = trajectory_samples(trajectory, 2.0)
+    starts = [number for number, reply in enumerate(replies) if number == 0 or reply.restarts]
+    assert len(samples) == len(starts)
+    for sample, start, end in zip(samples, starts, [*starts[1:], len(replies)], strict=True):
+        assert sample.token_ids == engine.asked[end - 1] + engine.sampled[end - 1]
+        _check_sample(name, sample, engine, replies, range(start, end))
+
+
+def _check_sample(name: str, sample: Sample, engine: FuzzEngine, replies: Sequence[Reply], turns: range) -> None:
+    """Loss on every id sampled in these turns and on no other; the bytes there are the bytes that were sampled."""
+    spans = [(len(engine.asked[turn]), len(engine.asked[turn]) + len(engine.sampled[turn])) for turn in turns]
     sampled = {place for start, end in spans for place in range(start, end)}
     assert sample.loss_mask == tuple(place in sampled for place in range(len(sample.token_ids)))
     assert sample.advantages == tuple(2.0 if chosen else 0.0 for chosen in sample.loss_mask)
-    assert [sample.logprobs[place] for place in sorted(sampled)] == [p for reply in replies for p in reply.logprobs]
+    assert [sample.logprobs[place] for place in sorted(sampled)] == [
+        p for turn in turns for p in replies[turn].logprobs
+    ]
     assert all(sample.logprobs[place] == 0 for place in range(len(sample.token_ids)) if place not in sampled)
     known = id_bytes(name)
     written = [b"".join(known[number] for number in sample.token_ids[start:end]) for start, end in spans]
-    assert written == engine.written
+    assert written == [engine.written[turn] for turn in turns]
 
 
 async def fuzz(episodes: int) -> None:
-    names = list(CASES)
-    twisted = [await play(names[seed % len(names)], seed) for seed in range(episodes)]
-    assert sum(twisted) > episodes  # the fuzz does sample what no tokenizer would write
+    names = [*CASES, *FORKING]
+    played = [await play(names[seed % len(names)], seed) for seed in range(episodes)]
+    assert sum(one.twisted for one in played) > episodes  # the fuzz does sample what no tokenizer would write
+    for place, name in enumerate(names):
+        forks = sum(one.forks for one in played[place :: len(names)])
+        assert (forks > 0) == (name in FORKING), name
 
 
 async def test_sampled_tokens_survive_random_episodes() -> None:

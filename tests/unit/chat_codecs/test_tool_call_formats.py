@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.contracts import CallFormat
 from finqa_cli.types import ToolCall
-from finqa_plugins.chat_codecs.formats import FORMATS
+from finqa_plugins.chat_codecs.hermes_format import HermesFormat
+from finqa_plugins.chat_codecs.llama3_format import Llama3JsonFormat
 from finqa_plugins.chat_codecs.parsing import parse_turn
+from finqa_plugins.chat_codecs.xml_format import XmlFormat
 
+FORMATS: dict[str, CallFormat] = {"hermes": HermesFormat(), "llama3_json": Llama3JsonFormat(), "xml": XmlFormat()}
 LLAMA = '{"name": "f", "parameters": {"a": 1}}'
 XML = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
 TYPES: dict[str, Any] = {

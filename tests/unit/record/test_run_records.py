@@ -6,11 +6,13 @@ import resource
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from finqa_cli.errors import ConfigError, DataError, StorageError
+from finqa_cli.learn import trajectory_samples
 from finqa_cli.record import checkpoints
 from finqa_cli.record.jsonl import JsonlWriter, read_jsonl, rewind
 from finqa_cli.record.run_folder import RunFolder, new_run_path, read_run
@@ -148,6 +150,40 @@ def test_recorded_trajectories_come_back_as_demonstrations(tmp_path: Path) -> No
     assert demonstration.prompt.tools == trajectory().tools
     with pytest.raises(DataError, match="no demonstrations"):
         list(read_demonstrations(tmp_path / "nowhere"))
+
+
+def test_the_words_before_a_call_come_back_beside_it(tmp_path: Path) -> None:
+    (bare,) = trajectory().turns
+    spoken = replace(bare, text="<think>\nhm\n</think>\n\nSo: <tool_call>...", words="<think>\nhm\n</think>\n\nSo:")
+    with RunFolder.create(tmp_path / "run", command="eval", settings={}, save_token_ids=False) as folder:
+        folder.trajectory(replace(trajectory(), turns=(spoken, bare)), phase="eval", iteration=0)
+    (demonstration,) = read_demonstrations(tmp_path / "run")
+    said = [message.content for message in demonstration.messages if message.role == "assistant"]
+    assert said == [spoken.words, ""]
+    (record,) = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
+    assert ["words" in turn for turn in record["turns"]] == [True, False]
+
+
+def test_saved_token_ids_give_the_sequences_of_the_episode_again(tmp_path: Path) -> None:
+    (first,) = trajectory().turns
+    forked = replace(first, prompt_ids=(1, 2, 9), restarts=True, completion_ids=(4, 5), logprobs=(-1.0, -2.0))
+    turns = (first, replace(first, prompt_ids=(7,)), forked)
+    with RunFolder.create(tmp_path / "run", command="train", settings={}, save_token_ids=True) as folder:
+        folder.trajectory(replace(trajectory(), turns=turns), phase="train", iteration=1)
+    (record,) = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
+    assert ["restarts" in turn for turn in record["turns"]] == [False, False, True]
+    read = tuple(
+        Turn(
+            prompt_ids=tuple(turn["prompt_token_ids"]),
+            restarts=turn.get("restarts", False),
+            completion_ids=tuple(turn["completion_token_ids"]),
+            logprobs=tuple(turn["logprobs"]),
+        )
+        for turn in record["turns"]
+    )
+    again = replace(trajectory(), turns=read)
+    assert trajectory_samples(again, 1.0) == trajectory_samples(replace(again, turns=turns), 1.0)
+    assert [sample.token_ids for sample in trajectory_samples(again, 1.0)] == [(1, 2, 3, 7, 3), (1, 2, 9, 4, 5)]
 
 
 def test_new_run_paths_do_not_collide(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Call formats: how a model family writes a tool call. Pure text; codecs do the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from finqa_cli.types import ToolCall
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""For each tool by name: its parameters as a JSON schema."""
+
+
+class CallError(Exception):
+    """What is wrong with a call, in words for the model."""
+
+
+@runtime_checkable
+class CallFormat(Protocol):
+    """Constructed as `Format(None)`: it takes no options.
+
+    Writes a call as the family's chat template does, and finds it in what a model wrote. It needs no care for control
+    tokens: a codec renders calls with placeholders in them.
+    """
+
+    @property
+    def separator(self) -> str:
+        """What stands between an assistant's words and the call."""
+        ...
+
+    def render(self, call: ToolCall) -> str:
+        """The call as the family's chat template writes it."""
+        ...
+
+    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
+        """The one call in `spoken`, a turn without its reasoning block, in linear time; `schemas` type what the format
+        writes as text. Any text is possible.
+
+        Raises:
+            CallError: There is none, more than one, or one that cannot be read.
+        """
+        ...
+
+    def words(self, spoken: str) -> str:
+        """What stands before the call in a text in which `find` found one, without the separator."""
+        ...

@@ -49,6 +49,9 @@ FOR_PLUGINS = (
     "splits",
 )
 
+PLUGIN_LIBRARIES = ("openai_http",)
+"""Folders beside the plugins that several of them use: they hold no `plugin.py`."""
+
 
 @dataclass(frozen=True)
 class Source:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from source_tree import FLOORS, FOR_PLUGINS, ROOT, sources
+from source_tree import FLOORS, FOR_PLUGINS, PLUGIN_LIBRARIES, ROOT, sources
 
 HEAVY = ("torch", "transformers", "peft", "vllm", "openai", "daytona", "openenv", "fastmcp", "wandb")
 
@@ -31,10 +31,16 @@ def test_plugins_import_the_lower_floors_and_themselves_only() -> None:
         for name, _ in source.imports():
             parts = name.split(".")
             outside = parts[0] == "finqa_cli" and len(parts) > 1 and parts[1] not in (*FOR_PLUGINS, "__version__")
-            other = parts[0] == "finqa_plugins" and len(parts) > 1 and parts[1] != source.part
+            other = parts[0] == "finqa_plugins" and len(parts) > 1 and parts[1] not in (source.part, *PLUGIN_LIBRARIES)
             if outside or other:
                 wrong.append(f"{source.name} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_libraries_of_plugins_register_nothing_and_use_no_plugin() -> None:
+    folders = {source.part for source in sources("plugins/finqa_plugins") if source.name.count("/") > 2}
+    registering = {source.part for source in sources("plugins/finqa_plugins") if source.path.name == "plugin.py"}
+    assert folders - registering == set(PLUGIN_LIBRARIES)
 
 
 def test_the_product_itself_never_imports_plugins() -> None:

@@ -1,1 +1,1 @@
-"""A chat engine for every server that speaks OpenAI's chat completions, local or hosted."""
+"""An engine on every server that speaks OpenAI's API, local or hosted: chat, or token ids where it gives them."""

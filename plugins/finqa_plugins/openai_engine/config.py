@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, field_validator, model_validator
 
-OPENAI_HOST = "api.openai.com"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-OMITTABLE = ("temperature", "top_p", "seed", "parallel_tool_calls")
+from finqa_cli.errors import ConfigError
+from finqa_plugins.openai_http.config import OMITTABLE, OPENAI_HOST, ServerConfig
+from finqa_plugins.openai_http.usage import Price
 
 OURS = frozenset(
     (*OMITTABLE, "model", "messages", "tools", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
@@ -19,46 +17,19 @@ OURS = frozenset(
 """Fields of a request that other settings decide."""
 
 
-class Price(BaseModel):
-    """What one model costs, in US dollars for a million tokens; cached input costs as much as other input if unset."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-    cached_input: float | None = Field(default=None, ge=0)
+CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body"))
+"""Options that mean nothing, or another distribution, where token ids are asked for."""
 
 
-class OpenAIEngineConfig(BaseModel):
+class OpenAIEngineConfig(ServerConfig):
     """What `finqa plugins show openai` lists."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    base_urls: tuple[str, ...] = Field(
+        default=(), description="Addresses of one server for each of generation.engine_replicas, in place of base_url"
+    )
 
-    base_url: str = Field(
-        default=f"https://{OPENAI_HOST}/v1", description="Address of the API, such as http://127.0.0.1:8000/v1"
-    )
-    api_key: SecretStr | None = Field(default=None, description="API key; rather name a variable with api_key_env")
-    api_key_env: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Variable that holds the API key (default: OPENAI_API_KEY, which is sent to OpenAI and to this "
-        "machine only)",
-    )
     model: str | None = Field(
         default=None, min_length=1, description="Name by which the server knows the model (default: --model)"
-    )
-    max_concurrent: int = Field(default=64, ge=1, description="Requests on their way at once")
-    requests_per_minute: int | None = Field(default=None, ge=1, description="Most requests in a minute, evenly spread")
-    tokens_per_minute: int | None = Field(
-        default=None, ge=1, description="Most tokens in a minute, prompts and completions, evenly spread"
-    )
-    connect_timeout_s: float = Field(default=10.0, gt=0, description="Seconds for a connection to be made")
-    request_timeout_s: float = Field(default=300.0, gt=0, description="Seconds for one request and its whole reply")
-    max_retries: int = Field(default=5, ge=0, description="Repetitions of a request after passing failures")
-    backoff_s: float = Field(default=1.0, gt=0, description="Seconds before the first repetition; doubles each time")
-    max_wait_s: float = Field(default=60.0, gt=0, description="Longest wait before a repetition")
-    give_up_s: float = Field(
-        default=600.0, gt=0, description="Seconds after which a failing request is not repeated any more"
     )
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
         default=None, description="How the server calls the token limit (default: max_tokens; OpenAI's own differs)"
@@ -77,35 +48,52 @@ class OpenAIEngineConfig(BaseModel):
         description="Model -> {input, output, cached_input}: US dollars for a million tokens",
     )
 
+    adapter_paths: dict[str, str] = Field(
+        default_factory=dict,
+        description="Folder here -> the same folder as the server sees it, where file systems differ; for adapters",
+    )
+    load_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the server to load an adapter")
+    probe_tolerance: float = Field(
+        default=0.2,
+        gt=0,
+        description="Largest difference (nats) between the server's log-probabilities and the learner's after a sync; "
+        "1e-4 fits where both compute in float32, bfloat16 rounds logits to 8 bits",
+    )
+
     @property
-    def host(self) -> str:
-        """Where the key goes."""
-        return urlsplit(self.base_url).hostname or ""
+    def addresses(self) -> tuple[str, ...]:
+        """Of all servers."""
+        return self.base_urls or (self.base_url,)
+
+    def of_replica(self, replica: int, replicas: int) -> OpenAIEngineConfig:
+        """The options of one replica, with its own address.
+
+        Raises:
+            ConfigError: There is not one address for each.
+        """
+        addresses = self.addresses
+        if len(addresses) != replicas:
+            raise ConfigError(
+                f"engine.options names {len(addresses)} server(s), but there are {replicas} replicas.",
+                remedy=f"--set generation.engine_replicas={len(addresses)}, or base_urls with one address for each",
+            )
+        return self.model_copy(update={"base_url": addresses[replica], "base_urls": ()})
 
     @property
     def limit_field(self) -> str:
         """How the token limit of a reply is called: OpenAI's newer models refuse `max_tokens`."""
         return self.max_tokens_field or ("max_completion_tokens" if self.host == OPENAI_HOST else "max_tokens")
 
-    @field_validator("base_url")
+    @field_validator("base_urls")
     @classmethod
-    def _is_an_address(cls, url: str) -> str:
-        if not url.isascii() or not url.isprintable() or " " in url:
-            raise ValueError("must be printable ASCII without spaces")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
-        _ = parts.port  # raises ValueError for one that is no number
-        if parts.username or parts.password:
-            raise ValueError("must not hold a key or password; use api_key_env")
-        if parts.scheme == "http" and parts.hostname == OPENAI_HOST:
-            raise ValueError("must begin with https: the key would be sent unencrypted")
-        if parts.query or parts.fragment:
-            raise ValueError("must end with the path, such as /v1")
-        url = url.rstrip("/")
-        if url.endswith("/chat/completions"):
-            raise ValueError("must be the address without /chat/completions")
-        return url
+    def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(ServerConfig(base_url=url).base_url for url in urls)
+
+    @model_validator(mode="after")
+    def _one_kind_of_address(self) -> OpenAIEngineConfig:
+        if self.base_urls and "base_url" in self.model_fields_set:
+            raise ValueError("take base_url or base_urls, not both")
+        return self
 
     @field_validator("extra_body")
     @classmethod

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, ServiceUnavailableError
 from finqa_cli.types import Check
-from finqa_plugins.openai_engine.access import find_key
-from finqa_plugins.openai_engine.client import Client
-from finqa_plugins.openai_engine.config import LOOPBACK, OpenAIEngineConfig
-from finqa_plugins.openai_engine.faults import NAME_MODEL
+from finqa_plugins.openai_engine.config import OpenAIEngineConfig
+from finqa_plugins.openai_http.access import find_key
+from finqa_plugins.openai_http.client import Client
+from finqa_plugins.openai_http.config import LOOPBACK
+from finqa_plugins.openai_http.faults import NAME_MODEL
 
 DEADLINE_S = 3.0
 
@@ -31,14 +32,16 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
         detail = "the key of the settings is not shown to checks; name a variable to have it checked"
         return [Check(name="openai key", status="warn", detail=detail, remedy="--set engine.options.api_key_env=NAME")]
     model = config.model or str(settings["model"]["name"])
-    try:
-        key = find_key(config)
-        return [
-            *_plain_key(config, key is not None),
-            *asyncio.run(_ask(Client(config, key, model=model, seed=0), config, model)),
-        ]
-    except AuthenticationError as error:
-        return [Check(name="openai key", status="fail", detail=error.message, remedy=error.remedy)]
+    found: list[Check] = []
+    for address in config.addresses:
+        own = config.model_copy(update={"base_url": address})
+        try:
+            key = find_key(own)
+            found += _plain_key(own, key is not None)
+            found += asyncio.run(_ask(Client(own, key, seed=0), own, model))
+        except AuthenticationError as error:
+            found.append(Check(name="openai key", status="fail", detail=error.message, remedy=error.remedy))
+    return found
 
 
 def _plain_key(config: OpenAIEngineConfig, has_key: bool) -> list[Check]:
@@ -51,14 +54,14 @@ def _plain_key(config: OpenAIEngineConfig, has_key: bool) -> list[Check]:
 async def _ask(client: Client, config: OpenAIEngineConfig, model: str) -> list[Check]:
     began = time.monotonic()
     try:
-        known = await client.models()
+        cards = await client.listing()
     except ServiceUnavailableError as error:
         return [Check(name="openai server", status="fail", detail=error.message, remedy=error.remedy)]
     finally:
         await client.close()
     took_ms = 1000 * (time.monotonic() - began)
     reached = Check(name="openai server", status="ok", detail=f"{config.base_url} answered in {took_ms:.0f} ms")
-    return [reached, model_check(model, known)]
+    return [reached, model_check(model, None if cards is None else tuple(card.name for card in cards))]
 
 
 def model_check(model: str, known: tuple[str, ...] | None) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,16 @@ import structlog
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import AssistantTurn, ChatRequest
-from finqa_plugins.openai_engine.access import find_key
-from finqa_plugins.openai_engine.client import Client
 from finqa_plugins.openai_engine.config import OpenAIEngineConfig
-from finqa_plugins.openai_engine.faults import NAME_MODEL, PromptTooLongError
 from finqa_plugins.openai_engine.messages import request_body
-from finqa_plugins.openai_engine.replies import Reply, read_reply
-from finqa_plugins.openai_engine.usage import Ledger
+from finqa_plugins.openai_engine.replies import Reply, read_reply, unreadable_reply
+from finqa_plugins.openai_http.access import find_key
+from finqa_plugins.openai_http.client import CHAT, Client
+from finqa_plugins.openai_http.faults import NAME_MODEL, PromptTooLongError
+from finqa_plugins.openai_http.listing import ModelCard
+from finqa_plugins.openai_http.usage import Ledger
 
 log = structlog.get_logger(__name__)
-
-REPORT_EVERY = 100
-"""Requests between two lines that say what was used so far."""
 
 
 class OpenAIEngine:
@@ -32,7 +31,7 @@ class OpenAIEngine:
         self._config = config or OpenAIEngineConfig()
         self._model = self._config.model or context.model
         self._seed = context.seed
-        self._ledger = Ledger(self._config.prices.get(self._model))
+        self._ledger = Ledger(self._config.prices.get(self._model), model=self._model)
         self._client: Client | None = None
         self._starting = asyncio.Lock()
         self._told_written_call = False
@@ -50,9 +49,9 @@ class OpenAIEngine:
                 return
             if not self._model:
                 raise ConfigError("Engine 'openai' needs the name of a model.", remedy=NAME_MODEL)
-            client = Client(self._config, find_key(self._config), model=self._model, seed=self._seed)
+            client = Client(self._config, find_key(self._config), seed=self._seed)
             try:
-                self._check_model(await client.models())
+                self._check_model(await client.listing())
             except BaseException:
                 await client.close()
                 raise
@@ -94,7 +93,7 @@ class OpenAIEngine:
         client, self._client = self._client, None
         if client is None:
             return
-        self._report("tokens used in all")
+        self._ledger.report("tokens used in all")
         await client.close()
 
     async def _complete(self, request: ChatRequest) -> Reply:
@@ -103,29 +102,32 @@ class OpenAIEngine:
             raise EngineError("The engine is not started, or closed already.")
         body = request_body(request, self._model, self._config)
 
-        def read(document: Any) -> Reply:
-            return read_reply(document, tools=bool(request.tools))
+        async def send(body: Mapping[str, Any], limit: int) -> Reply:
+            return await client.complete(
+                body,
+                key=request.key,
+                limit=limit,
+                read=lambda document: read_reply(document, tools=bool(request.tools)),
+                unreadable=unreadable_reply if request.tools else None,
+                path=CHAT,
+            )
 
         try:
-            reply = await client.complete(body, key=request.key, read=read)
+            reply = await send(body, request.sampling.max_tokens)
         except PromptTooLongError as error:
             if error.room is None or not 0 < error.room < request.sampling.max_tokens:
                 raise
-            shorter = {**body, self._config.limit_field: error.room}  # the prompt fits, but not with a whole reply
-            reply = await client.complete(shorter, key=request.key, read=read)
-        self._ledger.add(request.key.rpartition("#")[0], reply.usage)
-        if self._ledger.total.requests % REPORT_EVERY == 0:
-            self._report("tokens used so far")
+            # the prompt fits, but not with a whole reply
+            reply = await send({**body, self._config.limit_field: error.room}, error.room)
+        self._ledger.add(request.key, reply.usage)
         return reply
 
-    def _check_model(self, known: tuple[str, ...] | None) -> None:
+    def _check_model(self, cards: tuple[ModelCard, ...] | None) -> None:
         """A folder is a name only for a server that was started with it; other unknown names are left to the server."""
+        known = [card.name for card in cards or ()]
         if known and self._model not in known and Path(self._model).is_dir():
             raise ConfigError(
                 f"{self._model} is a folder of this machine; the server at {self._config.base_url} serves: "
                 f"{', '.join(known[:20])}.",
                 remedy=f"--set engine.options.model={known[0]}",
             )
-
-    def _report(self, event: str) -> None:
-        log.info(event, model=self._model, **self._ledger.running_total())

@@ -13,15 +13,15 @@ NAME = "openai"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One chat engine."""
+    """One engine, for chat or, on servers that can, for tokens."""
     return [
         Component(
             kind="engine",
             name=NAME,
             remote=True,
-            target="finqa_plugins.openai_engine.engine:OpenAIEngine",
+            target="finqa_plugins.openai_engine.factory:make_engine",
             config="finqa_plugins.openai_engine.config:OpenAIEngineConfig",
-            summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; play and eval",
+            summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; vLLM can train",
         )
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from finqa_cli.types import AssistantTurn, ToolCall
 from finqa_plugins.openai_engine.messages import (
@@ -19,14 +19,11 @@ from finqa_plugins.openai_engine.messages import (
     render_call,
     valid_text,
 )
-from finqa_plugins.openai_engine.usage import Usage, read_usage
+from finqa_plugins.openai_http.documents import BadReplyError, first_choice, refuse_constant
+from finqa_plugins.openai_http.usage import Usage, read_usage
 
 MAX_DEPTH = 64
 """Nesting of arguments; what parses at the edge of Python's recursion limit may not be written later."""
-
-
-class BadReplyError(Exception):
-    """The server answered something that is no chat completion; the message says what."""
 
 
 class _CallError(Exception):
@@ -42,21 +39,6 @@ class Reply:
     written_call: bool = False
 
 
-def parse_document(data: bytes) -> Mapping[str, Any]:
-    """A JSON object.
-
-    Raises:
-        BadReplyError: It is none.
-    """
-    try:
-        document = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadReplyError(f"the reply is not JSON ({error})") from error
-    if not isinstance(document, dict):
-        raise BadReplyError("the reply is not a JSON object")
-    return document
-
-
 def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
     """The first choice of a completion.
 
@@ -67,13 +49,10 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
     Raises:
         BadReplyError: It is no chat completion.
     """
-    choices = document.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict):
+    choice = first_choice(document)
+    message = choice.get("message")
+    if not isinstance(message, dict):
         raise BadReplyError("the reply has no choices[0].message")
-    if choice.get("finish_reason") in ("error", "abort") or choice.get("error"):  # OpenRouter, vLLM and SGLang
-        raise BadReplyError("the generation broke off")
     finish, usage, said = choice.get("finish_reason"), read_usage(document), _said(message)
     stop: Literal["stop", "length"] = "length" if finish == "length" else "stop"
     calls = message.get("tool_calls") or []
@@ -92,7 +71,7 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
             written_call=written,
         )
     text = "\n".join(filter(None, (said, render_call(call))))
-    return Reply(turn=AssistantTurn(text=text, tool_call=call, stop=stop), usage=usage)
+    return Reply(turn=AssistantTurn(text=text, words=said, tool_call=call, stop=stop), usage=usage)
 
 
 def unreadable_reply(reason: str, written: str) -> Reply:
@@ -139,7 +118,7 @@ def _arguments(given: object) -> Mapping[str, Any]:
     """A JSON text by the protocol; some servers send the object itself, and nothing for a call without arguments."""
     if isinstance(given, str) and given.strip():
         try:
-            given = json.loads(given, parse_constant=_refuse_constant)
+            given = json.loads(given, parse_constant=refuse_constant)
         except json.JSONDecodeError as error:
             raise _CallError(f"The arguments are not valid JSON: {error.msg} at position {error.pos}.") from error
         except (ValueError, RecursionError) as error:  # a constant such as NaN, too many digits, too deeply nested
@@ -186,7 +165,3 @@ def _can_be_written(value: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")

@@ -36,6 +36,21 @@ def test_it_is_registered_as_a_chat_engine_that_cannot_train() -> None:
     assert isinstance(engine, ChatEngine) and not isinstance(engine, TokenEngine)
 
 
+def test_each_replica_has_a_server_of_its_own() -> None:
+    urls = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1/"]
+
+    def create(replicas: int, **options: Any) -> Any:
+        context = EngineContext(model="m", replica=replicas - 1, replicas=replicas, needs_tokens=True)
+        return registry().create("engine", "openai", options, context)
+
+    assert create(2, base_urls=urls)._server.url == "http://127.0.0.1:2/v1"
+    for replicas, options in ((2, {"base_url": urls[0]}), (3, {"base_urls": urls})):
+        with pytest.raises(ConfigError, match=f"there are {replicas} replicas"):
+            create(replicas, **options)
+    with pytest.raises(ConfigError, match="not both"):
+        create(2, base_urls=urls, base_url=urls[0])
+
+
 async def test_start_and_close_are_idempotent(server: OpenAIServer) -> None:
     engine = engine_on(server)
     await asyncio.gather(engine.start(), engine.start())

@@ -10,8 +10,8 @@ from fixtures.openai_server import Fault, OpenAIServer, calls, error_body, opena
 
 from finqa_cli.errors import AuthenticationError, EngineError
 from finqa_cli.types import ToolCall
-from finqa_plugins.openai_engine.access import find_key
 from finqa_plugins.openai_engine.config import OpenAIEngineConfig
+from finqa_plugins.openai_http.access import find_key
 
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
 

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
 from finqa_plugins.openai_engine.config import OpenAIEngineConfig
 from finqa_plugins.openai_engine.messages import NOTHING_SAID, chat_messages, render_call, request_body, turn_seed
-from finqa_plugins.openai_engine.replies import BadReplyError, parse_document, read_reply
-from finqa_plugins.openai_engine.usage import Ledger, Usage, read_usage
+from finqa_plugins.openai_engine.replies import read_reply
+from finqa_plugins.openai_http.documents import BadReplyError, parse_document
+from finqa_plugins.openai_http.usage import Ledger, Usage, read_usage
 
 CALL = ToolCall(name="sql_query", arguments={"query": 'SELECT "2021" — ü', "n": 1})
 
@@ -194,8 +195,8 @@ def test_usage_is_read_or_counted_as_missing(usage: Any, wanted: Usage) -> None:
 def test_costs_follow_the_price_table() -> None:
     config = OpenAIEngineConfig(prices={"m": {"input": 2, "output": 8, "cached_input": 0.5}})  # type: ignore[dict-item]
     used = Usage(requests=1, prompt_tokens=1000, cached_tokens=400, completion_tokens=100)
-    ledger, free = Ledger(config.prices["m"]), Ledger(None)
-    for episode in ("a", "a", "b"):
+    ledger, free = Ledger(config.prices["m"], model="m"), Ledger(None, model="m")
+    for episode in ("a#0", "a#1", "b#0"):
         ledger.add(episode, used)
         free.add(episode, used)
     assert ledger.episode("b")["cost_usd"] == pytest.approx((600 * 2 + 400 * 0.5 + 100 * 8) / 1e6)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.openai_engine.pacing import Pace
-from finqa_plugins.openai_engine.refusals import Meaning, read_refusal, retry_after_s
+from finqa_plugins.openai_http.pacing import Pace
+from finqa_plugins.openai_http.refusals import Meaning, read_refusal, retry_after_s
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -15,8 +15,8 @@ from fixtures.openai_server import Fault, OpenAIServer, calls, error_body, opena
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import ToolCall
-from finqa_plugins.openai_engine import usage
-from finqa_plugins.openai_engine.pacing import Gate
+from finqa_plugins.openai_http import usage
+from finqa_plugins.openai_http.pacing import Gate
 
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
 

@@ -7,13 +7,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finqa_plugins.openai_engine.config import Price
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+log = structlog.get_logger(__name__)
 
 KEPT_EPISODES = 10_000
 """Those used last, far more than are played at once: the table of a long run does not grow for ever."""
 
 MOST_TOKENS = 10**9
 """Of one request; a larger count makes no sense."""
+
+REPORT_EVERY = 100
+"""Requests between two lines that say what was used so far."""
+
+
+class Price(BaseModel):
+    """What one model costs, in US dollars for a million tokens; cached input costs as much as other input if unset."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached_input: float | None = Field(default=None, ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,26 +89,34 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
 class Ledger:
     """The use of each of the latest episodes, and of all together."""
 
-    def __init__(self, price: Price | None) -> None:
+    def __init__(self, price: Price | None, *, model: str) -> None:
         self._price = price
+        self._model = model
         self._episodes: OrderedDict[str, Usage] = OrderedDict()
         self.total = Usage()
 
-    def add(self, episode: str, usage: Usage) -> None:
-        """Books one reply."""
+    def add(self, key: str, usage: Usage) -> None:
+        """Books the reply to the request `key`; says now and then what all used."""
+        episode = key.rpartition("#")[0]
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
         self._episodes.move_to_end(episode)
         if len(self._episodes) > KEPT_EPISODES:
             self._episodes.popitem(last=False)
         self.total += usage
+        if self.total.requests % REPORT_EVERY == 0:
+            self.report("tokens used so far")
 
-    def episode(self, episode: str) -> dict[str, Any]:
-        """What one episode used, restarts included; `cost_usd` is None when the model has no price."""
-        return self._facts(self._episodes.get(episode, Usage()))
+    def report(self, event: str) -> None:
+        """A line of the log with what all used."""
+        log.info(event, model=self._model, **self.running_total())
 
     def running_total(self) -> dict[str, Any]:
         """What all used."""
         return self._facts(self.total)
+
+    def episode(self, episode: str) -> dict[str, Any]:
+        """What one episode used, restarts included; `cost_usd` is None when the model has no price."""
+        return self._facts(self._episodes.get(episode, Usage()))
 
     def _facts(self, usage: Usage) -> dict[str, Any]:
         cost = usage.cost_usd(self._price)

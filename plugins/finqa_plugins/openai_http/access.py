@@ -7,12 +7,12 @@ import os
 from pydantic import SecretStr
 
 from finqa_cli.errors import AuthenticationError
-from finqa_plugins.openai_engine.config import LOOPBACK, OPENAI_HOST, OpenAIEngineConfig
+from finqa_plugins.openai_http.config import LOOPBACK, OPENAI_HOST, ServerConfig
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 
-def find_key(config: OpenAIEngineConfig) -> SecretStr | None:
+def find_key(config: ServerConfig) -> SecretStr | None:
     """The key of the options, else of the variable that they name, else OPENAI_API_KEY; None for servers without.
 
     OPENAI_API_KEY is OpenAI's: unless it is named it goes to OpenAI and to this machine only, so that another
@@ -35,7 +35,7 @@ def find_key(config: OpenAIEngineConfig) -> SecretStr | None:
     return None
 
 
-def key_remedy(config: OpenAIEngineConfig) -> str:
+def key_remedy(config: ServerConfig) -> str:
     """How to give another key."""
     if config.api_key is not None:
         return "give another key with engine.options.api_key"

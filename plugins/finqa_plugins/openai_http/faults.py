@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from finqa_cli.errors import AuthenticationError, ConfigError, EngineError, FinqaError, ServiceUnavailableError
-from finqa_plugins.openai_engine.access import key_remedy
-from finqa_plugins.openai_engine.config import OMITTABLE, OpenAIEngineConfig
-from finqa_plugins.openai_engine.refusals import Meaning, Refusal
+from finqa_plugins.openai_http.access import key_remedy
+from finqa_plugins.openai_http.config import OMITTABLE, ServerConfig
+from finqa_plugins.openai_http.refusals import Meaning, Refusal
 
-DOCTOR = "finqa doctor --engine openai with the same settings"
+DOCTOR = "finqa doctor with the same settings"
 NAME_MODEL = "--set engine.options.model=NAME with a name that the server knows"
 SLOWER = "--set engine.options.requests_per_minute=60, fewer engine.options.max_concurrent, or a higher limit"
 SERVE_TOOLS = (
@@ -44,7 +44,29 @@ class UnreadableCallError(Exception):
         self.written = written
 
 
-def refused(refusal: Refusal, config: OpenAIEngineConfig, model: str, known: tuple[str, ...]) -> FinqaError:
+class NoAnswerError(EngineError):
+    """No usable answer came, repetitions included, and no rate limit was the reason: gone, hung or broken."""
+
+
+class UnknownModelError(ConfigError):
+    """The server does not have the model, or not any more: a restarted one has forgotten its adapters."""
+
+
+class ControlError(EngineError):
+    """The server refused a call that is no completion.
+
+    Attributes:
+        refusal: Its words.
+    """
+
+    def __init__(self, message: str, refusal: Refusal) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+def refused(
+    refusal: Refusal, config: ServerConfig, *, model: str = "", known: tuple[str, ...] = (), path: str = ""
+) -> FinqaError:
     """The error of a refusal that is not worth a repetition.
 
     Errors of one episode are `EngineError`s; those that every episode would meet end the run.
@@ -59,29 +81,29 @@ def refused(refusal: Refusal, config: OpenAIEngineConfig, model: str, known: tup
             )
         case Meaning.MODEL:
             names = f" It serves: {', '.join(known[:20])}." if known else ""
-            return ConfigError(f"The server has no model {model!r}.{names} {said}", remedy=NAME_MODEL)
+            return UnknownModelError(f"The server has no model {model!r}.{names} {said}", remedy=NAME_MODEL)
         case Meaning.TOOLS:
             return ConfigError(f"The server takes no tool calls for {model!r}. {said}", remedy=SERVE_TOOLS)
         case Meaning.FIELD:
             return ConfigError(f"The model {model!r} refuses {refusal.field}. {said}", remedy=_field_remedy(refusal))
         case Meaning.ADDRESS:
             return ConfigError(
-                f"There is no chat completions API at {said}",
+                f"There is no {path.strip('/').replace('/', ' ')} API at {said}",
                 remedy="--set engine.options.base_url=..., which ends in /v1 for most servers",
             )
         case _:
             return EngineError(f"The server refused the request. {said}", remedy=DOCTOR)
 
 
-def exhausted(reason: str, limited: bool, tries: int, config: OpenAIEngineConfig) -> EngineError:
+def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> EngineError:
     """The error after the last repetition."""
     times = f"{tries} {'try' if tries == 1 else 'tries'}"
     if limited:
         return EngineError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
-    return EngineError(f"No completion from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
+    return NoAnswerError(f"No answer from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
 
 
-def unreachable(reason: str, config: OpenAIEngineConfig) -> ServiceUnavailableError:
+def unreachable(reason: str, config: ServerConfig) -> ServiceUnavailableError:
     """The error before the first request."""
     return ServiceUnavailableError(
         f"There is no server at {config.base_url}: {reason}.",

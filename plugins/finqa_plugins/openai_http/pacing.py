@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from finqa_cli.contracts import uncounted
+
 
 class Pace:
     """At most so many units in any minute, evenly spread: bursts are what limits of hosted models punish."""
@@ -46,8 +48,9 @@ class Gate:
         async with self._places:
             begins = time.monotonic() + max(self._requests.reserve(1), self._tokens.reserve(tokens))
             try:
-                while (left := max(begins, self._paused_until) - time.monotonic()) > 0:  # noqa: ASYNC110  a pause may grow
-                    await asyncio.sleep(left)
+                with uncounted.get()():  # the limit is the server's doing, not the policy's
+                    while (left := max(begins, self._paused_until) - time.monotonic()) > 0:  # noqa: ASYNC110  a pause may grow
+                        await asyncio.sleep(left)
             except asyncio.CancelledError:
                 self._requests.correct(-1)
                 self._tokens.correct(-tokens)

@@ -1,0 +1,1 @@
+"""HTTP to OpenAI-compatible servers: a library of the engines that speak to one."""

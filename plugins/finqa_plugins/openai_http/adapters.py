@@ -1,0 +1,137 @@
+"""What can be known of a PEFT LoRA folder before it is sent to a server, without torch or safetensors."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import EngineError
+
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+LARGEST_HEADER = 64 * 2**20
+_LAYER = re.compile(r"\.\d+\.")
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensor name -> shape."""
+
+
+def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
+    """Looks whether a server with this base model and rank can serve it: a server that finds out may not survive it.
+
+    Args:
+        folder: With `adapter_config.json` and `adapter_model.safetensors`.
+        base: Shapes of the base model's weights (`model_shapes`); empty: not known here.
+        max_rank: Largest rank that the server was started for.
+
+    Returns:
+        Whether it changes anything: False when every lora_B is zero, as in an untrained adapter.
+
+    Raises:
+        EngineError: Files are missing or damaged, the rank is too large, or it belongs to another base model.
+    """
+    rank = _rank(folder)
+    if rank > max_rank:
+        raise EngineError(
+            f"The adapter {folder} has rank {rank}, but the engine serves ranks up to {max_rank}.",
+            remedy=f"--lora-rank {rank}, and a server with --max-lora-rank {rank} or more",
+        )
+    path = folder / WEIGHTS
+    try:
+        header, start = _header(path)
+        shapes = _shapes(header)
+        ups = {name for name in shapes if name.endswith(".lora_B.weight")}
+        if not ups:
+            raise EngineError(f"{path} holds no LoRA matrices.")
+        _match(folder, shapes, base, rank)
+        return any(_is_not_zero(path, start, header[name]["data_offsets"]) for name in sorted(ups))
+    except OSError as error:
+        raise EngineError(f"The adapter {folder} has no readable {WEIGHTS}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise EngineError(f"{path} is damaged: {error!r}.") from error
+
+
+def model_shapes(model: str) -> Shapes:
+    """Shapes of the weights in a model folder; empty where the folder or its safetensors files are not here."""
+    folder = Path(model)
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
+            found |= _shapes(_header(path)[0])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return {}  # the server reads them itself, and says so if it cannot
+    return found
+
+
+def vocabulary(model: str) -> int | None:
+    """`vocab_size` of a model folder; None where that is not here."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        size = config.get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _rank(folder: Path) -> int:
+    path = folder / "adapter_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind, rank = str(config["peft_type"]), int(config["r"])
+    except OSError as error:
+        raise EngineError(f"The adapter {folder} has no readable adapter_config.json: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{path} is not the configuration of a LoRA adapter: {error!r}.") from error
+    if kind != "LORA" or rank < 1:
+        raise EngineError(f"{path} is not the configuration of a LoRA adapter: {kind} of rank {rank}.")
+    return max([rank, *(int(value) for value in (config.get("rank_pattern") or {}).values())])
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The table of a safetensors file and where its data begin (https://huggingface.co/docs/safetensors)."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > LARGEST_HEADER:
+            raise ValueError(f"a header of {size} bytes")
+        header = json.loads(file.read(size))
+    end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    if path.stat().st_size < 8 + size + end:
+        raise ValueError("it is cut off")
+    return header, 8 + size
+
+
+def _shapes(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _match(folder: Path, shapes: Shapes, base: Shapes, rank: int) -> None:
+    """Holds each matrix against the base weight that it changes."""
+    targets = {name: name.removeprefix(PREFIX).removesuffix(".lora_B.weight") for name in shapes if ".lora_B." in name}
+    scheme = {_LAYER.sub(".0.", name) for name in base}
+    if not any(_LAYER.sub(".0.", f"{target}.weight") in scheme for target in targets.values()):
+        return  # the base model's files call their weights otherwise, or are not here: the server knows better
+    for name, target in sorted(targets.items()):
+        weight = base.get(f"{target}.weight")
+        if weight is None:
+            raise EngineError(f"The adapter {folder} belongs to another base model: this one has no layer {target}.")
+        down, up = shapes[name.replace(".lora_B.", ".lora_A.")], shapes[name]
+        if down[0] > rank or (up[0], down[-1]) != (weight[0], weight[-1]) or up[-1] != down[0]:
+            raise EngineError(
+                f"The adapter {folder} belongs to another base model or rank: {target} is {weight}, its matrices are "
+                f"{up} and {down}."
+            )
+
+
+def _is_not_zero(path: Path, start: int, offsets: list[int]) -> bool:
+    with path.open("rb") as file:
+        file.seek(start + offsets[0])
+        left = offsets[1] - offsets[0]
+        while left > 0 and (data := file.read(min(left, 2**20))):
+            if data.translate(None, b"\x00\x80"):  # neither 0.0 nor -0.0
+                return True
+            left -= len(data)
+    return False

@@ -1,0 +1,69 @@
+"""Options that every engine on an HTTP server has."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+OPENAI_HOST = "api.openai.com"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+OMITTABLE = ("temperature", "top_p", "seed", "parallel_tool_calls")
+"""Fields of a chat request that some models refuse."""
+
+
+class ServerConfig(BaseModel):
+    """Where the server is, who may use it and how hard; an engine adds options of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    base_url: str = Field(
+        default=f"https://{OPENAI_HOST}/v1", description="Address of the API, such as http://127.0.0.1:8000/v1"
+    )
+    api_key: SecretStr | None = Field(default=None, description="API key; rather name a variable with api_key_env")
+    api_key_env: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Variable that holds the API key (default: OPENAI_API_KEY, which is sent to OpenAI and to this "
+        "machine only)",
+    )
+    max_concurrent: int = Field(default=64, ge=1, description="Requests on their way at once")
+    requests_per_minute: int | None = Field(default=None, ge=1, description="Most requests in a minute, evenly spread")
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, description="Most tokens in a minute, prompts and completions, evenly spread"
+    )
+    connect_timeout_s: float = Field(default=10.0, gt=0, description="Seconds for a connection to be made")
+    request_timeout_s: float = Field(default=300.0, gt=0, description="Seconds for one request and its whole reply")
+    max_retries: int = Field(default=5, ge=0, description="Repetitions of a request after passing failures")
+    backoff_s: float = Field(default=1.0, gt=0, description="Seconds before the first repetition; doubles each time")
+    max_wait_s: float = Field(default=60.0, gt=0, description="Longest wait before a repetition")
+    give_up_s: float = Field(
+        default=600.0, gt=0, description="Seconds after which a failing request is not repeated any more"
+    )
+
+    @property
+    def host(self) -> str:
+        """Where the key goes."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError("must be printable ASCII without spaces")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
+        _ = parts.port  # raises ValueError for one that is no number
+        if parts.username or parts.password:
+            raise ValueError("must not hold a key or password; use api_key_env")
+        if parts.scheme == "http" and parts.hostname == OPENAI_HOST:
+            raise ValueError("must begin with https: the key would be sent unencrypted")
+        if parts.query or parts.fragment:
+            raise ValueError("must end with the path, such as /v1")
+        url = url.rstrip("/")
+        for ending in ("/chat/completions", "/completions"):
+            if url.endswith(ending):
+                raise ValueError(f"must be the address without {ending}")
+        return url

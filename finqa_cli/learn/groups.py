@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from finqa_cli.learn.staleness import OVER_AGE
 from finqa_cli.types import Credit, Group, Trajectory
 
 _TOLERANCE = 1e-6
@@ -20,6 +21,7 @@ class GroupStatistics:
         zero_variance_all_0: Dropped because every scored member got 0: too hard for this policy.
         zero_variance_all_1: Dropped because every scored member got 1: learnt already.
         zero_variance_other: Dropped because every scored member got the same other reward.
+        over_age: Dropped because a token was sampled by too old a version.
         too_few: Dropped because faults left too few members.
         dropped_other: Dropped for a reason that only the optimizer knows.
         episodes: All members.
@@ -35,6 +37,7 @@ class GroupStatistics:
     zero_variance_all_0: int
     zero_variance_all_1: int
     zero_variance_other: int
+    over_age: int
     too_few: int
     dropped_other: int
     episodes: int
@@ -60,6 +63,7 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
         zero_variance_all_0=kinds.count("all_0"),
         zero_variance_all_1=kinds.count("all_1"),
         zero_variance_other=kinds.count("same"),
+        over_age=kinds.count(OVER_AGE),
         too_few=kinds.count("too_few"),
         dropped_other=kinds.count("dropped_other"),
         episodes=episodes,
@@ -99,8 +103,8 @@ def _scored(group: Group) -> list[float]:
 def _kind(group: Group, credit: Credit) -> str:
     if not credit.dropped:
         return "informative"
-    if credit.dropped == "too_few":
-        return "too_few"
+    if credit.dropped in ("too_few", OVER_AGE):
+        return credit.dropped
     if credit.dropped != "zero_variance":
         return "dropped_other"
     rewards = _scored(group)

@@ -12,7 +12,11 @@ class TorchLearnerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one.")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda|cuda:\d{1,3})$",
+        description="cpu, cuda, cuda:N, or auto: the last CUDA device (engines count from the first), else cpu.",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
         description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",

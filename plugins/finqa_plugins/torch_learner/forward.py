@@ -29,6 +29,8 @@ class Inputs:
         targets: [N] int64, the tokens.
         old_logprobs: [N] float32, the sampler's.
         advantages: [N] float32.
+        proximal_logprobs: [N] float32, or None when the samples carry none.
+        lengths: B numbers that add up to N: how many of the tokens are in each row.
     """
 
     prefix: torch.Tensor | None
@@ -37,6 +39,8 @@ class Inputs:
     targets: torch.Tensor
     old_logprobs: torch.Tensor
     advantages: torch.Tensor
+    proximal_logprobs: torch.Tensor | None
+    lengths: tuple[int, ...]
 
 
 def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bool = False) -> Inputs:
@@ -44,7 +48,7 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
     predict nothing that is needed.
 
     Args:
-        samples: Each has at least one token with loss.
+        samples: Each has at least one token with loss; all of them carry proximal log-probabilities, or none.
         device: Where the tensors go.
         share_prefix: Take ids that all rows begin with out of the rows, as far as none of them predicts a loss token.
     """
@@ -56,6 +60,7 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
     targets: list[int] = []
     old_logprobs: list[float] = []
     advantages: list[float] = []
+    proximal: list[float] = []
     for row, (sample, chosen) in enumerate(zip(samples, places, strict=True)):
         ids = list(sample.token_ids[shared : chosen[-1]])
         rows.append(ids + [0] * (width - len(ids)))
@@ -63,6 +68,7 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
         targets.extend(sample.token_ids[place] for place in chosen)
         old_logprobs.extend(sample.logprobs[place] for place in chosen)
         advantages.extend(sample.advantages[place] for place in chosen)
+        proximal.extend(sample.proximal_logprobs[place] for place in chosen if sample.proximal_logprobs)
     prefix = torch.tensor([samples[0].token_ids[:shared]], dtype=torch.long).to(device) if shared else None
     return Inputs(
         prefix=prefix,
@@ -71,6 +77,8 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
         targets=torch.tensor(targets, dtype=torch.long).to(device),
         old_logprobs=torch.tensor(old_logprobs, dtype=torch.float32).to(device),
         advantages=torch.tensor(advantages, dtype=torch.float32).to(device),
+        proximal_logprobs=torch.tensor(proximal, dtype=torch.float32).to(device) if proximal else None,
+        lengths=tuple(map(len, places)),
     )
 
 

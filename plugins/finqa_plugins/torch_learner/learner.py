@@ -18,6 +18,7 @@ from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.torch_learner import state
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.forward import Inputs, collate, token_logprobs
+from finqa_plugins.torch_learner.importance import check_proximal
 from finqa_plugins.torch_learner.losses import LossFunction, build_loss
 from finqa_plugins.torch_learner.model import (
     PROJECTIONS,
@@ -66,8 +67,10 @@ class TorchLearner:
         Raises:
             ConfigError: The loss or one of its parameters is unknown.
             FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
+            ValueError: Some samples carry proximal log-probabilities and others do not.
         """
         function = build_loss(loss)
+        check_proximal(batch.samples)
         if batch.loss_tokens < 1:
             raise FinqaError("The batch has no token with loss, so there is nothing to learn from.")
         self.start()
@@ -171,7 +174,9 @@ class TorchLearner:
 
     def _accumulate(self, batch: Batch, function: LossFunction, temperature: float) -> dict[str, float]:
         sums: dict[str, torch.Tensor] = {}
+        sequence_sums: dict[str, torch.Tensor] = {}
         maxima: dict[str, torch.Tensor] = {}
+        sequences = 0
         with self._mode(training=True):
             for rows in batch.microbatches:
                 bearing = [batch.samples[row] for row in rows if any(batch.samples[row].loss_mask)]
@@ -183,9 +188,13 @@ class TorchLearner:
                 (part.loss / batch.loss_tokens).backward()  # type: ignore[no-untyped-call]
                 for name, value in {**part.sums, "loss": part.loss.detach(), "entropy": entropy.sum()}.items():
                     sums[name] = sums[name] + value if name in sums else value
+                sequences += len(bearing)
+                for name, value in part.sequence_sums.items():
+                    sequence_sums[name] = sequence_sums[name] + value if name in sequence_sums else value
                 for name, value in part.maxima.items():
                     maxima[name] = torch.maximum(maxima[name], value) if name in maxima else value
         metrics = {name: float(value) / batch.loss_tokens for name, value in sums.items()}
+        metrics |= {name: float(value) / sequences for name, value in sequence_sums.items()}
         return metrics | {name: float(value) for name, value in maxima.items()}
 
     def _collate(self, samples: Sequence[Sample]) -> Inputs:

@@ -20,17 +20,25 @@ _LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits
 
 
 def pick_device(config: TorchLearnerConfig) -> torch.device:
-    """The device that the configuration names, or the best there is.
+    """The device that the configuration names, or the best there is: see `device_name`."""
+    return torch.device(device_name(config.device, torch.cuda.device_count() if torch.cuda.is_available() else 0))
+
+
+def device_name(asked: str, devices: int) -> str:
+    """The device to use where there are so many of CUDA. The last one unless told: engines begin with the first.
 
     Raises:
-        ConfigError: It asks for cuda and there is none.
+        ConfigError: It asks for one that is not there.
     """
-    available = torch.cuda.is_available()
-    if config.device == "cuda" and not available:
+    if asked == "cpu" or (asked == "auto" and not devices):
+        return "cpu"
+    number = int(asked.removeprefix("cuda:")) if ":" in asked else devices - 1
+    if not 0 <= number < devices:
+        seen = f"devices 0 to {devices - 1}" if devices else "no CUDA device"
         raise ConfigError(
-            "learner option device=cuda, but PyTorch sees no CUDA device.", remedy="--set learner.options.device=cpu"
+            f"learner option device={asked}, but PyTorch sees {seen}.", remedy="--set learner.options.device=auto"
         )
-    return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+    return f"cuda:{number}"
 
 
 def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import FinqaError
-from finqa_cli.learn import assign_credit, credited_samples, group_statistics, length_bias
+from finqa_cli.learn import assign_credit, credited_samples, group_statistics, length_bias, pack
 from finqa_cli.types import Credit, Group, LossSpec, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
@@ -41,6 +42,7 @@ def test_statistics_name_every_fate() -> None:
         "zero_variance_all_0": 1,
         "zero_variance_all_1": 1,
         "zero_variance_other": 1,
+        "over_age": 0,
         "too_few": 1,
         "dropped_other": 0,
         "episodes": 14,
@@ -94,6 +96,25 @@ def test_only_members_that_can_change_the_policy_become_samples() -> None:
     samples = credited_samples(groups, assign_credit(GRPO, groups))
     assert [entry.token_ids[1] for entry in samples] == [10, 13, 10, 11]
     assert [entry.advantages[1] for entry in samples] == [-0.5, 0.5, 0.5, -0.5]
+
+
+def test_a_forked_member_gives_a_sample_for_each_sequence_and_keeps_its_weight() -> None:
+    whole = group(1, 0)
+    later = Turn(prompt_ids=(1, 10, 5), completion_ids=(6, 7), logprobs=(-1.0, -2.0))
+    turns = {restarts: replace(later, restarts=restarts) for restarts in (True, False)}
+    forked, unforked = (
+        [replace(whole, trajectories=(replace(first, turns=(*first.turns, turns[restarts])), second))]
+        for first, second in [whole.trajectories]
+        for restarts in (True, False)
+    )
+    samples, plain = (credited_samples(one, assign_credit(GRPO, one)) for one in (forked, unforked))
+    assert [len(samples), len(plain)] == [3, 2]
+    assert (
+        pack(samples, token_budget=99, max_rows=9).loss_tokens == pack(plain, token_budget=99, max_rows=9).loss_tokens
+    )
+    assert math.fsum(map(math.fsum, (one.advantages for one in samples))) == math.fsum(
+        map(math.fsum, (one.advantages for one in plain))
+    )
 
 
 def test_an_optimizer_that_miscounts_is_named() -> None:

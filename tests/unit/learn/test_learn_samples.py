@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import DataError
-from finqa_cli.learn import demonstration_messages, demonstration_sample, trajectory_sample
-from finqa_cli.types import AssistantTurn, Message, Observation, Prompt, Status, Task, ToolCall, Trajectory, Turn
+from finqa_cli.learn import demonstration_sample, trajectory_samples
+from finqa_cli.types import (
+    AssistantTurn,
+    Message,
+    Prompt,
+    Sample,
+    Status,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 
 TASK = Task(id="q1", prompt="?", split="train", cluster="ACME")
 
@@ -46,7 +56,8 @@ def turn_lists(draw: st.DrawFn) -> list[Turn]:
         completion = draw(ids)
         turns.append(
             Turn(
-                prompt_ids=(1, *draw(ids)) if number == 0 else draw(ids),
+                prompt_ids=(1, *draw(ids)) if number == 0 or (restarts := draw(st.booleans())) else draw(ids),
+                restarts=number > 0 and restarts,
                 completion_ids=completion,
                 logprobs=tuple(draw(st.floats(-9, -0.001)) for _ in completion),
             )
@@ -54,13 +65,23 @@ def turn_lists(draw: st.DrawFn) -> list[Turn]:
     return turns
 
 
+def sequences(turns: list[Turn]) -> list[list[Turn]]:
+    """The turns of each sequence in which something was sampled."""
+    starts = [number for number, turn in enumerate(turns) if number == 0 or turn.restarts]
+    cut = [turns[start:end] for start, end in zip(starts, [*starts[1:], len(turns)], strict=True)]
+    return [part for part in cut if any(turn.completion_ids for turn in part)]
+
+
 @given(turns=turn_lists(), advantage=st.floats(-3, 3))
-def test_a_sample_is_the_episode_with_loss_on_sampled_tokens_only(turns: list[Turn], advantage: float) -> None:
-    sample = trajectory_sample(trajectory(*turns), advantage)
+def test_each_sequence_is_a_sample_with_loss_on_sampled_tokens_only(turns: list[Turn], advantage: float) -> None:
+    samples = trajectory_samples(trajectory(*turns), advantage)
+    assert sum(sample.loss_tokens for sample in samples) == sum(len(turn.completion_ids) for turn in turns)
+    for sample, part in zip(samples, sequences(turns), strict=True):
+        check_sample(sample, part, advantage)
+
+
+def check_sample(sample: Sample, turns: list[Turn], advantage: float) -> None:
     sampled = [token for turn in turns for token in turn.completion_ids]
-    if sample is None:
-        assert not sampled
-        return
     places = range(len(sample.token_ids))
     assert sample.token_ids == tuple(token for turn in turns for token in turn.prompt_ids + turn.completion_ids)
     assert [sample.token_ids[place] for place in places if sample.loss_mask[place]] == sampled
@@ -73,8 +94,8 @@ def test_a_sample_is_the_episode_with_loss_on_sampled_tokens_only(turns: list[Tu
 
 
 def test_nothing_sampled_is_no_sample() -> None:
-    assert trajectory_sample(trajectory(Turn(prompt_ids=(1, 2))), 1.0) is None
-    assert trajectory_sample(trajectory(), 1.0) is None
+    assert trajectory_samples(trajectory(Turn(prompt_ids=(1, 2))), 1.0) == ()
+    assert trajectory_samples(trajectory(), 1.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -82,11 +103,12 @@ def test_nothing_sampled_is_no_sample() -> None:
     [
         (Turn(prompt_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,)), "2 sampled ids but 1 log-prob"),
         (Turn(prompt_ids=(), completion_ids=(2,), logprobs=(-1.0,)), "starts with a sampled id"),
+        (Turn(restarts=True, completion_ids=(2,), logprobs=(-1.0,)), "starts with a sampled id"),
     ],
 )
 def test_a_damaged_trajectory_is_refused(turn: Turn, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        trajectory_sample(trajectory(turn), 1.0)
+        trajectory_samples(trajectory(turn), 1.0)
 
 
 PROMPT = Prompt(messages=(Message(role="system", content="S"), Message(role="user", content="U")), tools=())
@@ -116,16 +138,3 @@ def test_a_demonstration_must_alternate(roles: list[str]) -> None:
     messages = [Message(role=role, content="x") for role in roles]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="alternate"):
         demonstration_sample(PROMPT, messages, ByteCodec(), name="d1")
-
-
-def test_turns_become_messages_to_imitate() -> None:
-    turns = (
-        Turn(text="<call>", tool_call=CALL, observation=Observation(text="[1]")),
-        Turn(text="hm", parse_error="no call", observation=Observation(text="Error", is_error=True)),
-    )
-    assert demonstration_messages(trajectory(*turns)) == (
-        Message(role="assistant", content="", tool_call=CALL),
-        Message(role="tool", content="[1]", name="sql_query"),
-        Message(role="assistant", content="hm"),
-        Message(role="tool", content="Error"),
-    )

@@ -6,27 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples
+from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples, relative
 
 from finqa_cli.learn import pack
-from finqa_cli.types import Batch, LossSpec, Sample
-from finqa_plugins.torch_learner.learner import TorchLearner
-from finqa_plugins.torch_learner.losses import build_loss
+from finqa_cli.types import LossSpec, Sample
 
 OPENING = tuple(range(60))
-
-
-def gradient(learner: TorchLearner, batch: Batch, loss: LossSpec = GRPO_LOSS) -> torch.Tensor:
-    """The flat gradient that a step would take."""
-    learner._optimizer.zero_grad(set_to_none=True)
-    learner._accumulate(batch, build_loss(loss), learner._context.temperature)
-    flat = torch.cat([part.grad.flatten() for part in learner._trained.values() if part.grad is not None])
-    learner._optimizer.zero_grad(set_to_none=True)
-    return flat
-
-
-def relative(left: torch.Tensor, right: torch.Tensor) -> float:
-    return float((left - right).norm() / right.norm())
 
 
 @pytest.mark.parametrize("rank", [0, 4])

@@ -15,6 +15,7 @@ from finqa_cli.extend import registry
 from finqa_cli.types import LossSpec
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.torch_learner.model import device_name
 from finqa_plugins.torch_learner.schedule import rate_factor
 
 CROSS_ENTROPY = LossSpec(name="cross_entropy")
@@ -172,3 +173,19 @@ def test_bfloat16_computes_in_bfloat16_and_trains_in_float32(learner_model: Path
         learner = make_learner(learner_model, {"dtype": "bfloat16"}, lora_rank=rank)
         assert {part.dtype for part in learner._trained.values()} == {torch.float32}
         assert math.isfinite(learner.update(as_batch(random_samples(2)), GRPO_LOSS).loss)
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "used"),
+    [("auto", 0, "cpu"), ("auto", 4, "cuda:3"), ("cuda", 1, "cuda:0"), ("cuda:1", 4, "cuda:1"), ("cpu", 4, "cpu")],
+)
+def test_the_learner_takes_the_last_device_because_engines_begin_with_the_first(
+    asked: str, devices: int, used: str
+) -> None:
+    assert device_name(asked, devices) == used
+
+
+@pytest.mark.parametrize(("asked", "devices"), [("cuda", 0), ("cuda:4", 4), ("cuda:0", 0)])
+def test_a_device_that_is_not_there_is_named(asked: str, devices: int) -> None:
+    with pytest.raises(ConfigError, match=f"device={asked}, but PyTorch sees"):
+        device_name(asked, devices)

@@ -19,9 +19,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
+from benchmarks.figures import Figure, as_json, as_table, machine, without_times
 from benchmarks.sandboxes.chaos import chaos
 from benchmarks.sandboxes.creates import creates, ready
-from benchmarks.sandboxes.figures import Figure, as_json, as_table, machine, without_times
 from benchmarks.sandboxes.rollouts import collect
 from benchmarks.sandboxes.scale import FULL, QUICK, Scale
 from benchmarks.sandboxes.signals import signals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from benchmarks.sandboxes.figures import Figure, at_most, exactly, note
+from benchmarks.figures import Figure, at_most, exactly, note
 from benchmarks.sandboxes.rollouts import Rollouts, collect, is_whole
 from benchmarks.sandboxes.world import Fleet
 

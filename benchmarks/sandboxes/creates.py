@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.sandboxes.figures import Figure, at_most, exactly, note
+from benchmarks.figures import Figure, at_most, exactly, note
 from benchmarks.sandboxes.scale import Scale
 from benchmarks.sandboxes.world import Fleet, World, filled, pool_for
 from finqa_cli.testing import Faults

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from benchmarks.sandboxes.ideal import Schedule
 from benchmarks.sandboxes.world import Fleet
 from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.rollout.stream import streaming
 from finqa_cli.types import Group, PolicyVersion, Trajectory
-from finqa_cli.workflows.groups import collect_groups
-from finqa_cli.workflows.wiring import Stage, make_optimizer
+from finqa_cli.workflows.groups import Collection
+from finqa_cli.workflows.stage import Stage
+from finqa_cli.workflows.task_walk import TaskWalk
+from finqa_cli.workflows.wiring import make_optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +73,12 @@ async def collect(fleet: Fleet, *, target_groups: int, iteration: int = 1) -> Ro
 
         cpu, simulated, served, turns = time.process_time(), engine.cpu_s, engine.request_seconds, engine.turns
         began = time.perf_counter()
-        collected = await collect_groups(
-            stage_of(fleet).player(settings, temperature=1.0),
-            fleet.tasks,
-            make_optimizer(settings),
-            settings,
-            iteration=iteration,
-            cursor=0,
-            on_trajectory=heard,
-            stopping=lambda: False,
-        )
+        walk = TaskWalk(fleet.tasks, seed=settings.train.seed)
+        player = stage_of(fleet).player(settings, temperature=1.0)
+        async with streaming(player, concurrency=settings.pool.concurrency) as stream:
+            collected = await Collection(
+                stream, walk, make_optimizer(settings), settings, iteration=iteration, on_trajectory=heard
+            ).collected()
         seconds = time.perf_counter() - began
         cpu_s = time.process_time() - cpu - (engine.cpu_s - simulated)
     ended.sort(key=lambda pair: pair[0])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sandboxes.figures import Figure, exactly
+from benchmarks.figures import Figure, exactly
 from benchmarks.sandboxes.plugin import NAME, install
 from benchmarks.sandboxes.processes import Identity, family, survivors
 from benchmarks.sandboxes.world import SNAPSHOT, World

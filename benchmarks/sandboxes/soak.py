@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.sandboxes.figures import Figure, at_most, exactly, note
+from benchmarks.figures import Figure, at_most, exactly, note
 from benchmarks.sandboxes.processes import open_files
 from benchmarks.sandboxes.rollouts import stage_of
 from benchmarks.sandboxes.world import Fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from benchmarks.sandboxes.figures import Figure, at_least, at_most, exactly, note
+from benchmarks.figures import Figure, at_least, at_most, exactly, note
 from benchmarks.sandboxes.ideal import ideal_schedule, lower_bound_s
 from benchmarks.sandboxes.published import PublishedIteration, PublishedScheduler
 from benchmarks.sandboxes.rollouts import Rollouts, collect, is_whole

@@ -45,6 +45,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "temperature": "generation.temperature",
         "max_steps": "generation.max_steps",
         "rollout_dispatch_wait_ms": "generation.rollout_dispatch_wait_ms",
+        "engine_replicas": "generation.engine_replicas",
         "iterations": "train.iterations",
         "group_size": "train.group_size",
         "target_groups_per_iter": "train.target_groups_per_iter",
@@ -53,6 +54,8 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "grpo_update_batch_size": "train.grpo_update_batch_size",
         "gradient_checkpointing": "train.gradient_checkpointing",
         "sync_every": "train.sync_every",
+        "max_staleness": "train.max_staleness",
+        "off_policy": "train.off_policy",
         "shuffle_rewards": "train.shuffle_rewards",
         "seed": "train.seed",
         "lora_rank": "lora.rank",
@@ -150,6 +153,12 @@ DispatchWait = Annotated[
         "500",
     ),
 ]
+EngineReplicas = Annotated[
+    int | None,
+    _option(
+        "--engine-replicas", "Copies of a token engine, each on devices of its own, that share the work.", ROLLOUT, "1"
+    ),
+]
 
 Iterations = Annotated[int | None, _option("--iterations", "Training iterations.", TRAINING, "10")]
 GroupSize = Annotated[int | None, _option("--group-size", "Attempts at the same question.", TRAINING, "6")]
@@ -180,6 +189,24 @@ GradientCheckpointing = Annotated[
     ),
 ]
 SyncEvery = Annotated[int | None, _option("--sync-every", "Iterations between weight syncs.", TRAINING, "1")]
+MaxStaleness = Annotated[
+    int | None,
+    _option(
+        "--max-staleness",
+        "Iterations that rollouts may run ahead of the learner; 0 waits for every update.",
+        TRAINING,
+        "1; 0 for the embedded policy",
+    ),
+]
+OffPolicy = Annotated[
+    str | None,
+    _option(
+        "--off-policy",
+        "How the loss takes tokens of older weights: clip, or decoupled with ratios truncated by token or sequence.",
+        TRAINING,
+        "auto: clip at staleness 0, else token",
+    ),
+]
 ShuffleRewards = Annotated[
     bool | None, _option("--shuffle-rewards", "Control experiment: rewards are dealt out at random.", TRAINING)
 ]

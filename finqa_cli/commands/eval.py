@@ -58,6 +58,7 @@ def main(
     max_play_retries: options.MaxPlayRetries = None,
     max_steps: options.MaxSteps = None,
     max_gen_tokens: options.MaxGenTokens = None,
+    engine_replicas: options.EngineReplicas = None,
     eval_temperature: Annotated[
         float | None, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.", show_default="0")
     ] = None,

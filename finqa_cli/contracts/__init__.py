@@ -1,7 +1,8 @@
 """One Protocol per kind of plugin. Components are constructed with their own options and a context."""
 
-from finqa_cli.contracts.codec import ChatCodec, CodecContext
-from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, TokenEngine
+from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
+from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, RewritingCodec
+from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
 from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
 from finqa_cli.contracts.learner import Learner, LearnerContext
 from finqa_cli.contracts.optimizer import Optimizer
@@ -10,6 +11,8 @@ from finqa_cli.contracts.sandbox import ImageBuilder, Sandbox, SandboxContext, S
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
+    "CallError",
+    "CallFormat",
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
@@ -22,15 +25,21 @@ __all__ = [
     "LearnerContext",
     "Metered",
     "Optimizer",
+    "PlayedTurn",
+    "Probed",
     "Reward",
     "RewardRequest",
+    "RewritingCodec",
     "Sandbox",
     "SandboxContext",
     "SandboxProvider",
+    "Schemas",
     "Session",
+    "Sleeper",
     "Specified",
     "TextSession",
     "TokenEngine",
     "Tracker",
     "TrackerContext",
+    "uncounted",
 ]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
+
+uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("uncounted", default=nullcontext)
+"""`with uncounted.get()():` around a wait for leave to ask, such as a rate limit: the episode's time stands still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,12 @@ class EngineContext:
         gpu_memory_utilization: Share of GPU memory that the engine may take.
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
+        needs_tokens: The run trains, or plays an adapter: an engine that can also be a chat engine is to be a token
+            engine, or to refuse.
+        replica: Which of `replicas` this engine is: it has devices or a server of its own.
+        replicas: Engines that share the run's requests.
+        versions: Policy versions that may have requests under way at once.
+        log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
         demonstrate: The environment's gold solutions, for an engine that takes no model; None when it has none.
     """
 
@@ -32,6 +43,11 @@ class EngineContext:
     gpu_memory_utilization: float = 0.85
     lora_rank: int = 16
     max_context: int = 0
+    needs_tokens: bool = False
+    replica: int = 0
+    replicas: int = 1
+    versions: int = 1
+    log_dir: Path | None = None
     demonstrate: Callable[[Sequence[Message]], AssistantTurn | None] | None = None
 
 
@@ -65,7 +81,8 @@ class TokenEngine(Protocol):
         ...
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Switches to another policy version; waits for running requests first. Later requests use the new one.
+        """Switches to another policy version. Later requests use it; those under way end under the version that they
+        began with, so that each completion is of one version. An engine that serves one at a time waits for them.
 
         Raises:
             EngineError: The adapter cannot be loaded; the old version keeps serving.
@@ -117,5 +134,49 @@ class Metered(Protocol):
 
         Args:
             episode: The part of its requests' keys before `#`.
+        """
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A token engine whose weights lie in another process: after each sync the run proves that it serves them."""
+
+    @property
+    def probe_tolerance(self) -> float | None:
+        """Largest difference to the learner's log-probabilities that rounding explains (nats); None: no probe."""
+        ...
+
+    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        """The request's completion from every replica, none of them from a cache of an earlier version.
+
+        Raises:
+            EngineError: A replica failed.
+        """
+        ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A token engine that can give its device to the learner for the time of an update."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the settings ask for it; nothing may be under way then, so rollouts cannot overlap with updates."""
+        ...
+
+    async def sleep(self) -> None:
+        """Frees the device. Idempotent.
+
+        Raises:
+            EngineError: The engine failed.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Takes the device again; serves the version that it served before. Idempotent.
+
+        Raises:
+            EngineError: The engine failed.
         """
         ...

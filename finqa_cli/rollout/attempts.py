@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, Metered, TokenEngine
-from finqa_cli.errors import EpisodeError
+from finqa_cli.errors import EngineError, EpisodeError
+from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
 from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_status, play_episode
 from finqa_cli.rollout.pool import Pool
@@ -75,6 +76,7 @@ class Player:
         limits: Limits,
         sampling: Sampling,
         max_retries: int,
+        breaker: EngineBreaker | None = None,
     ) -> None:
         self._environment = environment
         self._pool = pool
@@ -83,6 +85,7 @@ class Player:
         self._limits = limits
         self._sampling = sampling
         self._max_retries = max_retries
+        self._breaker = breaker
 
     def seat(self) -> Seat:
         """A place among the engine's live episodes, not yet taken."""
@@ -93,12 +96,19 @@ class Player:
 
         Recoveries and restarts together are at most `max_retries`. Every session has the attempt's seed. The engine
         seat is given up while no box is free: an engine in lockstep would wait for this episode for ever.
+
+        Raises:
+            ServiceUnavailableError: The breaker of the engine is open.
         """
         budget = RetryBudget(self._max_retries)
         restarts = 0
         while True:
             trajectory = await self._play_once(attempt, restarts, budget, seat, listener)
-            if not trajectory.status.is_fault or not await budget.spend():
+            if not trajectory.status.is_fault:
+                return trajectory
+            if self._breaker is not None and (dead := self._breaker.error) is not None:
+                raise dead.with_traceback(None)
+            if not await budget.spend():
                 return trajectory
             restarts += 1
             log.info("retrying attempt", attempt=attempt.id, status=trajectory.status, reason=trajectory.error)
@@ -111,6 +121,8 @@ class Player:
 
         def record(turn: Turn) -> None:
             turns.append(turn)
+            if self._breaker is not None:
+                self._breaker.fine()
             if listener is not None:
                 listener(turn)
 
@@ -135,6 +147,8 @@ class Player:
             status, rewards, error = ending.status, ending.rewards, ending.error
         except EpisodeError as fault:
             status, error = fault_status(fault), fault.message
+            if isinstance(fault, EngineError) and self._breaker is not None:
+                self._breaker.fault(fault)
         return Trajectory(
             id=attempt.id,
             task=attempt.task,

@@ -1,4 +1,4 @@
-"""When to stop: too large a share of what sandboxes were asked for has failed."""
+"""When to stop: too large a share of what sandboxes were asked for has failed, or nothing that an engine was asked."""
 
 from __future__ import annotations
 
@@ -64,3 +64,36 @@ class Breaker:
             f"The first error: {first.message}",
             remedy=first.remedy or "finqa doctor",
         )
+
+
+class EngineBreaker:
+    """A circuit breaker over an engine: opens after so many faults in a row, with no turn between. Pure; stays open.
+
+    An engine that is gone fails each episode only after its own repetitions, and each episode is tried again. So the
+    row is twice as long as there are episodes at once: all of them have met the fault, and met it again.
+    """
+
+    def __init__(self, episodes: int) -> None:
+        """`episodes`: how many may be active at once."""
+        self._most = max(FEWEST_OUTCOMES, 2 * episodes)
+        self._faults = 0
+        self._error: ServiceUnavailableError | None = None
+
+    @property
+    def error(self) -> ServiceUnavailableError | None:
+        """The count, the last error and its remedy; None while the breaker is closed."""
+        return self._error
+
+    def fine(self) -> None:
+        """The engine gave a turn."""
+        self._faults = 0
+
+    def fault(self, error: FinqaError) -> None:
+        """An attempt ended in a fault of the engine."""
+        self._faults += 1
+        if self._error is None and self._faults >= self._most:
+            self._error = ServiceUnavailableError(
+                f"The latest {self._faults} attempts failed on the engine, with no turn between. "
+                f"The last error: {error.message}",
+                remedy=error.remedy or "finqa doctor, with the same --engine and options",
+            )

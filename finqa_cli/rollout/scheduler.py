@@ -1,26 +1,13 @@
-"""Many attempts at once, without a barrier: a place that becomes free is taken at once."""
+"""One source, or a list of attempts, played to its end."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from finqa_cli.rollout.attempts import Attempt, Player, Seat
+from finqa_cli.rollout.attempts import Attempt, Player
+from finqa_cli.rollout.stream import Source, TrajectoryListener, streaming
 from finqa_cli.types import Trajectory
-
-
-class Source(Protocol):
-    """What to play next. Both methods are quick and wait for nothing."""
-
-    def next(self) -> Attempt | None:
-        """The next attempt; None when there is none now. After a `done` there may be some again."""
-        ...
-
-    def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
-        """An attempt ended."""
-        ...
 
 
 async def play_stream(
@@ -28,43 +15,12 @@ async def play_stream(
     source: Source,
     *,
     concurrency: int,
-    on_trajectory: Callable[[Trajectory], None],
+    on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Plays what the source gives, at most `concurrency` at once, until nothing runs and it gives nothing more.
-
-    No episode waits for another one and none is cancelled. When one ends, the free places are filled at once, and the
-    newcomers' engine seats are taken before its own is given back. So an engine in lockstep, which waits for every
-    seat, sees the same batches whichever episode of a batch happens to end first. `on_trajectory` hears each one as it
-    ends. When `stopping` turns true, running attempts finish and no new one starts.
-    """
-    running = 0
-
-    def fill() -> None:
-        nonlocal running
-        while running < concurrency and not stopping() and (attempt := source.next()) is not None:
-            running += 1
-            start(attempt)
-
-    def start(attempt: Attempt) -> None:
-        seat = player.seat()
-        seat.take()
-        task = group.create_task(play(attempt, seat))
-        task.add_done_callback(lambda _: seat.leave())  # not in the task itself, which may be cancelled unstarted
-
-    async def play(attempt: Attempt, seat: Seat) -> None:
-        nonlocal running
-        trajectory = await player.play(attempt, seat)
-        on_trajectory(trajectory)
-        source.done(attempt, trajectory)
-        running -= 1
-        fill()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            fill()
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the first one; the others are cancellations that it caused
+    """Plays what the source gives, as a `Stream` does, until nothing runs and it gives nothing more."""
+    async with streaming(player, concurrency=concurrency, stopping=stopping) as stream:
+        await stream.add(source, on_trajectory)
 
 
 async def play_all(
@@ -72,7 +28,7 @@ async def play_all(
     attempts: Sequence[Attempt],
     *,
     concurrency: int,
-    on_trajectory: Callable[[Trajectory], None],
+    on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[Trajectory]:
     """Plays all attempts as `play_stream` does and gives the trajectories in the order of the attempts.

@@ -3,7 +3,7 @@
 from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
-from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings
+from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings
 
 __all__ = [
     "AUTO",
@@ -14,6 +14,7 @@ __all__ = [
     "Facts",
     "Loaded",
     "Settings",
+    "TrainSettings",
     "choose",
     "facts",
     "from_public_dict",

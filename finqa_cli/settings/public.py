@@ -11,6 +11,9 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.masking import MASK, masked
 from finqa_cli.settings.schema import Settings
 
+BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
+"""What runs did that were recorded before a setting existed, where its default does something else now."""
+
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:
     """JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
@@ -19,17 +22,24 @@ def to_public_dict(settings: Settings) -> dict[str, Any]:
 
 
 def from_public_dict(public: Mapping[str, Any]) -> Settings:
-    """The settings that `to_public_dict` described. Masked options are left out, so their own defaults apply.
+    """The settings that `to_public_dict` described. Masked options are left out, so their own defaults apply; a run
+    that is older than a setting keeps doing what it did.
 
     Raises:
         ConfigError: A key or value is not a setting of this version.
     """
     try:
-        return Settings.model_validate(_without_masks(public))
+        return Settings.model_validate(_completed(_without_masks(public)))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"The recorded settings do not fit this version: {place}: {first['msg']}.") from error
+
+
+def _completed(public: Any) -> Any:
+    """With `BEFORE_THERE_WERE` in the sections that are recorded."""
+    recorded = {name: body for name, body in BEFORE_THERE_WERE.items() if isinstance(public.get(name), Mapping)}
+    return {**public, **{name: {**body, **public[name]} for name, body in recorded.items()}}
 
 
 def _without_masks(value: Any) -> Any:

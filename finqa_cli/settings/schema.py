@@ -7,7 +7,7 @@ has a variable of its own in `sources.BARE_NAMES`; `--set section.field=value` a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -113,10 +113,17 @@ class GenerationSettings(Section):
     max_steps: PositiveInt = 20
     episode_timeout_s: Annotated[float, Field(ge=0.0)] = 1800.0
     rollout_dispatch_wait_ms: NaturalInt = 500
+    engine_replicas: PositiveInt = 1
 
 
 class TrainSettings(Section):
-    """The training loop."""
+    """The training loop.
+
+    `max_staleness` is how many iterations rollouts may run ahead of the learner; 0 waits for every update. `off_policy`
+    says how the loss meets tokens that older weights sampled: `clip` by PPO's clipped ratio to the sampler; `token` and
+    `sequence` decoupled, weighed by importance ratios that are truncated per token or masked per sequence at
+    `off_policy_cap`; `auto` is `clip` at max_staleness 0, else `token`.
+    """
 
     iterations: PositiveInt = 10
     group_size: Annotated[int, Field(ge=2)] = 6
@@ -129,6 +136,9 @@ class TrainSettings(Section):
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_checkpointing: bool = True
     sync_every: PositiveInt = 1
+    max_staleness: NaturalInt = 1
+    off_policy: Literal["auto", "clip", "token", "sequence"] = "auto"
+    off_policy_cap: Annotated[float, Field(ge=1.0)] = 2.0
     eval_every: NaturalInt = 0
     checkpoint_every: PositiveInt = 1
     keep_checkpoints: NaturalInt = 3

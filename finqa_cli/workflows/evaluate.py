@@ -22,7 +22,7 @@ from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
-from finqa_cli.workflows.wiring import Stage, stage
+from finqa_cli.workflows.stage import Stage, stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
             run_id=run.name,
             reporter=reporter,
             check_stop=stopper.check,
+            run_dir=run,
             episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
             on_event=lambda name, facts: folder.event(name, **facts),
         ) as parts:

@@ -1,18 +1,22 @@
-"""Which attempts an iteration plays. What it gives depends on settings, cursor and results, never on timing."""
+"""Which attempts an iteration plays.
+
+How many groups depends on settings and results, never on timing. Their tasks are the walk's next ones: while several
+iterations are played at once, the order in which groups turn out to carry no signal decides which of them gets which.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from finqa_cli.contracts import Optimizer
 from finqa_cli.learn import admitted_groups, assign_credit, informative_share
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Settings
-from finqa_cli.types import Credit, Group, Task, Trajectory
+from finqa_cli.types import Credit, Group, Trajectory
+from finqa_cli.workflows.task_walk import TaskWalk
 
 
 @dataclass(slots=True)
@@ -35,30 +39,32 @@ class _Forming:
 
 
 class GroupSource:
-    """A source for `play_stream`: whole groups of fresh tasks, as many as `admitted_groups` lets start.
+    """A source for a `Stream`: whole groups of fresh tasks, as many as `admitted_groups` lets start.
 
     A member whose retries are spent is played once more when nothing else is left to start: same task, seed and policy
     version, an id of its own. If that faults as well the fault stays, excluded from credit and never a reward of 0.
+
+    Attributes:
+        places: Of the walk, that its groups stand on.
     """
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        walk: TaskWalk,
         optimizer: Optimizer,
         settings: Settings,
         *,
         iteration: int,
-        cursor: int,
         expected_share: float | None,
     ) -> None:
-        self._tasks = tasks
+        self._walk = walk
         self._optimizer = optimizer
         self._train = settings.train
         self._iteration = iteration
         self._expected = expected_share
-        self.cursor = cursor
+        self.places: list[int] = []
         places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
-        self._round = min(len(tasks), max(1, places // self._train.group_size))
+        self._round = min(len(walk), max(1, places // self._train.group_size))
         self._forming: list[_Forming] = []
         self._uninformative: list[int] = []
         self._queue: deque[_Member] = deque()
@@ -128,7 +134,8 @@ class GroupSource:
             self._begin(number=len(self._forming))
 
     def _begin(self, number: int) -> None:
-        (task,), self.cursor = draw(self._tasks, seed=derive(self._train.seed, "tasks"), position=self.cursor, count=1)
+        place, task = self._walk.next()
+        self.places.append(place)
         forming = _Forming()
         for member in range(self._train.group_size):
             attempt = Attempt(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finqa_cli.contracts import Optimizer
 from finqa_cli.learn import assign_credit
-from finqa_cli.rollout.attempts import Player
-from finqa_cli.rollout.scheduler import play_stream
 from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.stream import Stream, TrajectoryListener
 from finqa_cli.settings import Settings
-from finqa_cli.types import Credit, Group, Rewards, Task, Trajectory
+from finqa_cli.types import Credit, Group, Rewards, Trajectory
 from finqa_cli.workflows.group_source import GroupSource
+from finqa_cli.workflows.task_walk import TaskWalk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,65 +26,77 @@ class Collected:
         groups: In the order in which they were started.
         credits: One for each group.
         rounds: How often the sandboxes were filled with groups, begun ones included.
-        cursor: Where the next draw of tasks goes on.
+        places: Of the walk, that the groups stand on.
         informative_share: The estimate that the next iteration expects.
+        seconds: From when they might begin, behind the groups of earlier iterations, to the last episode's end.
     """
 
     groups: tuple[Group, ...]
     credits: tuple[Credit, ...]
     rounds: int
-    cursor: int
+    places: tuple[int, ...]
     informative_share: float
+    seconds: float
 
 
-async def collect_groups(
-    player: Player,
-    tasks: Sequence[Task],
-    optimizer: Optimizer,
-    settings: Settings,
-    *,
-    iteration: int,
-    cursor: int,
-    on_trajectory: Callable[[Trajectory], None],
-    stopping: Callable[[], bool],
-    expected_share: float | None = None,
-) -> Collected:
-    """Plays groups of fresh tasks under the policy that the engine serves now, without a barrier between them.
+class Collection:
+    """Groups of fresh tasks for one iteration, played on a stream, without a barrier between them.
 
     As many start as `GroupSource` admits: until `target_groups_per_iter` of them are informative (0: no target), at
     most `max_rollout_rounds` times what the sandboxes hold. Each group that was started is finished and used.
-
-    Args:
-        player: Plays the attempts.
-        tasks: Drawn from in an endless seeded walk.
-        optimizer: Judges which groups are informative.
-        settings: Of the run.
-        iteration: Goes into ids and seeds.
-        cursor: Place in the walk.
-        on_trajectory: Hears each attempt as it ends, also one that faulted and is played once more.
-        stopping: When it turns true no attempt starts any more; the groups that are whole by then are returned.
-        expected_share: `Collected.informative_share` of the iteration before.
     """
-    source = GroupSource(tasks, optimizer, settings, iteration=iteration, cursor=cursor, expected_share=expected_share)
-    await play_stream(
-        player,
-        source,
-        concurrency=settings.pool.concurrency,
-        on_trajectory=on_trajectory,
-        stopping=stopping,
-    )
-    groups, credits = source.groups, source.credits
-    if settings.train.shuffle_rewards:
-        # Afterwards: which groups are played is decided by the true rewards, as in the run that this is a control of.
-        groups = tuple(shuffle_rewards(groups, seed=derive(settings.train.seed, "shuffle", iteration)))
-        credits = assign_credit(optimizer, groups)
-    return Collected(
-        groups=groups,
-        credits=credits,
-        rounds=source.rounds,
-        cursor=source.cursor,
-        informative_share=source.informative_share,
-    )
+
+    def __init__(
+        self,
+        stream: Stream,
+        walk: TaskWalk,
+        optimizer: Optimizer,
+        settings: Settings,
+        *,
+        iteration: int,
+        on_trajectory: TrajectoryListener,
+        expected_share: float | None = None,
+    ) -> None:
+        """Starts to play.
+
+        Args:
+            stream: Plays the attempts; when it is stopped, groups that are whole by then are collected.
+            walk: Tasks are taken from it.
+            optimizer: Judges which groups are informative.
+            settings: Of the run.
+            iteration: Goes into ids and seeds.
+            on_trajectory: Hears each attempt as it ends, also one that faulted and is played once more.
+            expected_share: `Collected.informative_share` of the iteration before.
+        """
+        self._optimizer = optimizer
+        self._train = settings.train
+        self._iteration = iteration
+        self._source = GroupSource(walk, optimizer, settings, iteration=iteration, expected_share=expected_share)
+        self._began = time.perf_counter()
+        self._seconds = 0.0
+        self._ended = stream.add(self._source, on_trajectory)
+        self._ended.add_done_callback(self._clock)
+
+    def _clock(self, _: asyncio.Future[None]) -> None:
+        self._seconds = time.perf_counter() - self._began
+
+    async def collected(self) -> Collected:
+        """All groups, once every episode has ended."""
+        await self._ended
+        source = self._source
+        groups, credits = source.groups, source.credits
+        if self._train.shuffle_rewards:
+            # Afterwards: which groups are played is decided by the true rewards, as in the run it is a control of.
+            groups = tuple(shuffle_rewards(groups, seed=derive(self._train.seed, "shuffle", self._iteration)))
+            credits = assign_credit(self._optimizer, groups)
+        return Collected(
+            groups=groups,
+            credits=credits,
+            rounds=source.rounds,
+            places=tuple(source.places),
+            informative_share=source.informative_share,
+            seconds=self._seconds,
+        )
 
 
 def shuffle_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:

@@ -10,7 +10,7 @@ from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Task, Trajectory, Turn
 from finqa_cli.workflows.reporter import Reporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 
 
 async def play(

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import ChatEngine, TokenEngine
+from finqa_cli.contracts import ChatEngine, Sleeper, TokenEngine
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.record.checkpoints import Checkpoint, latest, verified
 from finqa_cli.record.run_folder import read_settings
-from finqa_cli.settings import from_public_dict, to_public_dict
+from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
 
 
@@ -62,13 +62,21 @@ def resolve_for(engine: str, reference: str) -> PolicyVersion:
     return resolve(reference)
 
 
-def check_engine(engine: TokenEngine | ChatEngine, name: str, policy: PolicyVersion, *, trains: bool) -> None:
+def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: PolicyVersion, *, trains: bool) -> None:
     """Looks whether an engine can do what is asked of it, before anything is started.
 
     Raises:
-        ConfigError: It is to train without token ids, or to play an adapter that it would ignore.
+        ConfigError: It is to train without token ids, to play an adapter that it would ignore, or to sleep during
+            updates that overlap with rollouts.
     """
+    name = settings.engine.name
     if isinstance(engine, TokenEngine):
+        if trains and settings.train.max_staleness and isinstance(engine, Sleeper) and engine.sleeps:
+            raise ConfigError(
+                f"Engine {name!r} is to sleep during updates, but with train.max_staleness = "
+                f"{settings.train.max_staleness} rollouts go on while the learner updates.",
+                remedy="--max-staleness 0, or an engine that keeps its device",
+            )
         return
     if trains:
         raise ConfigError(

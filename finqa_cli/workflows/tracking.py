@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.evals import EvalReport
 from finqa_cli.extend import registry
-from finqa_cli.learn import group_statistics, length_bias
+from finqa_cli.learn import group_statistics, length_bias, staleness_metrics
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.types import PolicyVersion, Trajectory, UpdateReport
 from finqa_cli.workflows.groups import Collected
@@ -106,7 +107,9 @@ def iteration_metrics(
     iteration: int,
     version: int,
     collected: Collected,
+    ages: Counter[int],
     reports: Sequence[UpdateReport],
+    probed: Mapping[str, float],
     timing: dict[str, float],
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
@@ -121,7 +124,9 @@ def iteration_metrics(
         "retries": sum(trajectory.retries for trajectory in episodes),
         "recoveries": sum(trajectory.recoveries for trajectory in episodes),
         **group_statistics(collected.groups, collected.credits).as_metrics(),
+        **staleness_metrics(ages),
         "updates": len(reports),
+        **probed,
     }
     if reports:
         last = reports[-1]

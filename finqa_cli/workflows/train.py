@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import TokenEngine
-from finqa_cli.errors import AuthenticationError, DataError, ServiceUnavailableError
+from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
@@ -22,9 +22,11 @@ from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import of_checkpoint, whole_model
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.split_guard import guard_training
+from finqa_cli.workflows.stage import stage
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
-from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers, stage
+from finqa_cli.workflows.updates import training_loss
+from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """Runs the training loop in a new run folder, or goes on after the newest checkpoint of an existing one.
 
     Raises:
-        ConfigError: The engine cannot serve training, or the settings do not fit the data.
+        ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to go on.
         InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
@@ -51,6 +53,8 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
     base = whole_model(settings.model.name)
+    _check_sampling(settings)
+    training_loss(make_optimizer(settings), settings.train)  # refuses before boxes and engine are started
     guard_training(settings, reporter)
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
         progress = _progress(run, base, checkpoint)
@@ -87,6 +91,7 @@ async def _train(
         run_id=folder.path.name,
         reporter=reporter,
         trains=True,
+        run_dir=folder.path,
         check_stop=lambda: stopper.check(f"finqa train --resume {folder.path}"),
         on_event=lambda name, facts: folder.event(name, **facts),
     ) as parts:
@@ -119,10 +124,20 @@ async def _train(
     return trainer
 
 
+def _check_sampling(settings: Settings) -> None:
+    if settings.generation.top_p < 1:
+        raise ConfigError(
+            f"generation.top_p={settings.generation.top_p:g} cannot be trained with: the sampler's log-probabilities "
+            "are of the nucleus and the learner's of the whole vocabulary, so their ratio would be wrong.",
+            remedy="--set generation.top_p=1",
+        )
+
+
 def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint | None) -> Progress:
     if checkpoint is None:
         return Progress(policy=base)
     checkpoints.discard_after(run, checkpoint.iteration)
+    shutil.rmtree(run / "policies", ignore_errors=True)  # newer ones among them would pass for the latest
     newest = of_checkpoint(checkpoint)
     number = int(checkpoint.state["serving_version"])
     policy = base
@@ -132,7 +147,7 @@ def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint
         served = checkpoint.path / ("serving" if lags else "policy")
         folder = run / "policies" / f"v{number:05d}"
         with storage(folder):
-            shutil.copytree(served, folder, dirs_exist_ok=True)
+            shutil.copytree(served, folder)
         if newest.adapter is None:
             policy = PolicyVersion(number=number, model=str(folder))
         else:
@@ -140,6 +155,7 @@ def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint
     return Progress(
         iteration=checkpoint.iteration,
         cursor=int(checkpoint.state["cursor"]),
+        unsettled=checkpoint.state.get("unsettled", ()),
         policy=policy,
         published=newest.number,
         informative_share=checkpoint.state.get("informative_share"),

@@ -1,28 +1,36 @@
-"""The training loop itself: one iteration after the other, each on disk before the next begins."""
+"""The training loop itself: one update after the other, each on disk before the next; rollouts may run ahead."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from finqa_cli.contracts import Learner, Optimizer, TokenEngine
+from finqa_cli.contracts import Learner, Optimizer, Sleeper, TokenEngine
 from finqa_cli.errors import ThresholdError
-from finqa_cli.learn import credited_samples, pack
+from finqa_cli.learn import token_ages, without_over_age
 from finqa_cli.record import checkpoints
+from finqa_cli.record.files import storage
 from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.settings import Settings
-from finqa_cli.types import PolicyVersion, Sample, Status, Task, Trajectory, UpdateReport
+from finqa_cli.types import PolicyVersion, Status, Task, Trajectory, UpdateReport
 from finqa_cli.workflows.evaluate import evaluate_tasks
-from finqa_cli.workflows.groups import Collected, collect_groups
+from finqa_cli.workflows.groups import Collected, Collection
 from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.lookahead import Lookahead
 from finqa_cli.workflows.pool_watch import EpisodeCount
+from finqa_cli.workflows.probe import probe_request, prove
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.stage import Stage
+from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
-from finqa_cli.workflows.wiring import Stage
+from finqa_cli.workflows.updates import Updates
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +40,7 @@ class Progress:
     Attributes:
         iteration: Finished iterations.
         cursor: Place in the endless seeded walk over the tasks.
+        unsettled: Places below the cursor that are still to be trained on; see `TaskWalk`.
         policy: What the engine serves.
         published: Number of the newest published version; the engine lags behind it when `sync_every` is above 1.
         informative_share: Share of groups with signal that the next iteration expects; None before the first.
@@ -39,6 +48,7 @@ class Progress:
 
     iteration: int = 0
     cursor: int = 0
+    unsettled: Sequence[int] = ()
     policy: PolicyVersion
     published: int = 0
     informative_share: float | None = None
@@ -60,90 +70,143 @@ class Trainer:
     reporter: Reporter
     stopper: Stopper
     progress: Progress
+    walk: TaskWalk = field(init=False)
+    updates: Updates = field(init=False)
+
+    def __post_init__(self) -> None:
+        train = self.settings.train
+        self.walk = TaskWalk(
+            self.tasks, seed=train.seed, cursor=self.progress.cursor, unsettled=self.progress.unsettled
+        )
+        self.updates = Updates(self.learner, self.optimizer, train)
 
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. A fresh run is evaluated and saved before the first."""
         train = self.settings.train
-        if fresh:
-            await self._evaluate()
-            await self._checkpoint()
-        self.reporter.start("train", train.iterations)
-        while self.progress.iteration < train.iterations:
-            await self._iterate()
-            iteration, last = self.progress.iteration, self.progress.iteration == train.iterations
-            if last or (train.eval_every and iteration % train.eval_every == 0):
-                await self._evaluate()
-            if last or iteration % train.checkpoint_every == 0:
+        async with streaming(
+            self.parts.player(self.settings, temperature=self.settings.generation.temperature),
+            concurrency=self.settings.pool.concurrency,
+            stopping=lambda: self.stopper.requested,
+        ) as stream:
+            if fresh:
+                await self._evaluate(stream)
                 await self._checkpoint()
-        self.reporter.finish("train")
+            self.reporter.start("train", train.iterations)
+            rollouts = Lookahead(
+                lambda iteration: self._collect(stream, iteration),
+                trained=self.progress.iteration,
+                iterations=train.iterations,
+                ahead=train.max_staleness,
+            )
+            while self.progress.iteration < train.iterations:
+                await self._iterate(stream, rollouts)
+                iteration, last = self.progress.iteration, self.progress.iteration == train.iterations
+                if last or (train.eval_every and iteration % train.eval_every == 0):
+                    await self._evaluate(stream)
+                if last or iteration % train.checkpoint_every == 0:
+                    await self._checkpoint()
+            self.reporter.finish("train")
 
-    async def _iterate(self) -> None:
-        started = time.perf_counter()
-        iteration = self.progress.iteration + 1
-        shown = EpisodeCount(self.reporter, "rollout", None)
+    def _collect(self, stream: Stream, iteration: int) -> Collection:
+        shown = EpisodeCount(self.reporter, self._rollout_phase(iteration), None)
 
         def heard(trajectory: Trajectory) -> None:
             self._record(trajectory, "train", iteration)
             shown.add(trajectory)
 
-        collected = await collect_groups(
-            self.parts.player(self.settings, temperature=self.settings.generation.temperature),
-            self.tasks,
+        return Collection(
+            stream,
+            self.walk,
             self.optimizer,
             self.settings,
             iteration=iteration,
-            cursor=self.progress.cursor,
-            expected_share=self.progress.informative_share,
             on_trajectory=heard,
-            stopping=lambda: self.stopper.requested,
+            expected_share=self.progress.informative_share,
         )
-        self.reporter.drop("rollout")
-        self._check_stop()
+
+    async def _iterate(self, stream: Stream, rollouts: Lookahead) -> None:
+        started, idle = time.perf_counter(), stream.idle_s
+        iteration = self.progress.iteration + 1
+        collected = await rollouts.next()
+        self.reporter.drop(self._rollout_phase(iteration))
+        await self._check_stop(stream)
         self._check_faults(collected)
+        collected = self._within_age(collected)
         self.tracking.groups(collected)
-        rolled_out = time.perf_counter()
-        reports = await self._update(collected)
+        waited = time.perf_counter()
+        reports: list[UpdateReport] = []
+        async with self._engine_asleep():
+            async for report in self.updates.take(collected.groups, collected.credits):
+                reports.append(report)
+                self.tracking.update(iteration, report)
         updated = time.perf_counter()
-        serving = self.progress.policy.number
-        await self._sync(iteration, changed=bool(reports))
-        self.progress.iteration, self.progress.cursor = iteration, collected.cursor
+        serving, learnt = self.progress.policy.number, self.progress.published
+        probed = await self._sync(iteration, changed=bool(reports))
+        synced = time.perf_counter()
+        self.walk.settle(collected.places)
+        self.progress.iteration = iteration
         self.progress.informative_share = collected.informative_share
+        rollouts.advance()
         timing = {
-            "rollout_s": rolled_out - started,
-            "update_s": updated - rolled_out,
-            "sync_s": time.perf_counter() - updated,
+            "rollout_s": collected.seconds,
+            "learner_waits_s": waited - started,
+            "rollouts_wait_s": stream.idle_s - idle,
+            "update_s": updated - waited,
+            "sync_s": synced - updated,
             "iteration_s": time.perf_counter() - started,
         }
-        self.tracking.iteration(iteration_metrics(iteration, serving, collected, reports, timing))
+        ages = token_ages(collected.groups, collected.credits, version=learnt)
+        self.tracking.iteration(iteration_metrics(iteration, serving, collected, ages, reports, probed, timing))
 
-    async def _update(self, collected: Collected) -> list[UpdateReport]:
-        samples = credited_samples(collected.groups, collected.credits)
-        loss = self.optimizer.loss()
-        reports = []
-        for part in _parts(samples, self.settings.train.updates_per_iteration):
-            batch = pack(
-                part,
-                token_budget=self.settings.train.token_budget,
-                max_rows=self.settings.train.grpo_update_batch_size,
-            )
-            reports.append(await asyncio.to_thread(self.learner.update, batch, loss))
-            self.tracking.update(self.progress.iteration + 1, reports[-1])
-        return reports
+    def _within_age(self, collected: Collected) -> Collected:
+        train = self.settings.train
+        credits = without_over_age(
+            collected.groups,
+            collected.credits,
+            version=self.progress.published,
+            most=train.max_staleness + train.sync_every - 1,
+        )
+        return replace(collected, credits=credits)
 
-    async def _sync(self, iteration: int, *, changed: bool) -> None:
+    @asynccontextmanager
+    async def _engine_asleep(self) -> AsyncIterator[None]:
+        """An engine that shares its device with the learner gives it up for this block.
+
+        A block that fails leaves it asleep: the run ends, and the learner may still hold the device.
+        """
+        engine = self.engine
+        if not (isinstance(engine, Sleeper) and engine.sleeps):
+            yield
+            return
+        await engine.sleep()
+        yield
+        await engine.wake()
+
+    async def _sync(self, iteration: int, *, changed: bool) -> Mapping[str, float]:
+        """Gives the engine the new weights when that is due, while episodes go on; what its probe found."""
         self.progress.published += changed
         due = iteration % self.settings.train.sync_every == 0 or iteration == self.settings.train.iterations
         if not due or self.progress.policy.number == self.progress.published:
-            return
-        folder = self.folder.path / "policies" / f"v{self.progress.published:05d}"
+            return {}
+        policies = self.folder.path / "policies"
+        folder = policies / f"v{self.progress.published:05d}"
         policy = await asyncio.to_thread(self.learner.publish, folder, self.progress.published)
         await self.engine.load(policy)
-        previous, self.progress.policy = self.progress.policy, policy
+        self.progress.policy = policy
+        difference = await self._prove(policy)
         self.tracking.weights(policy)
-        if previous.number:
-            shutil.rmtree(folder.parent / f"v{previous.number:05d}", ignore_errors=True)
+        # Episodes under way may still be served by versions before it.
+        for old in sorted(policies.glob("v*"))[: -1 - self.settings.train.max_staleness]:
+            shutil.rmtree(old, ignore_errors=True)
+        return {} if difference is None else {"probe_difference": difference}
 
-    async def _evaluate(self) -> None:
+    async def _prove(self, policy: PolicyVersion) -> float | None:
+        assert self.parts.codec is not None, "the stage gives every token engine a codec"
+        task, most = self.tasks[0], self.engine.max_context
+        request = probe_request(self.parts.codec, task, self.settings, max_context=most)
+        return await prove(self.engine, self.learner, policy, request)
+
+    async def _evaluate(self, stream: Stream) -> None:
         if not self.held_out:
             return
         iteration = self.progress.iteration
@@ -156,7 +219,7 @@ class Trainer:
             stopper=self.stopper,
             key=f"eval/{iteration:04d}",
         )
-        self._check_stop()
+        await self._check_stop(stream)
         if report.faults > self.settings.pool.max_fault_share * report.episodes:
             raise ThresholdError(
                 f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
@@ -167,24 +230,36 @@ class Trainer:
     async def _checkpoint(self) -> None:
         progress = self.progress
         state = {
-            "cursor": progress.cursor,
+            "cursor": self.walk.cursor,
+            "unsettled": self.walk.unsettled,
             "informative_share": progress.informative_share,
             "policy_version": progress.published,
             "serving_version": progress.policy.number,
             "model": self.settings.model.name,
         }
+        # in a thread as a whole: episodes that go on meanwhile do not wait for checksums and disk
+        await asyncio.to_thread(self._write_checkpoint, state)
+
+    def _write_checkpoint(self, state: Mapping[str, Any]) -> None:
+        progress = self.progress
         with checkpoints.writing(self.folder.path, progress.iteration, state) as folder:
-            await asyncio.to_thread(self.learner.publish, folder / "policy", progress.published)
-            await asyncio.to_thread(self.learner.save, folder / "learner")
+            self.learner.publish(folder / "policy", progress.published)
+            self.learner.save(folder / "learner")
             if progress.policy.number not in (0, progress.published):
-                shutil.copytree(progress.policy.adapter or Path(progress.policy.model), folder / "serving")
+                with storage(folder):
+                    shutil.copytree(progress.policy.adapter or Path(progress.policy.model), folder / "serving")
         checkpoints.prune(self.folder.path, self.settings.train.keep_checkpoints)
 
     def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
         self.folder.trajectory(trajectory, phase=phase, iteration=iteration)
         self.tracking.trajectory(trajectory)
 
-    def _check_stop(self) -> None:
+    def _rollout_phase(self, iteration: int) -> str:
+        return f"rollout {iteration}" if self.settings.train.max_staleness else "rollout"
+
+    async def _check_stop(self, stream: Stream) -> None:
+        if self.stopper.requested:
+            await stream.drained()  # what runs ahead may finish as well, so that it is on disk
         self.stopper.check(f"finqa train --resume {self.folder.path}")
 
     def _check_faults(self, collected: Collected) -> None:
@@ -198,9 +273,3 @@ class Trainer:
                 f"{len(faults)} of {len(episodes)} episodes ended in faults ({counts}). The first: {faults[0].error}",
                 remedy=f"finqa train --resume {self.folder.path}",
             )
-
-
-def _parts(samples: Sequence[Sample], count: int) -> list[Sequence[Sample]]:
-    """At most `count` parts of nearly equal size, every group spread over them; none is empty."""
-    parts = [samples[start::count] for start in range(count)]
-    return [part for part in parts if part]

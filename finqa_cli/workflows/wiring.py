@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import resource
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import structlog
 
 from finqa_cli.contracts import (
     ChatCodec,
@@ -33,130 +27,12 @@ from finqa_cli.contracts import (
 from finqa_cli.data.snapshots import LocalSnapshots
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.rollout.attempts import Player
-from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
+from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.settings import ENVIRONMENT, Settings
-from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Snapshot
-from finqa_cli.workflows.interrupts import to_the_end
-from finqa_cli.workflows.policies import check_engine
-from finqa_cli.workflows.pool_watch import watching
+from finqa_cli.types import PolicyVersion, Snapshot
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.strays import offer_strays, owner_labels
-
-log = structlog.get_logger(__name__)
-
-STOP_POLL_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Everything that plays episodes, started.
-
-    Attributes:
-        environment: Where tasks come from.
-        pool: The boxes.
-        engine: Who generates.
-        codec: Between messages and tokens; None for chat engines.
-        policy: What the engine serves at first.
-        data: Where the tasks come from.
-    """
-
-    environment: Environment
-    pool: Pool
-    engine: TokenEngine | ChatEngine
-    codec: ChatCodec | None
-    policy: PolicyVersion
-    data: DataInfo
-
-    def player(self, settings: Settings, *, temperature: float) -> Player:
-        """A player at this temperature, with the limits of the settings."""
-        generation = settings.generation
-        return Player(
-            self.environment,
-            self.pool,
-            self.engine,
-            self.codec,
-            limits=Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s),
-            sampling=Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens),
-            max_retries=settings.pool.max_play_retries,
-        )
-
-
-@asynccontextmanager
-async def stage(
-    settings: Settings,
-    policy: PolicyVersion,
-    *,
-    run_id: str,
-    reporter: Reporter,
-    trains: bool = False,
-    episodes: Callable[[Environment], int] | None = None,
-    check_stop: Callable[[], None] = lambda: None,
-    on_event: PoolListener = lambda name, facts: None,
-) -> AsyncIterator[Stage]:
-    """Starts boxes and engine side by side, and ends both whatever happens inside.
-
-    Args:
-        settings: What to build.
-        policy: What the engine serves at first.
-        run_id: Label of the boxes.
-        reporter: Shows the boxes by state.
-        trains: The engine is to serve training.
-        episodes: How many will be played, where that is known: boxes beyond them are not started.
-        check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
-        on_event: Hears what becomes of boxes.
-
-    Raises:
-        ConfigError: The engine cannot do what is asked of it.
-    """
-    environment = open_environment(settings, reporter)
-    size = settings.pool.sandboxes
-    if episodes is not None:
-        size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
-    engine = make_engine(settings, policy, environment)
-    check_engine(engine, settings.engine.name, policy, trains=trains)
-    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
-    codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
-    _allow_many_sockets()
-    try:
-        await pool.start()
-        async with watching(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
-            await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
-            if isinstance(engine, TokenEngine) and engine.lockstep:
-                # else the first batches would depend on which box came up first
-                await _side_by_side(pool.settled(), check_stop=check_stop)
-            if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
-                await engine.load(policy)
-            data = environment.data()
-            yield Stage(environment=environment, pool=pool, engine=engine, codec=codec, policy=policy, data=data)
-    finally:
-        for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
-            if failure is not None:
-                fix = getattr(failure, "remedy", None)
-                log.warning("not everything could be closed", reason=str(failure), fix=fix)
-
-
-async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:
-    """Awaits them all; what fails first ends the others and is raised, without a wait for a large model."""
-    tasks = {asyncio.create_task(work) for work in works}
-    running = tasks
-    try:
-        while running:
-            check_stop()
-            done, running = await asyncio.wait(running, timeout=STOP_POLL_S, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _allow_many_sockets() -> None:
-    """Raises the soft limit of open files to the hard one: each session is a socket, and 1024 is a usual soft limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
@@ -242,9 +118,28 @@ async def make_pool(
     )
 
 
-def make_engine(settings: Settings, policy: PolicyVersion, environment: Environment) -> TokenEngine | ChatEngine:
-    """The engine of the settings, not started."""
-    modelless = registry().find("engine", settings.engine.name).modelless
+def make_engine(
+    settings: Settings,
+    policy: PolicyVersion,
+    environment: Environment,
+    *,
+    trains: bool = False,
+    log_dir: Path | None = None,
+) -> TokenEngine | ChatEngine:
+    """The engine of the settings, not started; with `generation.engine_replicas` above 1 a set of them.
+
+    Args:
+        settings: What to build.
+        policy: What it is to serve at first.
+        environment: Whose gold solutions an engine without a model may be given.
+        trains: It is to serve training.
+        log_dir: Where servers that it starts write their output.
+
+    Raises:
+        ConfigError: An option is wrong, or a chat engine is asked for replicas.
+    """
+    choice, replicas = settings.engine, settings.generation.engine_replicas
+    modelless = registry().find("engine", choice.name).modelless
     context = EngineContext(
         model=policy.model,
         seed=settings.train.seed,
@@ -252,19 +147,33 @@ def make_engine(settings: Settings, policy: PolicyVersion, environment: Environm
         tensor_parallel_size=settings.model.tensor_parallel_size,
         gpu_memory_utilization=settings.model.gpu_memory_utilization,
         lora_rank=settings.lora.rank,
+        needs_tokens=trains or policy.adapter is not None,
+        replicas=replicas,
+        versions=settings.train.max_staleness + 1 if trains else 1,
+        log_dir=log_dir,
         demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
     )
-    engine: TokenEngine | ChatEngine = registry().create(
-        "engine", settings.engine.name, settings.engine.options, context
-    )
-    return engine
+    if replicas == 1:
+        engine: TokenEngine | ChatEngine = registry().create("engine", choice.name, choice.options, context)
+        return engine
+    engines = [
+        registry().create("engine", choice.name, choice.options, replace(context, replica=number))
+        for number in range(replicas)
+    ]
+    if not all(isinstance(engine, TokenEngine) for engine in engines):
+        raise ConfigError(
+            f"Engine {choice.name!r} takes messages, not token ids; only token engines can be replicated.",
+            remedy="--engine-replicas 1",
+        )
+    return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model))
 
 
 def make_codec(settings: Settings, model: str) -> ChatCodec:
     """The chat codec of the settings for a model."""
-    codec: ChatCodec = registry().create(
-        "codec", settings.codec.name, settings.codec.options, CodecContext(model=model)
-    )
+    formats = [component.name for component in registry().components("call_format")]
+    makers = {name: partial(registry().create, "call_format", name, {}) for name in formats}
+    context = CodecContext(model=model, call_formats=makers)
+    codec: ChatCodec = registry().create("codec", settings.codec.name, settings.codec.options, context)
     return codec
 
 

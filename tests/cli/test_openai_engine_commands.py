@@ -82,15 +82,18 @@ def test_names_on_the_server_are_taken_as_they_are(server: OpenAIServer, capsys:
 def test_an_adapter_is_not_ignored(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("adapter")
     folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "analyst"}')
-    status, told = failure(on(server, "eval", "adapter"), capsys)
-    assert status == 78 and "cannot load the adapter" in told and not server.log
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded"}')
+    status, told = failure(on(server, "eval", "adapter", "--set", "engine.options.model=analyst"), capsys)
+    assert status == 78 and "cannot train or play an adapter: There is no completions API" in told
+    assert not server.asked
 
 
 def test_train_refuses_with_the_reason(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
     status, told = failure(on(server, "train", "--model=embedded", "--set", "engine.options.model=analyst"), capsys)
     assert status == 78 and "no token ids and log-probabilities, so it cannot train" in told
-    assert not server.log
+    assert "fix: VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve" in told and not server.asked
+    status, told = failure(on(server, "train", "--model=embedded", "--lora-rank=0"), capsys)
+    assert status == 78 and "--lora-rank 0 trains the whole model" in told
 
 
 def test_a_wrong_key_ends_the_run_with_its_own_status(
@@ -137,5 +140,10 @@ def test_doctor_looks_at_server_key_and_model(
     assert checks(server, capsys, "--model=analyst")["openai server"]["status"] == "ok"
     masked = checks(server, capsys, "--model=analyst", "--set", f"engine.options.api_key={server.key}")["openai key"]
     assert masked["status"] == "warn"
+    with openai_server(models=["other"]) as second:
+        both = ["doctor", "--engine=openai", "--model=analyst", "--json", "--set"]
+        main([*both, f"engine.options.base_urls=['{server.url}', '{second.url}']"])
+        listed = json.loads(capsys.readouterr().out)["checks"]
+        assert [one["status"] for one in listed if one["name"] == "openai model"] == ["ok", "warn"]
     server.stop()
     assert checks(server, capsys, "--model=analyst")["openai server"]["status"] == "fail"

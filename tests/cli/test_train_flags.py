@@ -43,6 +43,27 @@ def test_commands_that_run_share_the_general_options(command: str, capsys: pytes
     assert {"--json", "--quiet", "--config", "--set", "--seed"} <= flags_of(command, capsys)
 
 
+def test_flags_of_asynchronous_training_and_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"--max-staleness", "--off-policy", "--engine-replicas"} <= flags_of("train", capsys)
+    assert "--engine-replicas" in flags_of("eval", capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--max-staleness", "-1"], "train.max_staleness = -1 (flag)"),
+        (["--off-policy", "trust"], "train.off_policy = 'trust' (flag): Input should be 'auto', 'clip', 'token' or"),
+        (["--engine-replicas", "0"], "generation.engine_replicas = 0 (flag)"),
+        (["--engine", "scripted", "--engine-replicas", "2"], "only token engines can be replicated"),
+    ],
+)
+def test_wrong_values_of_these_flags_are_named(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--model=embedded", "--sandbox=local", *arguments]) == 78
+    assert told in capsys.readouterr().err
+
+
 def test_every_shared_option_names_a_setting() -> None:
     assert [path for path in options.PATHS.values() if canonical(path, "test") != path] == []
 

@@ -20,7 +20,7 @@ from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.types import PolicyVersion, Status
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 
 APP = Path(__file__).parents[1] / "fixtures/stock_finqa_app.py"
 

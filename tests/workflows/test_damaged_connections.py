@@ -17,7 +17,7 @@ from finqa_cli.errors import EnvironmentFault
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.types import PolicyVersion, Snapshot, Status, ToolCall, Trajectory
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 from finqa_plugins.local_sandbox.server_process import ServerProcess
 from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment

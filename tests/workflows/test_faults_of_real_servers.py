@@ -18,7 +18,7 @@ from finqa_cli.types import PolicyVersion, Status, Trajectory
 from finqa_cli.workflows.evaluate import evaluate
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 
 
 def settings(home: Path, sandboxes: int = 8) -> Settings:

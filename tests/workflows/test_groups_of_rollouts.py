@@ -7,9 +7,11 @@ from fixtures.toy_environment import SANDBOX_TROUBLE, ToyChatEngine, ToyCodec, T
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.stream import streaming
 from finqa_cli.settings import Settings
 from finqa_cli.types import AssistantTurn, ChatRequest, Sampling, Trajectory
-from finqa_cli.workflows.groups import Collected, collect_groups, shuffle_rewards
+from finqa_cli.workflows.groups import Collected, Collection, shuffle_rewards
+from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 
@@ -32,7 +34,9 @@ def settings(**train: object) -> Settings:
     )
 
 
-async def collect(environment: ToyEnvironment, mixed: set[str], chosen: Settings, cursor: int = 0) -> Collected:
+async def collect(
+    environment: ToyEnvironment, mixed: set[str], chosen: Settings, walk: TaskWalk | None = None
+) -> Collected:
     player = Player(
         environment,
         NoSandboxes(),
@@ -43,16 +47,11 @@ async def collect(environment: ToyEnvironment, mixed: set[str], chosen: Settings
         max_retries=chosen.pool.max_play_retries,
     )
     heard: list[Trajectory] = []
-    collected = await collect_groups(
-        player,
-        environment.tasks("train"),
-        Grpo(GrpoConfig()),
-        chosen,
-        iteration=3,
-        cursor=cursor,
-        on_trajectory=heard.append,
-        stopping=lambda: False,
-    )
+    walk = walk or TaskWalk(environment.tasks("train"), seed=chosen.train.seed)
+    async with streaming(player, concurrency=chosen.pool.concurrency) as stream:
+        collected = await Collection(
+            stream, walk, Grpo(GrpoConfig()), chosen, iteration=3, on_trajectory=heard.append
+        ).collected()
     assert len({trajectory.id for trajectory in heard}) == len(heard), "every attempt has its own record"
     return collected
 
@@ -88,10 +87,11 @@ async def test_groups_are_bounded_when_nothing_is_informative() -> None:
     assert collected.rounds == 3 and all(credit.dropped == "zero_variance" for credit in collected.credits)
 
 
-async def test_the_cursor_continues_the_walk() -> None:
+async def test_the_next_iteration_continues_the_walk() -> None:
     chosen = settings(target_groups_per_iter=0, max_rollout_rounds=1)
-    first = await collect(ToyEnvironment(boxed=False), set(), chosen)
-    second = await collect(ToyEnvironment(boxed=False), set(), chosen, cursor=first.cursor)
+    walk = TaskWalk(ToyEnvironment().tasks("train"), seed=1)
+    first = await collect(ToyEnvironment(boxed=False), set(), chosen, walk)
+    second = await collect(ToyEnvironment(boxed=False), set(), chosen, walk)
     ids = [group.task.id for collected in (first, second) for group in collected.groups]
     assert len(set(ids)) == 8
 

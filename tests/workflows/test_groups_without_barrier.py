@@ -18,9 +18,11 @@ from finqa_cli.learn import group_statistics
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool
+from finqa_cli.rollout.stream import streaming
 from finqa_cli.settings import Settings
 from finqa_cli.types import Group, Sampling, Status, Task, Trajectory
-from finqa_cli.workflows.groups import Collected, collect_groups
+from finqa_cli.workflows.groups import Collected, Collection
+from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 
@@ -50,17 +52,18 @@ async def _collect(
         max_retries=chosen.pool.max_play_retries,
     )
     heard: list[Trajectory] = []
-    collected = await collect_groups(
-        player,
-        world.tasks("train"),
-        Grpo(GrpoConfig()),
-        chosen,
-        iteration=3,
-        cursor=5,
-        on_trajectory=heard.append,
-        stopping=lambda: False,
-        expected_share=expected,
-    )
+    walk = TaskWalk(world.tasks("train"), seed=chosen.train.seed, cursor=5)
+    async with streaming(player, concurrency=chosen.pool.concurrency) as stream:
+        collected = await Collection(
+            stream,
+            walk,
+            Grpo(GrpoConfig()),
+            chosen,
+            iteration=3,
+            on_trajectory=heard.append,
+            expected_share=expected,
+        ).collected()
+    assert walk.unsettled == sorted(collected.places) and walk.cursor == max(collected.places) + 1
     return collected, heard
 
 
@@ -87,7 +90,7 @@ def facts(collected: Collected) -> list[Any]:
         for group in collected.groups
         for trajectory in group.trajectories
     ]
-    return [played, collected.credits, collected.rounds, collected.cursor, collected.informative_share]
+    return [played, collected.credits, collected.rounds, collected.places, collected.informative_share]
 
 
 @given(
@@ -169,7 +172,7 @@ def test_sessions_that_share_a_box_make_rounds_larger() -> None:
 def test_a_data_set_smaller_than_the_sandboxes_is_asked_once_a_round() -> None:
     world = TimedEnvironment(count=3, length=lambda about, seed: 1)
     collected, *_ = timed(world, timed_settings(max_rollout_rounds=2, target_groups_per_iter=0))
-    assert (len(collected.groups), collected.rounds, collected.cursor) == (2 * 3, 2, 5 + 6)
+    assert (len(collected.groups), collected.rounds, collected.places) == (2 * 3, 2, (5, 6, 7, 8, 9, 10))
     assert len({group.task.id for group in collected.groups}) == 3
 
 
@@ -196,13 +199,13 @@ def test_a_missing_member_is_played_again_and_only_then_excluded() -> None:
         clean.groups[3].trajectories[0].id,
         clean.groups[3].trajectories[0].id + "-again",
     }
-    assert collected.cursor == clean.cursor
+    assert collected.places == clean.places
 
 
 def test_the_control_plays_the_same_groups_as_what_it_controls() -> None:
     chosen: dict[str, Any] = {"target_groups_per_iter": 4, "max_rollout_rounds": 9}
     real, *_ = timed(TimedEnvironment(), timed_settings(**chosen))
     control, *_ = timed(TimedEnvironment(), timed_settings(**chosen, shuffle_rewards=True))
-    assert ids(real) == ids(control) and real.cursor == control.cursor
+    assert ids(real) == ids(control) and real.places == control.places
     dealt = [[rewards for group in each.groups for rewards in rewards_of(group)] for each in (real, control)]
     assert Counter(dealt[0]) == Counter(dealt[1]) and dealt[0] != dealt[1]

@@ -18,7 +18,7 @@ from finqa_cli.data.layout import write_layout
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.types import PolicyVersion, Status
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 
 FOLDER = Path(__file__).parents[2] / "deploy/openenv_finqa"
 

@@ -19,12 +19,13 @@ from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_run
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion
+from finqa_cli.workflows import stage as stages
 from finqa_cli.workflows import train, wiring
 from finqa_cli.workflows.evaluate import evaluate
 from finqa_cli.workflows.interrupts import Stopper, run
 from finqa_cli.workflows.play import play
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import Stage, stage
+from finqa_cli.workflows.stage import Stage, stage
 
 REFUSED = AuthenticationError("The key is refused.", remedy="export DAYTONA_API_KEY=...")
 NOBODY = PolicyVersion(number=0, model="")
@@ -84,7 +85,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeProvider, ChatEngine |
     def use(provider: FakeProvider, engine: ChatEngine | None = None) -> None:
         monkeypatch.setattr(wiring, "make_provider", lambda settings: provider)
         if engine is not None:
-            monkeypatch.setattr(wiring, "make_engine", lambda *_: engine)
+            monkeypatch.setattr(stages, "make_engine", lambda *_, **__: engine)
 
     return use
 

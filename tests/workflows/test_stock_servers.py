@@ -20,7 +20,7 @@ from finqa_cli.rollout.pool import NoSandboxes
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.types import PolicyVersion, Rewards, Snapshot, Status, Task, ToolCall, Trajectory
 from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import stage
+from finqa_cli.workflows.stage import stage
 from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
 

@@ -213,6 +213,34 @@ def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
     assert weights(broken, 4) == weights(whole, 4)
 
 
+def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_once(
+    finqa: Callable[..., subprocess.Popen[str]], home: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "ahead"
+    process = finqa("train", *SMALL, "--max-staleness=1", "--iterations=4", f"--run-dir={run}")
+    played = run / "trajectories.jsonl"
+    wait_for(lambda: played.exists() and played.read_text().count('"iteration": 3') > 2, process)
+    process.kill()
+    process.communicate()
+    assert no_server_is_left(home)
+    assert not (run / "checkpoints" / "step_3").exists(), "killed while groups were being played"
+    (run / "policies" / "v00099").mkdir(parents=True)  # as a run leaves that went on for long after its checkpoint
+    finish(finqa("train", f"--resume={run}"))
+    iterations = [record for record in metrics(run) if record["kind"] == "train"]
+    assert [record["iteration"] for record in iterations] == [1, 2, 3, 4]
+    oldest = [record["staleness_max"] for record in iterations if record["updates"]]
+    assert max(oldest) == 1 and all(record["over_age"] == 0 for record in iterations)
+    records = [json.loads(line) for line in played.read_text().splitlines()]
+    trained = [record for record in records if record["phase"] == "train"]
+    assert len({record["id"] for record in records}) == len(records)
+    assert len(trained) == sum(record["episodes"] for record in iterations)
+    groups = {tuple(record["id"].split("/")[1:3]): record["task"]["id"] for record in trained}
+    state = json.loads((run / "checkpoints" / "step_4" / "state.json").read_text())
+    assert state["unsettled"] == [] and state["cursor"] == len(groups) == len(set(groups.values()))
+    newest = state["policy_version"]
+    assert sorted(path.name for path in (run / "policies").iterdir()) == [f"v{newest - 1:05d}", f"v{newest:05d}"]
+
+
 def test_an_adapter_is_not_silently_dropped(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
     _, errors = finish(finqa("train", f"--model={unbroken}", "--sandboxes=4"), expected=78)
     assert "is an adapter" in errors

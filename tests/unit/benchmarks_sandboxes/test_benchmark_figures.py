@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.sandboxes.figures import Figure, as_json, as_table, at_least, at_most, exactly, note
+from benchmarks.figures import Figure, as_json, as_table, at_least, at_most, exactly, note
 
 
 def test_limits() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.errors import SandboxError
-from finqa_cli.rollout.breaker import Breaker
+from finqa_cli.errors import EngineError, SandboxError
+from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 
 
 def breaker_after(size: int, limit: float, outcomes: list[bool]) -> Breaker:
@@ -49,3 +49,26 @@ def test_a_fifth_of_five_hundred_boxes_may_die_at_once_at_any_moment() -> None:
 def test_a_whole_pool_that_never_starts_opens_it() -> None:
     assert breaker_after(500, 0.5, [False] * 499).error is None
     assert breaker_after(500, 0.5, [False] * 500).error is not None
+
+
+@given(st.integers(1, 30), st.lists(st.booleans(), max_size=150))
+def test_an_engine_is_given_up_after_a_row_of_faults_without_a_turn(episodes: int, outcomes: list[bool]) -> None:
+    breaker, row, longest = EngineBreaker(episodes), 0, 0
+    for number, fine in enumerate(outcomes):
+        if fine:
+            breaker.fine()
+        else:
+            breaker.fault(EngineError(f"fault {number}", remedy=f"remedy {number}"))
+        row = 0 if fine else row + 1
+        longest = max(longest, row)
+    assert (breaker.error is not None) == (longest >= max(20, 2 * episodes))
+
+
+def test_the_error_of_an_engine_names_the_last_fault_and_its_remedy() -> None:
+    breaker = EngineBreaker(3)
+    for number in range(20):
+        assert breaker.error is None
+        breaker.fault(EngineError(f"fault {number}", remedy=f"remedy {number}"))
+    error = breaker.error
+    assert error is not None and error.exit_code == 69 and not isinstance(error, EngineError)
+    assert "latest 20 attempts" in error.message and "fault 19" in error.message and error.remedy == "remedy 19"

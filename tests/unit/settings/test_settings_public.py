@@ -36,6 +36,17 @@ def test_settings_of_another_version_are_refused_by_name() -> None:
         from_public_dict(public)
 
 
+def test_a_run_that_is_older_than_asynchronous_training_stays_synchronous() -> None:
+    public = to_public_dict(load_settings(flags={"model.name": "some/model"}).settings)
+    assert public["train"]["max_staleness"] == 1
+    assert from_public_dict(public).train.max_staleness == 1
+    for name in ("max_staleness", "off_policy", "off_policy_cap"):
+        del public["train"][name]
+    del public["generation"]["engine_replicas"]
+    older = from_public_dict(public)
+    assert (older.train.max_staleness, older.train.off_policy, older.generation.engine_replicas) == (0, "auto", 1)
+
+
 @pytest.mark.parametrize("name", ["api_key", "DAYTONA_API_KEY", "apikey", "HF_TOKEN", "password", "client_secret"])
 def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)

@@ -1,0 +1,86 @@
+"""One simulated run by the product's own trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.async_training.simulation import (
+    SimulatedCodec,
+    SimulatedEngine,
+    SimulatedEnvironment,
+    SimulatedLearner,
+)
+from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.settings import Settings
+from finqa_cli.types import PolicyVersion
+from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.reporter import NullReporter
+from finqa_cli.workflows.stage import Stage
+from finqa_cli.workflows.tracking import Tracking
+from finqa_cli.workflows.trainer import Progress, Trainer
+from finqa_cli.workflows.wiring import make_optimizer
+
+
+def simulated_settings(**train: Any) -> Settings:
+    """Iterations of eight groups of four episodes on 16 places, and no evaluation; `train` replaces settings of it."""
+    return Settings.model_validate(
+        {
+            "train": {"group_size": 4, "target_groups_per_iter": 0, "max_rollout_rounds": 1, "seed": 1, **train},
+            "pool": {"sandboxes": 32, "max_concurrent_play": 16, "max_play_retries": 0},
+        }
+    )
+
+
+async def train_simulated(
+    settings: Settings,
+    run: Path,
+    engine: SimulatedEngine,
+    learner: SimulatedLearner,
+    *,
+    environment: SimulatedEnvironment | None = None,
+    progress: Progress | None = None,
+    listen: Callable[[Trainer], None] = lambda trainer: None,
+) -> list[dict[str, Any]]:
+    """Trains, and gives the metrics of the iterations.
+
+    Args:
+        settings: Of the run.
+        run: Its folder, made anew.
+        engine: Generates.
+        learner: Takes the time of updates.
+        environment: Default: one of 64 tasks.
+        progress: Where to go on from; default: the beginning.
+        listen: Gets the trainer before it runs.
+    """
+    environment = environment or SimulatedEnvironment()
+    policy = PolicyVersion(number=0, model="simulated")
+    reporter = NullReporter()
+    with RunFolder.create(run, command="train", settings={}, save_token_ids=False) as folder:
+        trainer = Trainer(
+            settings=settings,
+            parts=Stage(
+                environment=environment,
+                pool=NoSandboxes(),
+                engine=engine,
+                codec=SimulatedCodec(),
+                policy=policy,
+                data=environment.data(),
+            ),
+            engine=engine,
+            learner=learner,
+            optimizer=make_optimizer(settings),
+            tasks=environment.tasks("train"),
+            held_out=(),
+            folder=folder,
+            tracking=Tracking(folder, [], reporter),
+            reporter=reporter,
+            stopper=Stopper(reporter),
+            progress=progress or Progress(policy=policy),
+        )
+        listen(trainer)
+        await trainer.run(fresh=progress is None)
+    return [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]

@@ -1,0 +1,239 @@
+"""Several replicas of a token engine behind one: routed by prefix, published to together, left out when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import Metered, Probed, Sleeper, TokenEngine
+from finqa_cli.errors import ConfigError, EngineError, ServiceUnavailableError
+from finqa_cli.rollout.replica import Replica
+from finqa_cli.rollout.routing import Router
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+
+log = structlog.get_logger(__name__)
+
+
+class EngineSet:
+    """A token engine made of several; `Probed`, `Sleeper` and `Metered` as far as they are.
+
+    An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
+    once on another replica. A replica that fails three times in a row, or says that it cannot be reached, gets no
+    requests for a while and then one to try it; before that it loads the version that it missed.
+
+    Seats are not passed on: which replica an episode goes to is known only by its first request. So replicas never wait
+    to fill a batch, and an engine in lockstep, which must know its seats, cannot be in a set.
+    """
+
+    def __init__(self, engines: Sequence[TokenEngine], *, serving: PolicyVersion) -> None:
+        """`serving`: what each of the engines serves once it is started."""
+        self._replicas = [Replica(number, engine, serving) for number, engine in enumerate(engines)]
+        self._router = Router(len(engines))
+        self._policy = serving
+        self._published = {serving.number}
+        self._publishing = asyncio.Lock()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._last_error: ServiceUnavailableError | None = None
+
+    async def start(self) -> None:
+        """Starts all at once; what fails first ends the other starts and is raised. Idempotent.
+
+        Raises:
+            ConfigError: As the engines, and when they run in lockstep.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for replica in self._replicas:
+                    group.create_task(replica.engine.start())
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        if self.lockstep:
+            raise ConfigError(
+                "Engine replicas in lockstep would wait for each other's episodes for ever.",
+                remedy="--engine-replicas 1, or --set engine.options.lockstep=false",
+            )
+
+    def seat(self) -> AbstractContextManager[None]:
+        """Means nothing here; see the class."""
+        return nullcontext()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """One completion of the replica that is nearest to the request's episode; if that one fails, of another.
+
+        Raises:
+            EngineError: Two replicas failed, or the only one that is left.
+            ServiceUnavailableError: None is left.
+        """
+        tried: set[int] = set()
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._open.wait()
+            replica, began = self._choose(request, tried), clock()
+            try:
+                with replica.busy():
+                    await self._catch_up(replica)
+                    completion = await replica.engine.generate(request)
+                await self._until_published(replica, completion)
+            except ServiceUnavailableError as error:
+                replica.failed(error, began=began, now=clock())
+                self._last_error = error
+                tried.add(replica.number)
+                if len(tried) > 1 or not self._loads(tried):
+                    raise self._fault(error) from error.__cause__
+                log.info("repeating a request on another replica", key=request.key, reason=error.message)
+            else:
+                replica.succeeded()
+                return completion
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Loads it into all replicas at once. New requests wait until every one has it; those under way go on.
+
+        A replica that is left out may miss it: it loads it before it is tried again.
+
+        Raises:
+            EngineError: A replica could not load it. All serve the old version; one that could not go back to it is
+                left out until it can.
+        """
+        async with self._publishing:
+            self._open.clear()
+            try:
+                outcomes = await self._everywhere(lambda replica: self._put(replica, policy))
+                failed = [(replica, error) for replica, error in zip(self._replicas, outcomes, strict=True) if error]
+                if len(failed) == len(self._replicas) or any(replica.in_service for replica, _ in failed):
+                    await self._go_back()
+                    raise min(failed, key=lambda each: not each[0].in_service)[1]
+                self._policy = policy
+                self._published.add(policy.number)
+            finally:
+                self._open.set()
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether any replica runs in lockstep; `start` refuses it."""
+        return any(replica.engine.lockstep for replica in self._replicas)
+
+    @property
+    def max_context(self) -> int:
+        """The smallest of the replicas."""
+        return min(replica.engine.max_context for replica in self._replicas)
+
+    @property
+    def probe_tolerance(self) -> float | None:
+        """That of the replicas, which are alike; None when they are not to be probed."""
+        engines = (replica.engine for replica in self._replicas)
+        return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)
+
+    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        """The completions of all replicas that are in service.
+
+        Raises:
+            EngineError: One of them failed.
+        """
+        engines = [replica.engine for replica in self._replicas if replica.in_service]
+        answers = await asyncio.gather(*(engine.probe(request) for engine in engines if isinstance(engine, Probed)))
+        return tuple(completion for answer in answers for completion in answer)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether any replica gives its device to the learner."""
+        engines = (replica.engine for replica in self._replicas)
+        return any(isinstance(engine, Sleeper) and engine.sleeps for engine in engines)
+
+    async def sleep(self) -> None:
+        """Sends all to sleep. Raises as the engines, once all have ended."""
+        await self._all(lambda engine: engine.sleep() if isinstance(engine, Sleeper) else asyncio.sleep(0))
+
+    async def wake(self) -> None:
+        """Wakes all. Raises as the engines, once all have ended."""
+        await self._all(lambda engine: engine.wake() if isinstance(engine, Sleeper) else asyncio.sleep(0))
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
+        total: dict[str, Any] = {}
+        for engine in (replica.engine for replica in self._replicas):
+            for name, value in (engine.usage(episode) if isinstance(engine, Metered) else {}).items():
+                countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))
+                total[name] = total[name] + value if countable else value
+        return total
+
+    async def close(self) -> None:
+        """Closes all, also when some cannot be closed, whose failure is raised then. Idempotent."""
+        await self._all(lambda engine: engine.close())
+
+    def _choose(self, request: GenerateRequest, tried: Collection[int]) -> Replica:
+        loads = self._loads(tried)
+        if not loads:
+            raise self._nobody()
+        return self._replicas[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
+
+    def _loads(self, tried: Collection[int]) -> dict[int, int]:
+        """Requests under way of each replica that may get one more."""
+        now = asyncio.get_running_loop().time()
+        free = (replica for replica in self._replicas if replica.number not in tried and replica.usable(now))
+        return {replica.number: replica.load for replica in free}
+
+    async def _catch_up(self, replica: Replica) -> None:
+        """Has a replica that missed a version, or is in doubt, load the one that the set serves."""
+        if replica.policy == self._policy:
+            return
+        async with self._publishing:
+            if replica.policy != self._policy:
+                await self._put(replica, self._policy)
+
+    async def _until_published(self, replica: Replica, completion: Completion) -> None:
+        """Keeps back what a replica made under the new version, from a queue of its own, before all have that."""
+        if completion.policy_version in self._published:
+            return
+        await self._open.wait()
+        if completion.policy_version not in self._published:
+            raise EngineError(
+                f"Replica {replica.number} answered under policy version {completion.policy_version}, which is not "
+                "published."
+            )
+
+    async def _put(self, replica: Replica, policy: PolicyVersion) -> None:
+        before, replica.policy = replica.policy, None
+        try:
+            await replica.engine.load(policy)
+        except EngineError:
+            replica.policy = before  # by contract it keeps serving; after anything else it is in doubt
+            raise
+        replica.policy = policy
+
+    async def _go_back(self) -> None:
+        outcomes = await self._everywhere(self._return)
+        for replica, error in zip(self._replicas, outcomes, strict=True):
+            if error is not None:
+                replica.leave(error, asyncio.get_running_loop().time())
+
+    async def _return(self, replica: Replica) -> None:
+        if replica.policy != self._policy:
+            await self._put(replica, self._policy)
+
+    async def _all(self, work: Callable[[TokenEngine], Coroutine[Any, Any, None]]) -> None:
+        for error in await self._everywhere(lambda replica: work(replica.engine)):
+            if error is not None:
+                raise error
+
+    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> list[BaseException | None]:
+        """Does it with every replica side by side, to the end; what each raised."""
+        return await asyncio.gather(*(work(replica) for replica in self._replicas), return_exceptions=True)
+
+    def _fault(self, error: ServiceUnavailableError) -> ServiceUnavailableError:
+        """As an episode may meet it: its end, while any replica may serve the next one."""
+        if not any(replica.in_service for replica in self._replicas):
+            return self._nobody()
+        return error if isinstance(error, EngineError) else EngineError(error.message, remedy=error.remedy)
+
+    def _nobody(self) -> ServiceUnavailableError:
+        error = self._last_error
+        return ServiceUnavailableError(
+            f"None of the {len(self._replicas)} engine replicas is left."
+            + (f" The last error: {error.message}" if error else ""),
+            remedy=(error.remedy if error else "") or "finqa doctor, with the same --engine and options",
+        )

@@ -57,7 +57,9 @@ async def train_simulated(
         listen: Gets the trainer before it runs.
     """
     environment = environment or SimulatedEnvironment()
-    policy = PolicyVersion(number=0, model="simulated")
+    fresh = progress is None
+    progress = progress or Progress(policy=PolicyVersion(number=0, model="simulated"))
+    await engine.load(progress.policy)
     reporter = NullReporter()
     with RunFolder.create(run, command="train", settings={}, save_token_ids=False) as folder:
         trainer = Trainer(
@@ -67,7 +69,7 @@ async def train_simulated(
                 pool=NoSandboxes(),
                 engine=engine,
                 codec=SimulatedCodec(),
-                policy=policy,
+                policy=progress.policy,
                 data=environment.data(),
             ),
             engine=engine,
@@ -79,8 +81,8 @@ async def train_simulated(
             tracking=Tracking(folder, [], reporter),
             reporter=reporter,
             stopper=Stopper(reporter),
-            progress=progress or Progress(policy=policy),
+            progress=progress,
         )
         listen(trainer)
-        await trainer.run(fresh=progress is None)
+        await trainer.run(fresh=fresh)
     return [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]

@@ -136,7 +136,7 @@ def iteration_metrics(
             "learning_rate": last.learning_rate,
             "tokens": sum(report.tokens for report in reports),
             "loss_tokens": sum(report.loss_tokens for report in reports),
-            **reports[0].metrics,  # of the first step: the only one whose weights sampled the batch
+            **reports[0].metrics,  # of the first step: later ones meet weights that it has changed
         }
     bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
     metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}

@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.watched_engine import TURN_S, UPDATE_S, WatchedEngine
 
 from benchmarks.async_training.run import simulated_settings, train_simulated
 from benchmarks.async_training.simulation import SimulatedEngine, SimulatedLearner
-from finqa_cli.errors import InterruptedRun
 from finqa_cli.record.jsonl import read_jsonl
-from finqa_cli.types import Batch, Completion, GenerateRequest, LossSpec, PolicyVersion, UpdateReport
-from finqa_cli.workflows.trainer import Progress, Trainer
-
-TURN_S, UPDATE_S = 0.004, 0.05
-
-
-class WatchedEngine(SimulatedEngine):
-    """Remembers when each request came, and which versions were loaded while how many were under way."""
-
-    def __init__(self, *, stale_from: int = 99, sleeps: bool = False) -> None:
-        super().__init__(TURN_S)
-        self.asked: list[float] = []
-        self.underway = 0
-        self.loads: list[tuple[int, int]] = []
-        self.naps: list[tuple[float, float]] = []
-        self.sleeps = sleeps
-        self._stale_from = stale_from
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        assert not self.naps or self.naps[-1][1], "asked while it sleeps"
-        self.asked.append(time.monotonic())
-        self.underway += 1
-        try:
-            return await super().generate(request)
-        finally:
-            self.underway -= 1
-
-    async def load(self, policy: PolicyVersion) -> None:
-        self.loads.append((policy.number, self.underway))
-        if policy.number < self._stale_from:
-            await super().load(policy)
-
-    async def sleep(self) -> None:
-        self.naps.append((time.monotonic(), 0.0))
-
-    async def wake(self) -> None:
-        self.naps[-1] = (self.naps[-1][0], time.monotonic())
+from finqa_cli.types import Batch, LossSpec, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.workflows.trainer import Progress
 
 
 def train(run: Path, engine: SimulatedEngine, learner: SimulatedLearner, **train: Any) -> list[dict[str, Any]]:
@@ -89,7 +53,7 @@ def test_rollouts_go_on_while_the_learner_is_busy_unless_nothing_may_be_stale(tm
         )
         idle = [record["timing"]["rollouts_wait_s"] for record in records[1:-1]]
         assert all(seconds >= 0.9 * UPDATE_S for seconds in idle) if staleness == 0 else min(idle) < 0.5 * UPDATE_S
-    assert during[0] == 0 and during[1] > 0.2
+    assert during[0] == 0 < during[1]
 
 
 def test_what_is_played_does_not_depend_on_how_far_ahead_it_is_played(tmp_path: Path) -> None:
@@ -126,46 +90,84 @@ def test_an_engine_sleeps_exactly_while_the_learner_works(tmp_path: Path) -> Non
         assert down <= began and ended <= up
 
 
-def test_a_checkpoint_names_what_is_being_played_and_a_resumed_run_plays_it_again(tmp_path: Path) -> None:
-    engine, learner = SimulatedEngine(TURN_S), SimulatedLearner(UPDATE_S)
-    train(tmp_path / "run", engine, learner, iterations=5, max_staleness=2)
-    state = json.loads((tmp_path / "run/checkpoints/step_3/state.json").read_text())
-    assert state["unsettled"], "rollouts were ahead of the learner"
-    at_the_end = json.loads((tmp_path / "run/checkpoints/step_5/state.json").read_text())
-    assert at_the_end["unsettled"] == []
-    progress = Progress(
-        iteration=3,
+def saved(run: Path, iteration: int) -> Progress:
+    """What a checkpoint brings back, as `finqa train --resume` reads it."""
+    state = json.loads((run / "checkpoints" / f"step_{iteration}" / "state.json").read_text())
+    return Progress(
+        iteration=iteration,
         cursor=state["cursor"],
         unsettled=state["unsettled"],
-        policy=PolicyVersion(number=3, model="simulated"),
-        published=3,
+        policy=PolicyVersion(number=state["serving_version"], model="simulated"),
+        published=state["policy_version"],
         informative_share=state["informative_share"],
     )
-    settings = simulated_settings(iterations=5, max_staleness=2)
-    asyncio.run(train_simulated(settings, tmp_path / "resumed", SimulatedEngine(TURN_S), learner, progress=progress))
-    ran = [record for record in played(tmp_path / "run") if record["iteration"] <= 3] + played(tmp_path / "resumed")
-    asked = Counter(record["task"]["id"] for record in ran)
-    assert len(asked) == 5 * 8 and set(asked.values()) == {4}, "no group is lost, and none is played for nothing"
 
 
-class StoppedLearner(SimulatedLearner):
-    """Somebody presses Ctrl-C in its third update."""
+def test_after_two_resumes_no_group_is_lost_and_none_is_trained_on_twice(tmp_path: Path) -> None:
+    settings = simulated_settings(iterations=6, max_staleness=2, keep_checkpoints=0)
+    runs = [tmp_path / name for name in ("first", "second", "third")]
+    progress = None
+    for run, goes_on_after in zip(runs, (2, 4, 6), strict=True):
+        engine, learner = SimulatedEngine(TURN_S), SimulatedLearner(UPDATE_S)
+        records = asyncio.run(train_simulated(settings, run, engine, learner, progress=progress))
+        assert all(record["over_age"] == 0 and record["staleness_max"] <= 2 for record in records)
+        progress = saved(run, goes_on_after)
+        assert bool(progress.unsettled) == (goes_on_after < 6), "rollouts were ahead of the learner"
+    spans = ((0, 2), (2, 4), (4, 6))
+    kept = [
+        record
+        for run, (after, last) in zip(runs, spans, strict=True)
+        for record in played(run)
+        if after < record["iteration"] <= last
+    ]
+    asked = Counter(record["task"]["id"] for record in kept)
+    assert len(asked) == 6 * 8 and set(asked.values()) == {4}
+    assert len({record["id"] for record in kept}) == len(kept)
 
-    trainer: Trainer
+
+@pytest.mark.parametrize(("staleness", "every"), [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2)])
+def test_a_lagging_engine_adds_its_lag_to_the_bound_also_when_resumed(
+    staleness: int, every: int, tmp_path: Path
+) -> None:
+    """Two groups of two an iteration: now and then none is informative, and no version is published."""
+    settings = simulated_settings(
+        iterations=13, max_staleness=staleness, sync_every=every, group_size=2, keep_checkpoints=0
+    )
+    settings = settings.model_copy(update={"pool": settings.pool.model_copy(update={"sandboxes": 4})})
+    engine = WatchedEngine()
+    records = asyncio.run(train_simulated(settings, tmp_path / "run", engine, SimulatedLearner(0.01)))
+    published = sum(record["updates"] for record in records)
+    assert 0 < published < 13 and engine.loads[-1][0] == published
+    assert [number for number, _ in engine.loads] == sorted({number for number, _ in engine.loads})
+    lagging = next(
+        iteration
+        for iteration in range(3, 13)
+        if (found := saved(tmp_path / "run", iteration)).policy.number < found.published
+    )
+    engine, learner = WatchedEngine(), SimulatedLearner(0.01)
+    again = asyncio.run(
+        train_simulated(settings, tmp_path / "again", engine, learner, progress=saved(tmp_path / "run", lagging))
+    )
+    oldest = [record["staleness_max"] for record in [*records, *again] if record["updates"]]
+    assert 1 <= max(oldest) <= staleness + every - 1
+    assert all(record["over_age"] == 0 for record in [*records, *again])
+
+
+class CountingLearner(SimulatedLearner):
+    """Counts the trajectories that are alive at each update."""
+
+    def __init__(self) -> None:
+        super().__init__(0.01)
+        self.alive: list[int] = []
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
-        if len(self.spans) == 2:
-            self.trainer.stopper.signal = signal.SIGINT
+        gc.collect()
+        self.alive.append(sum(type(thing) is Trajectory for thing in gc.get_objects()))
         return super().update(batch, loss)
 
-    def listen(self, trainer: Trainer) -> None:
-        self.trainer = trainer
 
-
-def test_a_stop_lets_what_runs_ahead_finish_too(tmp_path: Path) -> None:
-    engine, learner = WatchedEngine(), StoppedLearner(UPDATE_S)
-    settings = simulated_settings(iterations=9, max_staleness=2)
-    with pytest.raises(InterruptedRun):
-        asyncio.run(train_simulated(settings, tmp_path / "run", engine, learner, listen=learner.listen))
-    assert engine.underway == 0 and len(played(tmp_path / "run")) > 3 * 32
-    assert all(record["status"] == "completed" for record in played(tmp_path / "run"))
+def test_a_long_run_keeps_no_more_than_what_is_ahead(tmp_path: Path) -> None:
+    learner = CountingLearner()
+    settings = simulated_settings(iterations=12, max_staleness=1)
+    asyncio.run(train_simulated(settings, tmp_path / "run", SimulatedEngine(0.0), learner))
+    assert max(learner.alive[6:]) <= learner.alive[0] + 3 * 32

@@ -85,7 +85,15 @@ def _option(names: str, text: str, panel: str, default: str | bool = False) -> A
 
 AsJson = Annotated[bool, _option("--json", "Print one JSON document on stdout and nothing else there.", GENERAL)]
 Quiet = Annotated[bool, _option("--quiet -q", "No progress on stderr.", GENERAL)]
-Config = Annotated[Path | None, _option("--config -c", "Settings file, TOML or YAML.", GENERAL, "./finqa.toml")]
+Config = Annotated[
+    list[str] | None,
+    _option(
+        "--config -c",
+        "Settings: a TOML, YAML or JSON file, or a name of finqa config list; repeatable, later wins.",
+        GENERAL,
+        "./finqa.toml",
+    ),
+]
 Assign = Annotated[
     list[str] | None, _option("--set", "Any setting as section.key=value; repeatable. See finqa config.", GENERAL)
 ]
@@ -245,7 +253,7 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
     flags = {PATHS[name]: value for name, value in given.items() if name in PATHS}
     loaded = load_settings(
         flags={**flags, **(extra or {})},
-        file=given.get("config"),
+        files=given.get("config") or (),
         assignments=given.get("assign") or (),
         registered={(component.kind, component.name) for component in registry().components()},
         modelless=[component.name for component in registry().components("engine") if component.modelless],

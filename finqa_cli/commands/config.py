@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, print_table
 from finqa_cli.masking import masked
-from finqa_cli.settings import Loaded, to_public_dict
+from finqa_cli.settings import Loaded, list_shipped, to_public_dict
 
 app = typer.Typer(
     help="Show the resolved settings and where each comes from.",
@@ -36,7 +37,7 @@ def show(
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print every setting as a run would see it: defaults < profile < file < .env < environment < flags.
+    """Print every setting as a run would see it: defaults < profile < files < .env < environment < flags.
 
     Secrets are masked. Exit codes: 0 ok, 78 a setting is unknown or wrong.
 
@@ -44,6 +45,20 @@ def show(
     """
     loaded = options.load(ctx)
     emit(_document(loaded, origin), as_json=as_json, text=lambda: _print(loaded, origin))
+
+
+@app.command("list")
+def list_files(as_json: options.AsJson = False) -> None:
+    """List the settings that ship with finqa, which --config takes by name: model tiers, optimizer tiers, experiments.
+
+    A model tier and an optimizer tier go together, any with any. Exit codes: 0 ok.
+
+    Example: finqa train --config qwen3-4b --config grpo
+    """
+    found = list_shipped()
+    rows = [(item.name, item.kind, item.about.partition(". ")[0].rstrip("."), item.file) for item in found]
+    document = {"configs": [{**asdict(item), "file": str(item.file)} for item in found]}
+    emit(document, as_json=as_json, text=lambda: print_table(("name", "kind", "about", "file"), rows))
 
 
 def _document(loaded: Loaded, origin: bool) -> dict[str, Any]:

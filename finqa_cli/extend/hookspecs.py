@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from finqa_cli.extend.component import Component
-from finqa_cli.types import Check, Group, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -77,6 +77,11 @@ def resolve_policy(reference: str) -> PolicyVersion | None:
 @hookspec(firstresult=True)
 def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
     """Makes an untrained model and a tokenizer learned from `texts` in `folder`; None when the file is not yours."""
+
+
+@hookspec(firstresult=True)
+def inspect_model(reference: str) -> Architecture | None:
+    """Reads what a model folder or hub id is built of, without its weights; None when it is not yours."""
 
 
 @hookspec(firstresult=True)

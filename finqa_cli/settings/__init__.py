@@ -4,6 +4,7 @@ from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
 from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings
+from finqa_cli.settings.tiers import Shipped, list_shipped
 
 __all__ = [
     "AUTO",
@@ -14,10 +15,12 @@ __all__ = [
     "Facts",
     "Loaded",
     "Settings",
+    "Shipped",
     "TrainSettings",
     "choose",
     "facts",
     "from_public_dict",
+    "list_shipped",
     "load_settings",
     "to_public_dict",
 ]

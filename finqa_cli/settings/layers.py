@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ class Value:
 
 
 Layer = dict[str, Value]
+
+Place = Callable[[str], str]
+"""From a dotted path to where it is set: what `Value.origin` says."""
 
 
 def section_fields() -> dict[str, tuple[str, ...]]:
@@ -66,7 +69,7 @@ def canonical(path: str, origin: str) -> str:
     raise _unknown(path, origin)
 
 
-def flatten(tree: Mapping[str, Any], origin: str) -> Layer:
+def flatten(tree: Mapping[str, Any], place: Place) -> Layer:
     """A nested mapping, as a file holds it, as a layer.
 
     Raises:
@@ -75,15 +78,16 @@ def flatten(tree: Mapping[str, Any], origin: str) -> Layer:
     layer: Layer = {}
     for section, body in tree.items():
         if section not in section_fields():
-            raise _unknown(section, origin)
+            raise _unknown(section, place(section))
         if section in CHOICES and isinstance(body, str):
-            layer[f"{section}.name"] = Value(body, origin)
+            layer[f"{section}.name"] = Value(body, place(section))
         elif section == "trackers":
-            layer[section] = Value(body, origin)
+            layer[section] = Value(body, place(section))
         elif not isinstance(body, Mapping):
+            origin = place(section)
             raise ConfigError(f"{section!r} must be a table of settings, not {body!r} ({origin}).", remedy=SHOW)
         else:
-            layer |= _flatten_section(section, body, origin)
+            layer |= _flatten_section(section, body, place)
     return layer
 
 
@@ -118,16 +122,17 @@ def nest(layer: Layer) -> dict[str, Any]:
     return tree
 
 
-def _flatten_section(section: str, body: Mapping[str, Any], origin: str) -> Layer:
+def _flatten_section(section: str, body: Mapping[str, Any], place: Place) -> Layer:
     layer: Layer = {}
     for field, value in body.items():
         path = f"{section}.{field}"
         if section in CHOICES and field == "options":
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{path} must be a table of options, not {value!r} ({origin}).", remedy=SHOW)
-            layer |= {f"{path}.{key}": Value(option, origin) for key, option in value.items()}
+                raise ConfigError(f"{path} must be a table of options, not {value!r} ({place(path)}).", remedy=SHOW)
+            options = ((f"{path}.{key}", option) for key, option in value.items())
+            layer |= {name: Value(option, place(name)) for name, option in options}
         else:
-            layer[canonical(path, origin)] = Value(value, origin)
+            layer[canonical(path, place(path))] = Value(value, place(path))
     return layer
 
 

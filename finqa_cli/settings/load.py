@@ -1,4 +1,4 @@
-"""All layers together: defaults < profile < file < .env < environment < flags, each value with its origin."""
+"""All layers together: defaults < profile < files < .env < environment < flags, each value with its origin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from finqa_cli.settings import sources
 from finqa_cli.settings.auto import Choices, choose, facts
 from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
 from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings
+from finqa_cli.settings.tiers import file_layers
+
+DEFAULT_FILE = Path("finqa.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Loaded:
     """Resolved settings: no `auto` is left in them.
 
     Attributes:
-        origins: Dotted path -> the layer that set it, such as `default`, `file finqa.toml`, `environment LORA_RANK`.
+        origins: Dotted path -> the layer that set it: `default`, `file finqa.toml:3`, `environment LORA_RANK`.
         choices: Which backends were chosen by what this machine has, and why.
     """
 
@@ -38,7 +41,7 @@ class Loaded:
 def load_settings(
     *,
     flags: Mapping[str, Any] | None = None,
-    file: Path | None = None,
+    files: Sequence[str | Path] = (),
     assignments: Sequence[str] = (),
     registered: Collection[tuple[str, str]] = (),
     modelless: Collection[str] = (),
@@ -47,7 +50,8 @@ def load_settings(
 
     Args:
         flags: Dotted path -> value of the typed flags; None means not given.
-        file: The file of `--config`; without it ./finqa.toml is read when it is there.
+        files: The files and names of `--config`, later ones over earlier ones; without any ./finqa.toml is read when it
+            is there.
         assignments: The `section.key=value` texts of `--set`.
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
         modelless: Names of the engines that take no model, so that none is announced for them.
@@ -57,7 +61,7 @@ def load_settings(
     """
     dotenv = sources.dotenv_variables()
     given = [
-        sources.file_layer(file),
+        *file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()]),
         sources.variables_layer(dotenv, ".env"),
         sources.variables_layer(_environment(dotenv), "environment"),
         sources.flags_layer(flags or {}),
@@ -82,8 +86,8 @@ def load_settings(
 
 def embedded_profile() -> Layer:
     """The settings that suit the embedded policy on two processor cores."""
-    text = files("finqa_cli.settings").joinpath("profiles/embedded.toml").read_text(encoding="utf-8")
-    return flatten(tomllib.loads(text), "profile embedded")
+    text = resources.files("finqa_cli.settings").joinpath("profiles/embedded.toml").read_text(encoding="utf-8")
+    return flatten(tomllib.loads(text), lambda path: "profile embedded")
 
 
 def _environment(dotenv: Mapping[str, str]) -> dict[str, str]:

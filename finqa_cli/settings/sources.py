@@ -1,4 +1,4 @@
-"""Where settings come from: files, `.env`, environment variables, flags. Each source becomes one layer."""
+"""Where settings come from beside files: `.env`, environment variables, flags. Each source becomes one layer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical, flatten
+from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical
 
-DEFAULT_FILE = Path("finqa.toml")
 DOTENV_FILE = Path(".env")
 PREFIX = "FINQA_"
 NEVER_FROM_DOTENV = (
@@ -52,19 +51,6 @@ BARE_NAMES: Mapping[str, str] = {
     "LORA_TARGET_MODULES": "lora.target_modules",
 }
 """Environment variables with a name of their own; every setting also answers to FINQA_SECTION__FIELD."""
-
-
-def file_layer(file: Path | None) -> Layer:
-    """The settings file: the one asked for, or ./finqa.toml when it is there.
-
-    Raises:
-        ConfigError: It cannot be read or is not valid TOML or YAML; the message carries line and column.
-    """
-    if file is None:
-        if not DEFAULT_FILE.is_file():
-            return {}
-        file = DEFAULT_FILE
-    return flatten(_read(file), f"file {file}")
 
 
 def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
@@ -146,41 +132,6 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
         path = canonical(path.strip(), "--set")
         layer[path] = Value(_from_text(path, text.strip()), "--set")
     return layer
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no settings file {file}.", remedy="finqa config show") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cannot read settings file {file}: {error}.", remedy="finqa config show") from error
-    tree = _parse_yaml(file, text) if file.suffix.lower() in (".yaml", ".yml") else _parse_toml(file, text)
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: the top level must be a table of sections.", remedy=SHOW)
-    return {str(key): value for key, value in tree.items()}
-
-
-def _parse_toml(file: Path, text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}.", remedy=f"Mend {file} at that place.") from error
-
-
-def _parse_yaml(file: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ConfigError(
-            f"{file} is not valid YAML: {error.problem}{place}.", remedy=f"Mend {file} at that place."
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}.", remedy=f"Mend {file}.") from error
 
 
 def _from_text(path: str, text: str) -> Any:

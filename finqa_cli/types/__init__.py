@@ -1,13 +1,25 @@
 """Frozen dataclasses that every other part speaks in. Shapes: G attempts, T turns, L tokens."""
 
+from finqa_cli.types.architectures import Architecture, LinearLayer
 from finqa_cli.types.checks import Check
 from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
 from finqa_cli.types.sandboxes import ImageInfo, SandboxInfo, SandboxSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
-from finqa_cli.types.training import Batch, Credit, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_cli.types.training import (
+    Batch,
+    Credit,
+    KlEstimator,
+    KlPenalty,
+    LossSpec,
+    Normalization,
+    PolicyVersion,
+    Sample,
+    UpdateReport,
+)
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
 
 __all__ = [
+    "Architecture",
     "AssistantTurn",
     "Batch",
     "ChatRequest",
@@ -18,8 +30,12 @@ __all__ = [
     "GenerateRequest",
     "Group",
     "ImageInfo",
+    "KlEstimator",
+    "KlPenalty",
+    "LinearLayer",
     "LossSpec",
     "Message",
+    "Normalization",
     "Observation",
     "PolicyVersion",
     "Prompt",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import platform
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,8 @@ def plugins() -> list[Check]:
 
 def settings_check(loaded: Loaded) -> Check:
     """Where the settings come from."""
-    places = sorted({origin for origin in loaded.origins.values() if origin.startswith(("file", ".env", "environ"))})
+    origins = [origin for origin in loaded.origins.values() if origin.startswith(("file", ".env", "environ"))]
+    places = sorted({re.sub(r":\d+$", "", origin) for origin in origins})  # a file once, not each of its lines
     return Check(name="settings", status="ok", detail=", ".join(places) or "defaults")
 
 

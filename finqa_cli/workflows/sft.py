@@ -177,7 +177,7 @@ def _scheduled(settings: Settings, steps: int, *, whole: bool) -> Settings:
 
 def _create(specification: Path, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
     if not specification.is_file():
-        raise ConfigError(f"There is no model specification at {specification}.", remedy="ls configs/models")
+        raise ConfigError(f"There is no model specification at {specification}.", remedy="finqa config list")
     texts = [text for item in demonstrations for text in _texts(item)]
     policy: PolicyVersion | None = registry().hook.create_policy(
         specification=specification, texts=texts, folder=run / "init", seed=seed

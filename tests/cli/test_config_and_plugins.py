@@ -42,7 +42,7 @@ def test_config_shows_every_value_with_its_origin(
         "target_modules": 0,
     }
     assert origins["lora.rank"] == "environment LORA_RANK" and origins["lora.dropout"] == ".env LORA_DROPOUT"
-    assert origins["lora.alpha"] == "file finqa.toml" and origins["train.seed"] == "--set"
+    assert origins["lora.alpha"] == "file finqa.toml:2" and origins["train.seed"] == "--set"
     assert origins["engine.name"] == "flag" and origins["sandbox.name"] == "auto"
     assert any("sandbox local" in reason for reason in shown["chosen"])
 
@@ -60,7 +60,7 @@ def test_config_as_text_masks_secrets(capsys: pytest.CaptureFixture[str]) -> Non
     ("text", "said"),
     [
         ("[train\n", "finqa.toml is not valid TOML"),
-        ("[train]\ngroup_size = 'six'\n", "train.group_size = 'six' (file finqa.toml)"),
+        ("[train]\ngroup_size = 'six'\n", "train.group_size = 'six' (file finqa.toml:2)"),
         ("[trainn]\n", "Did you mean 'train"),
     ],
 )

@@ -166,9 +166,9 @@ def test_settings_that_cannot_be_read_are_a_finding_and_not_the_end(capsys: pyte
 
 
 def test_where_settings_come_from_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("finqa.toml").write_text("[lora]\nalpha = 64\n")
+    Path("finqa.toml").write_text("[lora]\nalpha = 64\nrank = 8\n")
     checks = document(["doctor", "--engine", "scripted"], capsys)["checks"]
-    assert found(checks, "settings")["detail"].startswith("environment FINQA_HOME, file finqa.toml")
+    assert found(checks, "settings")["detail"] == "environment FINQA_HOME, file finqa.toml"
 
 
 def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_home: Path) -> None:

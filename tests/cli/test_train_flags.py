@@ -89,6 +89,7 @@ HEAVY = ["torch", "transformers", "peft", "safetensors", "tokenizers", "openenv"
         (["play", "--engine", "transformers"], 78),
         (["train"], 78),
         (["eval", "embedded"], 78),
+        (["model", "inspect", "embedded"], 78),
     ],
 )
 def test_with_the_base_dependencies_alone_commands_work_or_say_what_to_install(

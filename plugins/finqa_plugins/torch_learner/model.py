@@ -113,9 +113,10 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
 
     linear = sorted({name.rpartition(".")[2] for name, part in base.named_modules() if isinstance(part, nn.Linear)})
     if unknown := [target for target in targets if target not in linear]:
+        known = ",".join(target for target in PROJECTIONS if target in linear)
         raise ConfigError(
             f"Model {context.model!r} has no linear layer named {', '.join(unknown)}; it has {', '.join(linear)}.",
-            remedy="--lora-target-modules " + ",".join(target for target in PROJECTIONS if target in linear),
+            remedy=f"--lora-target-modules {known}" if known else "--lora-rank 0",
         )
     options = LoraConfig(
         r=context.lora_rank,

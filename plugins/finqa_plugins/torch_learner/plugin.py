@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from finqa_cli.extend import Component, hookimpl
-from finqa_cli.types import PolicyVersion
+from finqa_cli.types import Architecture, PolicyVersion
 
 
 @hookimpl
@@ -34,3 +35,13 @@ def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed:
         return None
     scratch.create_policy(spec, texts, folder, seed)
     return PolicyVersion(number=0, model=str(folder))
+
+
+@hookimpl
+def inspect_model(reference: str) -> Architecture | None:
+    """Any causal language model that transformers knows; None where transformers or torch is not installed."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+        return None
+    from finqa_plugins.torch_learner import inspection
+
+    return inspection.inspect(reference)

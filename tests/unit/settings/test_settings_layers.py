@@ -124,7 +124,7 @@ def test_later_layers_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assignments: list[str] = []
     assert layer() == (8, "profile embedded")
     Path("finqa.toml").write_text("[train]\ngroup_size = 3\n")
-    assert layer() == (3, "file finqa.toml")
+    assert layer() == (3, "file finqa.toml:2")
     Path(".env").write_text("EPISODES_PER_GROUP=4\n")
     assert layer() == (4, ".env EPISODES_PER_GROUP")
     monkeypatch.setenv("EPISODES_PER_GROUP", "5")
@@ -160,7 +160,7 @@ def test_files_may_be_toml_or_yaml(suffix: str) -> None:
         "yaml": "engine: scripted\ntrackers: [console]\nsandbox: {name: local, options: {a: 1}}\n",
     }
     file.write_text(texts[suffix])
-    settings = load_settings(file=file).settings
+    settings = load_settings(files=[file]).settings
     assert settings.engine.name == "scripted"
     assert (settings.sandbox.name, settings.sandbox.options) == ("local", {"a": 1})
     assert [tracker.name for tracker in settings.trackers] == ["console"]
@@ -222,7 +222,7 @@ BAD_FILES = {
 def test_a_bad_file_is_explained(text: str, reason: str) -> None:
     Path("bad.toml").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load_settings(file=Path("bad.toml"))
+        load_settings(files=["bad.toml"])
     assert "bad.toml" in caught.value.message and reason in caught.value.message
     assert caught.value.remedy
 
@@ -231,14 +231,14 @@ def test_a_bad_file_is_explained(text: str, reason: str) -> None:
 def test_bad_yaml_is_explained(text: str) -> None:
     Path("bad.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.yaml"):
-        load_settings(file=Path("bad.yaml"))
+        load_settings(files=["bad.yaml"])
 
 
 def test_a_file_that_is_absent_binary_or_a_folder_is_explained(tmp_path: Path) -> None:
     Path("binary.toml").write_bytes(b"\xff\xfe\x00")
     for file in (Path("absent.toml"), Path("binary.toml"), tmp_path):
         with pytest.raises(ConfigError, match=file.name):
-            load_settings(file=file)
+            load_settings(files=[file])
 
 
 @pytest.mark.parametrize(

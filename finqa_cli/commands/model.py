@@ -1,0 +1,138 @@
+"""`finqa model`: what a model is built of, what it needs, and the settings that fit it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands._output import emit, plain_table
+from finqa_cli.errors import UsageError
+from finqa_cli.workflows import model_inspect as workflow
+from finqa_cli.workflows import model_memory as memory
+from finqa_cli.workflows.model_inspect import GB, RANKS, Inspection
+from finqa_cli.workflows.model_tier import tier_text
+
+MOST_GB = 100_000
+
+app = typer.Typer(
+    help="Inspect a model's architecture and write the settings that fit it.",
+    epilog=options.EXIT_CODES,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None: ...
+
+
+@app.command()
+def inspect(
+    model: Annotated[str, typer.Argument(help="Model folder, hub id, run, checkpoint, or `embedded`.")],
+    rank: Annotated[int, typer.Option("--lora-rank", min=0, help="Adapter rank; 0 trains all weights.")] = 16,
+    gpu_memory: Annotated[float, typer.Option("--gpu-memory", help="GB of one GPU.")] = 80.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="TOML file to write, for --config of other commands.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read what a model is built of, without its weights, and what it needs of GPUs; --out writes its settings.
+
+    Reads config.json and the tokenizer only. Memory follows from the architecture: weights in bfloat16, 16 bytes for
+    each trained weight, keys and values of each token; activations are an estimate.
+
+    Exit codes: 0 ok, 69 the hub cannot be reached, 74 --out cannot be written, 77 the licence is not accepted, 78 there
+    is no such model or its architecture is unknown.
+
+    Example: finqa model inspect Qwen/Qwen3-4B --out mine.toml, then: finqa train --config mine.toml --config grpo
+    """
+    if not 1 <= gpu_memory <= MOST_GB:
+        raise UsageError(f"--gpu-memory takes 1 to {MOST_GB:,} GB, not {gpu_memory:g}.")
+    found = workflow.inspect(model, rank=rank, gpu_bytes=gpu_memory * GB)
+    if out is not None:
+        workflow.write(tier_text(found), out, force=force)
+    written = f"\n\nWritten to {out}. Try it: finqa config show --config {out}" if out else ""
+    emit({**_document(found), "out": out}, as_json=as_json, text=lambda: _text(found) + written)
+
+
+def _document(found: Inspection) -> dict[str, Any]:
+    model = found.architecture
+    return {
+        **asdict(found),
+        "memory": {
+            "weights_bytes": memory.weights(model),
+            "kv_bytes_per_token": memory.kv_per_token(model),
+            "activation_bytes": memory.activations(model, found.token_budget),
+            "trained": {
+                str(rank): {
+                    "parameters": memory.trained(model, found.targets, rank),
+                    "optimizer_bytes": memory.optimizer(model, found.targets, rank),
+                    "learner_bytes": memory.learner(model, found.targets, rank, found.token_budget),
+                }
+                for rank in _ranks(found)
+            },
+        },
+    }
+
+
+def _text(found: Inspection) -> str:
+    model = found.architecture
+    layers = [(part.name, part.kind, f"{part.inputs} x {part.outputs}", part.count) for part in model.linear]
+    trained = [
+        (
+            rank or "0 (all weights)",
+            f"{memory.trained(model, found.targets, rank):,}",
+            _gb(memory.optimizer(model, found.targets, rank)),
+            _gb(memory.learner(model, found.targets, rank, found.token_budget)),
+        )
+        for rank in _ranks(found)
+    ]
+    return "\n\n".join(
+        [
+            plain_table(("", ""), _facts(found)).lstrip(),
+            plain_table(("linear layer", "class", "in x out", "count"), layers),
+            plain_table(("LoRA rank", "trained", "with optimizer", "learner in all"), trained),
+            *(["\n".join(f"warning: {warning}" for warning in found.warnings)] if found.warnings else []),
+        ]
+    )
+
+
+def _facts(found: Inspection) -> list[tuple[str, object]]:
+    model, engine = found.architecture, found.engine
+    size = f"{found.gpu_bytes / GB:.0f} GB"
+    room = f", room for {engine.kv_tokens:,} tokens" if engine and engine.kv_tokens else ""
+    return [
+        ("model", found.model),
+        ("family", f"{model.family} ({model.class_name})"),
+        ("parameters", f"{model.parameters:,}"),
+        ("stored as", model.dtype or "not said"),
+        ("layers", model.layers),
+        ("hidden", model.hidden),
+        ("heads", f"{model.heads} of {model.head_dim}, {model.key_value_heads} for keys and values"),
+        ("vocabulary", f"{model.vocabulary:,}"),
+        ("context", f"{model.context:,}" if model.context else "not limited"),
+        ("LoRA targets", ", ".join(found.targets) or "none"),
+        ("codecs", ", ".join(found.codecs) or "none"),
+        ("weights", f"{_gb(memory.weights(model))} in bfloat16"),
+        (
+            "keys and values",
+            f"{memory.kv_per_token(model) / 1e3:,.1f} kB a token" if model.kv_values_per_token else "?",
+        ),
+        ("engine", f"{engine.gpus} x {size}{room}" if engine else f"more than 8 x {size}"),
+        ("learner", f"{_gb(found.learner_bytes)} at rank {found.rank} and {found.token_budget:,} tokens"),
+    ]
+
+
+def _ranks(found: Inspection) -> list[int]:
+    return sorted({*RANKS, found.rank, 0}) if found.targets else [0]
+
+
+def _gb(size: float) -> str:
+    return f"{size / GB:,.1f} GB" if size >= 0.1 * GB else f"{size / 1e6:,.1f} MB"

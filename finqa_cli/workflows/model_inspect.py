@@ -1,0 +1,124 @@
+"""Reads a model's architecture and finds the settings that fit it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+from finqa_cli.extend import registry
+from finqa_cli.settings import AUTO, Choice, Settings
+from finqa_cli.types import Architecture
+from finqa_cli.workflows import model_memory as memory
+from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.wiring import make_codec
+
+GB = 1e9
+RANKS = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """A model, and the settings that fit it.
+
+    Attributes:
+        name: What the user called it.
+        model: Folder or hub id that was read: of an adapter its base.
+        architecture: What it is built of.
+        codecs: Names of the codecs that take its tokenizer, `auto` among them where that finds one.
+        rank: Of the adapter; 0 where it has no layer that could be adapted.
+        targets: Layers to adapt.
+        token_budget: Tokens of a micro-batch.
+        gpu_bytes: Memory of one GPU.
+        engine: The GPUs that an engine takes; None where eight do not hold it.
+        learner_bytes: What the learner needs on its device.
+        warnings: What the user should know.
+    """
+
+    name: str
+    model: str
+    architecture: Architecture
+    codecs: tuple[str, ...]
+    rank: int
+    targets: tuple[str, ...]
+    token_budget: int
+    gpu_bytes: float
+    engine: memory.EngineFit | None
+    learner_bytes: int
+    warnings: tuple[str, ...]
+
+
+def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
+    """Reads configuration and tokenizer of a model, never its weights.
+
+    Raises:
+        FinqaError: There is no such model, the hub cannot be reached, or no plugin knows the architecture.
+    """
+    policy = resolve(name)
+    architecture: Architecture | None = registry().hook.inspect_model(reference=policy.model)
+    if architecture is None:
+        raise MissingDependencyError(
+            f"No installed plugin can read the architecture of {policy.model!r}.", remedy="pip install 'finqa[train]'"
+        )
+    codecs, reason = _codecs(policy.model)
+    targets = architecture.lora_targets
+    rank = rank if targets else 0
+    tokens = Settings().train.token_budget
+    share = Settings().model.gpu_memory_utilization
+    engine = memory.fit_engine(architecture, gpu_bytes, share=share, tokens=tokens)
+    needed = memory.learner(architecture, targets, rank, tokens)
+    warnings = [*([f"no codec fits, so it cannot play episodes: {reason}"] if reason else []), *architecture.warnings]
+    if policy.adapter is not None:
+        warnings.append(f"{name} is an adapter; this is its base model {policy.model}")
+    if engine is None:
+        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB do not hold it")
+    if needed > gpu_bytes:
+        warnings.append(
+            f"the learner needs about {needed / GB:.0f} GB, more than one GPU of {gpu_bytes / GB:.0f} GB has"
+        )
+    return Inspection(
+        name=name,
+        model=policy.model,
+        architecture=architecture,
+        codecs=codecs,
+        rank=rank,
+        targets=targets,
+        token_budget=tokens,
+        gpu_bytes=gpu_bytes,
+        engine=engine,
+        learner_bytes=needed,
+        warnings=tuple(warnings),
+    )
+
+
+def write(text: str, out: Path, *, force: bool) -> None:
+    """Writes a settings file; one that is there is kept unless `force` is given.
+
+    Raises:
+        UsageError: It is there, or its name does not end in .toml.
+        StorageError: It cannot be written.
+    """
+    if out.suffix.lower() != ".toml":
+        raise UsageError(f"--out writes TOML, so its name must end in .toml, not {out.name!r}.")
+    try:
+        with out.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{out} is there already.", remedy="name another file with --out, or give --force") from error
+    except OSError as error:
+        raise StorageError(f"Cannot write {out}: {error.strerror}.", remedy="name another file with --out") from error
+
+
+def _codecs(model: str) -> tuple[tuple[str, ...], str]:
+    """The codecs that take the tokenizer, and why `auto` finds none, if it finds none."""
+    fitting: list[str] = []
+    reason = ""
+    for component in registry().components("codec"):
+        try:
+            make_codec(Settings(codec=Choice(name=component.name)), model)
+        except FinqaError as error:
+            if component.name == AUTO:
+                reason = error.message
+        else:
+            fitting.append(component.name)
+    return tuple(fitting), reason

@@ -26,6 +26,7 @@ EXTRAS = {
     "huggingface_hub": "data",
     "pyarrow": "data",
     "vllm": "vllm",
+    "matplotlib": "report",
 }
 """Optional package -> the extra of `finqa` that installs it."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, at_most, exactly, note
-from finqa_cli.evals import clustered_interval
+from finqa_cli.evals import paired_difference
 from finqa_cli.record.jsonl import read_jsonl
 
 
@@ -20,34 +20,31 @@ def accuracy(seeds: int, iterations: int, out: Path) -> list[Figure]:
     difference of a question is the mean over the seeds; its interval is clustered by company.
     """
     before: list[float] = []
-    differences: dict[str, list[float]] = {}
+    scores: dict[int, dict[str, list[float]]] = {0: {}, 1: {}}
     companies: dict[str, str] = {}
     figures: list[Figure] = []
     for seed in range(seeds):
         runs = {staleness: _train(seed, staleness, iterations, out) for staleness in (0, 1)}
         verdicts = {staleness: _verdicts(run, iterations) for staleness, run in runs.items()}
         before.append(statistics.fmean(reward for reward, _ in _verdicts(runs[0], 0).values()))
-        for question, (reward, company) in verdicts[1].items():
-            differences.setdefault(question, []).append(reward - verdicts[0][question][0])
-            companies[question] = company
         for staleness, run in runs.items():
+            for question, (reward, company) in verdicts[staleness].items():
+                scores[staleness].setdefault(question, []).append(reward)
+                companies[question] = company
             mean = statistics.fmean(reward for reward, _ in verdicts[staleness].values())
             figures.append(note(f"accuracy after, seed {seed}, max_staleness {staleness}", mean, _about(run)))
         episodes = [sum(record["episodes"] for record in _iterations(run)) for run in runs.values()]
         figures.append(exactly(f"episodes more than without overlap, seed {seed}", episodes[1] - episodes[0], 0))
-    names = sorted(differences)
-    # The interval is for values in [0, 1], differences lie in [-1, 1].
-    scaled = [(1 + statistics.fmean(differences[name])) / 2 for name in names]
-    interval = clustered_interval(scaled, [companies[name] for name in names])
-    low, high = 2 * interval.low - 1, 2 * interval.high - 1
-    mean = 2 * interval.mean - 1
-    how = f"95 % interval {low:+.3f} to {high:+.3f}; accuracy before {statistics.fmean(before):.3f}"
-    beyond = max(0.0, -high)
+    names = sorted(companies)
+    stale, fresh = ([statistics.fmean(scores[staleness][name]) for name in names] for staleness in (1, 0))
+    paired = paired_difference(stale, fresh, [companies[name] for name in names])
+    how = f"95 % interval {paired.low:+.3f} to {paired.high:+.3f}; accuracy before {statistics.fmean(before):.3f}"
+    half = (paired.high - paired.low) / 2
     return [
         *figures,
-        note("accuracy with max_staleness 1 less that with 0", mean, how),
-        at_most("by how much it is lower beyond the interval", beyond, 0.0),
-        at_most("half of the interval", (high - low) / 2, 0.1, "else the comparison would say nothing"),
+        note("accuracy with max_staleness 1 less that with 0", paired.difference, how),
+        at_most("by how much it is lower beyond the interval", max(0.0, -paired.high), 0.0),
+        at_most("half of the interval", half, 0.1, "else the comparison would say nothing"),
     ]
 
 

@@ -41,7 +41,7 @@ def evaluation(result: EvalResult) -> str:
         "",
         plain_table(["question type", "episodes", "accuracy"], rows),
         "",
-        f"Report: {result.run / 'report.json'}; one row per question: {result.run / 'items.csv'}",
+        f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
     ]
     return "\n".join(lines)
 

@@ -72,7 +72,7 @@ def main(
 ) -> None:
     """Play every question of a split and report accuracy with its 95 % confidence interval, clustered by company.
 
-    Saves report.json, items.csv and trajectories.jsonl in the run folder.
+    Saves report.json, metrics.json, breakdown.csv, items.csv, samples/ and trajectories.jsonl in the run folder.
     """
     settings = options.load(ctx, _target_settings(ctx, target)).settings
     run = run_path(settings, "eval_")

@@ -135,9 +135,28 @@ def _reward(trajectory: Trajectory) -> float:
     return trajectory.reward
 
 
+def is_correct(components: Mapping[str, float], total: float) -> bool:
+    """The verdict: the reward's part `correct` where it has one, else whether the reward is full."""
+    return components.get("correct", total) >= RIGHT
+
+
+def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:
+    """What an episode answered: what was submitted last, else what its last text states, or the text's beginning.
+
+    Args:
+        calls: Name and arguments of its tool calls in turn.
+        text: The last text of an episode without tools; empty with tools.
+    """
+    submitted = [arguments for name, arguments in calls if name == "submit_answer"]
+    if submitted:
+        return str(submitted[-1].get("answer", ""))
+    reply = parse_reply(text)
+    return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
+
+
 def _is_right(trajectory: Trajectory) -> bool:
     assert trajectory.rewards is not None
-    return trajectory.rewards.components.get("correct", trajectory.rewards.total) >= RIGHT
+    return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
 
 def _components(graded: Sequence[Trajectory]) -> dict[str, float]:
@@ -163,15 +182,9 @@ def _failed(turn: Turn) -> bool:
 
 
 def _answer(trajectory: Trajectory) -> str:
-    """What was submitted; without tools what the last text states, or its beginning."""
-    calls = [turn.tool_call for turn in trajectory.turns if turn.tool_call is not None]
-    submitted = [call for call in calls if call.name == "submit_answer"]
-    if submitted:
-        return str(submitted[-1].arguments.get("answer", ""))
-    if trajectory.tools or not trajectory.turns:
-        return ""
-    text = trajectory.turns[-1].text
-    return parse_reply(text).answer_text or text[:_SHOWN_CHARACTERS]
+    calls = [(turn.tool_call.name, turn.tool_call.arguments) for turn in trajectory.turns if turn.tool_call is not None]
+    text = "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text
+    return stated_answer(calls, text)
 
 
 def _counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:

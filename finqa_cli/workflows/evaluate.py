@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
-from finqa_cli.evals import EvalReport, item_rows, summarize
+from finqa_cli.evals import (
+    EvalReport,
+    breakdown_rows,
+    choose_samples,
+    evaluation_metrics,
+    item_rows,
+    read_outcome,
+    summarize,
+)
 from finqa_cli.extend import registry
 from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.jsonl import JsonlWriter
 from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
@@ -37,7 +48,7 @@ class EvalResult:
 
 
 async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Reporter, stopper: Stopper) -> EvalResult:
-    """Plays every question of the evaluation split and writes report.json, items.csv and trajectories.jsonl.
+    """Plays every question of the evaluation split; writes report.json, items.csv and what `write_metrics` does.
 
     Raises:
         DataError: The split has no questions.
@@ -71,7 +82,9 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
             stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
         facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
         write_json(run / "report.json", {**facts, **report.to_dict()})
-        write_items(run / "items.csv", sorted(trajectories, key=lambda trajectory: trajectory.id))
+        trajectories.sort(key=lambda trajectory: trajectory.id)
+        _write_rows(run / "items.csv", item_rows(trajectories))
+        write_metrics(run, trajectories, facts)
         folder.finish("completed")
     registry().hook.on_eval(iteration=0, metrics=report.to_dict())
     return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
@@ -134,9 +147,21 @@ def policy_of(target: str, engine: str) -> PolicyVersion:
     return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
 
 
-def write_items(path: Path, trajectories: Sequence[Trajectory]) -> None:
-    """One row per attempt."""
-    rows = item_rows(trajectories)
+def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
+    """Writes metrics.json, breakdown.csv with a row per attempt, and samples/predictions.jsonl, some of each ending."""
+    records = {trajectory.id: trajectory_record(trajectory) for trajectory in trajectories}
+    outcomes = {name: read_outcome(record) for name, record in records.items()}
+    write_json(run / "metrics.json", {"schema_version": 1, **facts, **evaluation_metrics(list(outcomes.values()))})
+    _write_rows(run / "breakdown.csv", breakdown_rows(list(outcomes.values())))
+    names = {(outcome.question, outcome.member): name for name, outcome in outcomes.items()}
+    samples = JsonlWriter(run / "samples" / "predictions.jsonl")
+    for outcome in choose_samples(list(outcomes.values())):
+        record = records[names[outcome.question, outcome.member]]
+        samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
+    samples.close()
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with storage(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
         writer.writeheader()

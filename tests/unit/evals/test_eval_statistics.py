@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.evals import clustered_interval, item_rows, summarize, t_quantile
+from finqa_cli.evals import clustered_interval, clustered_mean, item_rows, summarize, t_quantile
 from finqa_cli.evals.report import quotes_years
+from finqa_cli.evals.student import t_probability, two_sided
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
 
@@ -28,15 +29,76 @@ from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajec
         (0.025, 10, -2.2281),
     ],
 )
-def test_quantiles_are_those_of_the_printed_tables(probability: float, degrees: int, quantile: float) -> None:
+def test_quantiles_are_those_of_the_printed_tables(probability: float, degrees: float, quantile: float) -> None:
     assert t_quantile(probability, degrees) == pytest.approx(quantile, abs=6e-5)
+
+
+@given(st.floats(0.5, 500), st.floats(-30, 30))
+def test_probability_and_quantile_undo_each_other(degrees: float, t: float) -> None:
+    probability = t_probability(t, degrees)
+    assert two_sided(t, degrees) == pytest.approx(2 * min(probability, 1 - probability), abs=1e-12)
+    if 1e-6 < probability < 1 - 1e-6:
+        assert t_quantile(probability, degrees) == pytest.approx(t, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [1, 2.5, 59])
+def test_where_the_two_ways_to_compute_it_meet_they_agree(degrees: float) -> None:
+    a = degrees / 2
+    t = math.sqrt(degrees / ((a + 1) / (a + 2.5)) - degrees)
+    around = [two_sided(t * (1 + step * 1e-16), degrees) for step in range(-40, 41)]
+    assert max(around) - min(around) < 1e-13
+
+
+def test_a_quantile_between_whole_degrees() -> None:
+    # With 2 degrees the distribution is 1/2 + t / (2 sqrt(2 + t^2)); between 1 and 2 it lies between theirs.
+    assert t_probability(1.5, 2) == pytest.approx(0.5 + 1.5 / (2 * math.sqrt(2 + 1.5**2)))
+    assert t_quantile(0.975, 2) < t_quantile(0.975, 1.5) < t_quantile(0.975, 1)
+    for degrees in (0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="degrees of freedom"):
+            t_quantile(0.975, degrees)
 
 
 def test_a_hand_computed_clustered_error() -> None:
     # Two clusters of two: residual sums +1 and -1 around 0.5, so SE^2 = 2/1 * (1 + 1) / 16.
     interval = clustered_interval([1, 1, 0, 0], ["a", "a", "b", "b"])
     assert interval.standard_error == pytest.approx(0.5)
-    assert (interval.low, interval.high, interval.clusters) == (0.0, 1.0, 2)
+    # Wilson for one effective value, m(1-m)/SE^2 = 1, and t = 12.706: 0.5 +- t sqrt(1 + t^2) / (2 (1 + t^2)).
+    t = 12.7062
+    assert interval.high - 0.5 == pytest.approx(t / (2 * math.sqrt(1 + t * t)), abs=1e-6)
+    assert interval.low == pytest.approx(1 - interval.high) and interval.clusters == 2
+
+
+def test_uneven_clusters_by_hand() -> None:
+    # Sizes 3 and 1, values 1 1 0, 0: residual sums +-1/2 around 1/2, so SE^2 = (1/4 / (1/4) + 1/4 / (3/4)) / 16.
+    mean = clustered_mean([1, 1, 0, 0], ["a", "a", "a", "b"])
+    assert mean.error == pytest.approx(math.sqrt((1 + 1 / 3) / 16))
+    assert mean.degrees == pytest.approx(1.0), "two clusters leave one degree of freedom whatever their sizes"
+
+
+def test_equal_clusters_have_all_degrees_and_one_large_one_has_few() -> None:
+    values = [float(number % 3 == 0) for number in range(60)]
+    equal = clustered_mean(values, [str(number % 12) for number in range(60)])
+    uneven = clustered_mean(values, ["large" if number < 40 else str(number) for number in range(60)])
+    assert equal.degrees == pytest.approx(11) and uneven.clusters == 21 and uneven.degrees < 3
+
+
+def test_the_degrees_are_those_of_the_whole_matrix() -> None:
+    sizes = [1, 1, 2, 5, 9]
+    names = [str(cluster) for cluster, size in enumerate(sizes) for _ in range(size)]
+    mean = clustered_mean([float(number * 7 % 5 < 2) for number in range(len(names))], names)
+    count = len(names)
+    rows = [
+        [(float(name == str(g)) - size / count) / math.sqrt(1 - size / count) for name in names]
+        for g, size in enumerate(sizes)
+    ]
+    omega = [
+        [1.0 if i == j else mean.correlation if names[i] == names[j] else 0.0 for j in range(count)]
+        for i in range(count)
+    ]
+    middle = [[sum(row[i] * omega[i][j] for i in range(count)) for j in range(count)] for row in rows]
+    matrix = [[sum(a * b for a, b in zip(left, row, strict=True)) for row in rows] for left in middle]
+    trace = sum(matrix[g][g] for g in range(len(sizes)))
+    assert mean.degrees == pytest.approx(trace**2 / sum(entry**2 for row in matrix for entry in row))
 
 
 def test_without_spread_the_interval_still_admits_ignorance() -> None:
@@ -55,21 +117,6 @@ def test_the_interval_holds_the_mean_and_ignores_order(rows: list[tuple[float, s
     rng.shuffle(rows)
     again = clustered_interval(*zip(*rows, strict=True))
     assert (again.low, again.high) == (pytest.approx(first.low), pytest.approx(first.high))
-
-
-@pytest.mark.parametrize(("clusters", "per_cluster"), [(12, 10), (30, 8), (60, 1)])
-def test_the_interval_covers_the_truth_as_often_as_it_says(clusters: int, per_cluster: int) -> None:
-    rng = random.Random(1)
-    draws, covered = 1500, 0
-    for _ in range(draws):
-        values, names = [], []
-        for cluster in range(clusters):
-            level = rng.betavariate(3, 3)  # questions about one company are right or wrong together
-            values += [float(rng.random() < level) for _ in range(per_cluster)]
-            names += [str(cluster)] * per_cluster
-        interval = clustered_interval(values, names)
-        covered += interval.low <= 0.5 <= interval.high
-    assert 0.93 <= covered / draws <= 0.97
 
 
 @pytest.mark.parametrize(

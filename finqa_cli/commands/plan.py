@@ -1,0 +1,150 @@
+"""`finqa plan`: what an evaluation can show before it is run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands import _options as options
+from finqa_cli.commands._output import emit, plain_table, plural
+from finqa_cli.workflows.plan import Assumptions, Plan, plan, with_attempts
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+
+_SHOWN_ATTEMPTS = (1, 2, 4, 8, 16, 32)
+
+_WORDS = {
+    "accuracy": "accuracy of both policies",
+    "paired": "correlation of two policies at one question",
+    "repeated": "correlation of two attempts of one policy at one question",
+    "company": "correlation of two questions about one company",
+}
+
+
+@app.command(epilog=f"Example: finqa plan --questions 290 --companies 30 --difference 0.03. {options.EXIT_CODES}")
+def main(
+    questions: Annotated[
+        int | None, typer.Option("--questions", "-n", help="How many questions are asked.", min=2)
+    ] = None,
+    companies: Annotated[
+        int | None,
+        typer.Option("--companies", help="How many companies they are about.", min=2, show_default="one per question"),
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", "-k", help="Attempts per question and policy.", min=1, show_default="1")
+    ] = None,
+    difference: Annotated[
+        float | None, typer.Option("--difference", help="Say what it takes to show this one, such as 0.03.")
+    ] = None,
+    level: Annotated[float, typer.Option("--level", help="Of the two-sided test.")] = 0.95,
+    power: Annotated[float, typer.Option("--power", help="Chance of showing a difference that is there.")] = 0.8,
+    comparisons: Annotated[int, typer.Option("--comparisons", help="Pairs that Holm corrects for.", min=1)] = 1,
+    accuracy: Annotated[
+        float | None, typer.Option("--accuracy", help="Of both policies.", min=0.0, max=1.0, show_default="0.5")
+    ] = None,
+    paired_correlation: Annotated[
+        float | None,
+        typer.Option(
+            "--paired-correlation",
+            help="Of two policies at one question; 0: unpaired.",
+            show_default="0.5",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None,
+    attempt_correlation: Annotated[
+        float | None,
+        typer.Option(
+            "--attempt-correlation",
+            help="Of two attempts of one policy; 1: greedy.",
+            show_default="0.6",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None,
+    company_correlation: Annotated[
+        float | None,
+        typer.Option(
+            "--company-correlation", help="Of two questions about one company.", show_default="0.1", min=0.0, max=1.0
+        ),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="RUN", help="Take sizes and variation from this run, or, twice, from two."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say the smallest difference in accuracy that an evaluation can show, or what it takes to show a wanted one.
+
+    Two policies answer the same questions. Formulas: Miller, arXiv 2411.00640, section 5; Kish 1965; Bloom 1995.
+    """
+    result = plan(
+        questions=questions,
+        companies=companies,
+        attempts=attempts,
+        wanted=difference,
+        level=level,
+        power=power,
+        comparisons=comparisons,
+        assumptions=Assumptions(
+            accuracy=accuracy, paired=paired_correlation, repeated=attempt_correlation, company=company_correlation
+        ),
+        runs=runs or [],
+    )
+    emit(_document(result), as_json=as_json, text=lambda: _text(result))
+
+
+def _document(result: Plan) -> dict[str, Any]:
+    return {
+        "design": asdict(result.design),
+        "variation": asdict(result.variation),
+        "assumptions": {name: {"value": value, "origin": origin} for name, (value, origin) in result.used.items()},
+        "smallest_difference": result.smallest,
+        "by_attempts": {str(number): value for number, value in with_attempts(result, _SHOWN_ATTEMPTS)},
+        "wanted_difference": result.wanted,
+        "questions_needed": result.questions,
+        "attempts_needed": result.attempts,
+    }
+
+
+def _text(result: Plan) -> str:
+    design = result.design
+    pairs = "" if design.comparisons == 1 else f", as one of {design.comparisons} comparisons"
+    lines = [
+        f"{design.questions} questions about {design.companies:.0f} companies, "
+        f"{plural(design.attempts, 'attempt')} each: a difference of {100 * result.smallest:.1f} points is shown "
+        f"with {100 * design.power:g} % power at level {100 * design.level:g} %{pairs}.",
+        *_needed(result),
+        "",
+        plain_table(
+            ["attempts", "smallest difference, points"],
+            [[number, f"{100 * value:.1f}"] for number, value in with_attempts(result, _SHOWN_ATTEMPTS)],
+        ),
+        "",
+        *(f"{_WORDS[name]}: {value:.3f} ({origin})" for name, (value, origin) in result.used.items()),
+        f"variance of the difference: {result.variation.between:.4f} between questions, "
+        f"{result.variation.within:.4f} between attempts",
+    ]
+    return "\n".join(lines)
+
+
+def _needed(result: Plan) -> list[str]:
+    if result.wanted is None:
+        return []
+    wanted, design = f"{100 * result.wanted:g} points", result.design
+    asked = f"To show {wanted} it takes "
+    per_company = design.questions / design.companies
+    more = (
+        f"{result.questions} questions, {per_company:.1f} per company, {plural(design.attempts, 'attempt')} each"
+        if result.questions
+        else "more questions than there are"
+    )
+    repeated = (
+        f"{plural(result.attempts, 'attempt')} at each of these {design.questions}"
+        if result.attempts
+        else "no number of attempts at these questions suffices"
+    )
+    return [f"{asked}{more}; or {repeated}."]

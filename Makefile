@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, check, compat, tiny-policy, clean.
+# The whole vocabulary: install, demo, test, test-vllm, check, compat, tiny-policy, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test check compat format tiny-policy clean
+.PHONY: install demo test test-vllm check compat format tiny-policy clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -31,6 +31,17 @@ TEST_WORKERS ?= 2
 
 test: install  ## All tests that need no GPU, no account and less than a minute each.
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)
+
+# vLLM's pins never meet ours: its server runs in an environment of its own and is talked to over HTTP.
+VLLM := .venv-vllm
+test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, built for the CPU; some minutes on 2 cores.
+	FINQA_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest tests/vllm_server $(ARGS)
+
+$(VLLM)/.installed: tests/vllm_server/requirements.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet torch==2.13.0
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/vllm_server/requirements.txt
+	touch $@
 
 check: install  ## Format, lint, types and architecture.
 	$(BIN)/ruff format --check .
@@ -63,4 +74,4 @@ tiny-policy: install  ## Train the embedded policy again from nothing, as shippe
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,180 @@
+"""Command line and environment of a server. Pure, but for what it is given of this machine."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError
+from finqa_plugins.vllm_engine.config import LORA_RANKS, VllmEngineConfig
+
+HOST = "127.0.0.1"
+SERVED_NAME = "policy"
+"""Name of the base model on a server that the engine starts."""
+
+KV_CACHE_GB_WITHOUT_GPU = 1.0
+"""There gpu_memory_utilization would be a share of the machine's memory, which others use too."""
+
+_PASSED = re.compile(
+    r"(PATH|LD_LIBRARY_PATH|LD_PRELOAD|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|SSL_CERT_\w+"
+    r"|(OMP|MKL|KMP|GOMP|OPENBLAS|CUDA|CUBLAS|NVIDIA|NCCL|GLOO|UCX|HIP|ROCR|ROCM|HSA|PYTORCH|TORCH|TORCHINDUCTOR|TRITON"
+    r"|VLLM|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS|RAY|CC|CXX)(_\w+)?)"
+)
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one server; `key` guards its API against other users of this machine."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        """Address of the API."""
+        return f"http://{HOST}:{self.port}/v1"
+
+
+def launch(
+    config: VllmEngineConfig,
+    context: EngineContext,
+    *,
+    port: int,
+    key: str,
+    gpu: bool,
+    environ: Mapping[str, str],
+) -> Launch:
+    """The server of this replica.
+
+    Raises:
+        ConfigError: The adapter rank is above what vLLM serves, or there are no devices for this replica.
+    """
+    return Launch(
+        arguments=(*_program(config), *_arguments(config, context, port, gpu), *config.extra_args),
+        environment=_environment(config, context, key, gpu, environ),
+        port=port,
+    )
+
+
+def served_dtype(config: VllmEngineConfig, *, gpu: bool) -> str:
+    """What the server computes in."""
+    return config.dtype if config.dtype != "auto" else "bfloat16" if gpu else "float32"
+
+
+def server_rank(rank: int) -> int:
+    """The least --max-lora-rank that serves adapters of this rank.
+
+    Raises:
+        ConfigError: vLLM serves none so large.
+    """
+    fitting = [allowed for allowed in LORA_RANKS if allowed >= rank]
+    if not fitting:
+        raise ConfigError(
+            f"vLLM serves LoRA adapters up to rank {LORA_RANKS[-1]}, not {rank}.",
+            remedy=f"--lora-rank {LORA_RANKS[-1]}, or --lora-rank 0 to train all weights",
+        )
+    return fitting[0]
+
+
+def changes_weights(config: VllmEngineConfig, context: EngineContext) -> bool:
+    """Whether the run needs routes that vLLM opens in its development mode only: sleep, and weights in place."""
+    return config.sleep or context.lora_rank == 0
+
+
+def _program(config: VllmEngineConfig) -> tuple[str, ...]:
+    # Not `vllm serve`: that asks for the distribution `vllm`, which builds for the CPU are not called.
+    python = str(config.python.expanduser().absolute()) if config.python else sys.executable
+    return (python, "-m", "vllm.entrypoints.openai.api_server")
+
+
+def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu: bool) -> list[str]:
+    # What a run's results depend on is said even where it is vLLM's default today.
+    arguments = [
+        *("--host", HOST, "--port", str(port)),
+        *("--model", model_path(context.model), "--served-model-name", SERVED_NAME),
+        *("--dtype", served_dtype(config, gpu=gpu), "--seed", str(context.seed % 2**31)),
+        *("--tensor-parallel-size", str(context.tensor_parallel_size)),
+        *("--generation-config", "vllm"),  # a model's own sampling defaults would change what is sampled from
+        *("--logprobs-mode", "processed_logprobs"),  # of the distribution that was sampled from
+        "--enable-prefix-caching" if config.prefix_caching else "--no-enable-prefix-caching",
+        "--enable-prompt-tokens-details",  # how much of a prompt came from the prefix cache
+        "--disable-uvicorn-access-log",
+    ]
+    if length := config.max_model_len or context.max_context:
+        arguments += ["--max-model-len", str(length)]
+    if config.max_num_seqs is not None:
+        arguments += ["--max-num-seqs", str(config.max_num_seqs)]
+    cache_gb = config.kv_cache_gb or (None if gpu else KV_CACHE_GB_WITHOUT_GPU)
+    if cache_gb is not None:
+        arguments += ["--kv-cache-memory-bytes", str(int(cache_gb * 2**30))]
+    else:
+        arguments += ["--gpu-memory-utilization", str(context.gpu_memory_utilization)]
+    if context.lora_rank > 0:
+        loras = str(config.max_loras or context.versions + 1)
+        arguments += ["--enable-lora", "--max-lora-rank", str(server_rank(context.lora_rank)), "--max-loras", loras]
+    if config.enforce_eager if config.enforce_eager is not None else not gpu:
+        arguments.append("--enforce-eager")
+    if config.sleep:
+        arguments.append("--enable-sleep-mode")
+    return arguments
+
+
+def model_path(model: str) -> str:
+    """Absolute where it is a folder: the server has another current folder."""
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
+
+
+def _environment(
+    config: VllmEngineConfig, context: EngineContext, key: str, gpu: bool, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
+    inherited = {name: value for name, value in environ.items() if _PASSED.fullmatch(name) and not _SECRET.search(name)}
+    environment = {
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        **config.env,
+        "VLLM_API_KEY": key,
+        "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),
+    }
+    if gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = _devices(config, context, environ.get("CUDA_VISIBLE_DEVICES"))
+    return environment
+
+
+def _devices(config: VllmEngineConfig, context: EngineContext, visible: str | None) -> str:
+    if config.devices:
+        if len(config.devices) != context.replicas:
+            raise ConfigError(
+                f"engine.options.devices names devices for {len(config.devices)} replicas, but there are "
+                f"{context.replicas}.",
+                remedy=f"--set generation.engine_replicas={len(config.devices)}",
+            )
+        given = config.devices[context.replica]
+        if len(given.split(",")) != context.tensor_parallel_size:
+            raise ConfigError(
+                f"Replica {context.replica} is given the devices {given!r}, but the model is to be spread over "
+                f"{context.tensor_parallel_size}.",
+                remedy=f"--tensor-parallel-size {len(given.split(','))}",
+            )
+        return given
+    first, share = context.replica * context.tensor_parallel_size, context.tensor_parallel_size
+    if visible is None:
+        return ",".join(str(device) for device in range(first, first + share))
+    mine = visible.split(",")[first : first + share]
+    if len(mine) < share:
+        raise ConfigError(
+            f"{context.replicas} replicas on {share} GPUs each need {context.replicas * share} GPUs, but "
+            f"CUDA_VISIBLE_DEVICES holds {visible!r}.",
+            remedy="fewer generation.engine_replicas, or a smaller --tensor-parallel-size",
+        )
+    return ",".join(mine)

@@ -1,0 +1,97 @@
+"""What `finqa doctor` finds out about vLLM: its interpreter, devices and ranks, or whether running servers answer."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.types import Check
+from finqa_plugins.openai_http.access import find_key
+from finqa_plugins.openai_http.client import Client
+from finqa_plugins.vllm_engine import machine
+from finqa_plugins.vllm_engine.command import server_rank
+from finqa_plugins.vllm_engine.config import VllmEngineConfig
+
+DEADLINE_S = 5.0
+# Not an import of vllm: that takes 20 s.
+_FIND = (
+    "import importlib.metadata as m, importlib.util as u; "
+    "names = m.packages_distributions().get('vllm', []); "
+    "print(*(f'{n} {m.version(n)}' for n in names[:1]) if u.find_spec('vllm') else ())"
+)
+
+
+def checks(settings: Mapping[str, Any]) -> list[Check]:
+    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`."""
+    try:
+        config = VllmEngineConfig.model_validate(settings["engine"]["options"])
+    except ValidationError:
+        return []  # wrong options are told by the check of the settings
+    found = [_rank(int(settings["lora"]["rank"]))]
+    if config.addresses:
+        return [*found, *(_answer(config, address) for address in config.addresses)]
+    share = int(settings["model"]["tensor_parallel_size"])
+    return [*found, _interpreter(config), _devices(config, share, int(settings["generation"]["engine_replicas"]))]
+
+
+def _rank(rank: int) -> Check:
+    try:
+        allowed = server_rank(rank)
+    except ConfigError as error:
+        return Check(name="vllm lora", status="fail", detail=error.message, remedy=error.remedy)
+    detail = (
+        f"adapters of rank {rank} fit --max-lora-rank {allowed}" if rank else "all weights are trained: no adapters"
+    )
+    return Check(name="vllm lora", status="ok", detail=detail)
+
+
+def _interpreter(config: VllmEngineConfig) -> Check:
+    python = str(config.python.expanduser()) if config.python else sys.executable
+    remedy = f"{python} -m pip install vllm, or --set engine.options.python=PATH of an interpreter that has it"
+    try:
+        command = [python, "-c", _FIND]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=remedy)
+    if not (version := ended.stdout.strip()):
+        return Check(name="vllm", status="fail", detail=f"vllm is not installed for {python}", remedy=remedy)
+    return Check(name="vllm", status="ok", detail=f"{version} for {python}")
+
+
+def _devices(config: VllmEngineConfig, share: int, replicas: int) -> Check:
+    if not machine.has_gpu():
+        detail = "no GPU: the servers compute on the CPU, which needs a CPU build of vLLM and is for trials"
+        return Check(name="vllm devices", status="warn", detail=detail, remedy="--engine transformers")
+    if config.devices:
+        there, needed = sum(len(one.split(",")) for one in config.devices), share * replicas
+    else:
+        visible = machine.visible_devices()
+        counted = machine.count_gpus() if visible is None else len(visible)
+        there, needed = counted if counted is not None else share * replicas, share * replicas
+    detail = f"{replicas} servers on {share} GPUs each need {needed}; there are {there}"
+    if there < needed:
+        remedy = "fewer generation.engine_replicas, or a smaller --tensor-parallel-size"
+        return Check(name="vllm devices", status="fail", detail=detail, remedy=remedy)
+    return Check(name="vllm devices", status="ok", detail=detail)
+
+
+def _answer(config: VllmEngineConfig, address: str) -> Check:
+    try:
+        connection = config.connection(address).model_copy(update={"request_timeout_s": DEADLINE_S})
+        names = asyncio.run(_names(Client(connection, find_key(connection), seed=0)))
+    except FinqaError as error:
+        return Check(name="vllm server", status="fail", detail=error.message, remedy=error.remedy)
+    return Check(name="vllm server", status="ok", detail=f"{address} serves {', '.join(names) or 'no model'}")
+
+
+async def _names(client: Client) -> list[str]:
+    try:
+        return [card.name for card in await client.listing() or ()]
+    finally:
+        await client.close()

@@ -1,0 +1,90 @@
+"""`python guard.py COMMAND...` runs a command of which nothing is left once this process or its parent is gone.
+
+vLLM starts processes of its own that outlive a killed server. This one is the reaper of all of them: it ends when the
+command does, when its standard input closes, or when its parent is gone, and takes every descendant along. Should it
+be killed itself, the command dies with it (PR_SET_PDEATHSIG). It runs outside of packages and imports the standard
+library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+WATCH_INTERVAL_S = 0.25
+GRACE_S = 3.0
+"""For the server to end by itself: it holds nothing that must be saved."""
+
+
+def main() -> int:
+    """The command's exit status, as a shell reports it."""
+    parent = os.getppid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(143))
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    try:
+        while server.poll() is None and os.getppid() == parent and not _input_closed(WATCH_INTERVAL_S):
+            pass
+        if server.poll() is None:
+            server.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(GRACE_S)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        status = server.poll()
+        _end_descendants()
+    print(f"[finqa] the server ended with status {status}", file=sys.stderr, flush=True)
+    return 137 if status is None else status if status >= 0 else 128 - status
+
+
+def _input_closed(wait_s: float) -> bool:
+    readable, _, _ = select.select([sys.stdin], [], [], wait_s)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+
+
+def _die_with_parent() -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _end_descendants() -> None:
+    """Until there are none: the orphans of what is killed become our own children, being its reaper."""
+    while found := _descendants():
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
+
+
+def _descendants() -> list[int]:
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(stat.parent.name)] = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    found: list[int] = []
+    level = {os.getpid()}
+    while level := {pid for pid, parent in parents.items() if parent in level}:
+        found += level
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

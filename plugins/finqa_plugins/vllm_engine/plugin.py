@@ -1,0 +1,36 @@
+"""Registers the `vllm` engine and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
+
+NAME = "vllm"
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """One token engine. It needs no package here: the server may have an interpreter of its own, or a URL."""
+    return [
+        Component(
+            kind="engine",
+            name=NAME,
+            target="finqa_plugins.vllm_engine.engine:VllmEngine",
+            config="finqa_plugins.vllm_engine.config:VllmEngineConfig",
+            summary="vLLM: servers that it starts and supervises, or running ones by URL; adapter hot swap, sleep mode",
+            extra="vllm",
+        )
+    ]
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """Interpreter, devices and ranks, or the servers by URL, where vLLM is to be the engine."""
+    if settings["engine"]["name"] != NAME:
+        return []
+    from finqa_plugins.vllm_engine.doctor import checks
+
+    return checks(settings)

@@ -1,0 +1,79 @@
+"""Without `make test-vllm`, which names the interpreter, every test of this folder skips."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from fixtures.engine_play import make_adapter
+from fixtures.tiny_models import make_tiny_qwen3
+from vllm_server.running import KEY, KEY_VARIABLE, RANK, Vllm
+
+from finqa_cli.contracts import EngineContext
+from finqa_plugins.vllm_engine.command import launch
+from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.process import ServerProcess, free_port
+
+PYTHON = os.environ.get("FINQA_VLLM_PYTHON", "")
+START_S = 300.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A server takes from 20 s to minutes to start."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    if not PYTHON:
+        pytest.skip("vLLM is not there: run `make test-vllm`")
+    return Path(PYTHON).absolute()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen3(tmp_path_factory.mktemp("vllm-model") / "model")
+
+
+@pytest.fixture(scope="session")
+def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("vllm-adapters")
+    return [make_adapter(tiny_model, folder / str(seed), seed=seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="session")
+def server(vllm_python: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
+    """Started as the engine starts it, with the routes for sleeping and for weights in place."""
+    config = VllmEngineConfig(python=vllm_python, max_loras=4)
+    context = EngineContext(model=str(tiny_model), lora_rank=RANK)
+    launched = launch(config, context, port=free_port(), key=KEY, gpu=False, environ=os.environ)
+    launched.environment["VLLM_SERVER_DEV_MODE"] = "1"  # type: ignore[index]
+    process = ServerProcess(launched, tmp_path_factory.mktemp("vllm-server") / "server.log")
+    try:
+        _wait(process, launched.base_url.removesuffix("/v1") + "/health")
+        yield Vllm(launched.base_url, tiny_model)
+    finally:
+        asyncio.run(process.stop())
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+
+
+def _wait(process: ServerProcess, health: str) -> None:
+    deadline = time.monotonic() + START_S
+    while process.running() and time.monotonic() < deadline:
+        try:
+            with urlopen(health, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"vLLM did not start:\n{process.output()[-3000:]}")

@@ -1,0 +1,28 @@
+"""The suite of every token engine on vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from contract.token_engine_suite import *  # noqa: F403  the tests themselves
+from contract.token_engine_suite import Make
+from vllm_server.running import Vllm
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def model(server: Vllm) -> Path:
+    return server.model
+
+
+@pytest.fixture
+def make(server: Vllm) -> Make:
+    return server.engine
+
+
+@pytest.fixture
+def tolerance() -> float:
+    """What else is in a batch moves the last bits."""
+    return 1e-4

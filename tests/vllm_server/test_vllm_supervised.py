@@ -1,0 +1,143 @@
+"""Real servers that the engine starts: killed, hung, out of memory, and with weights replaced in place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from fixtures.engine_play import worst_difference
+from fixtures.tiny_models import make_tiny_qwen3
+from vllm_server.running import RANK, ask, descendants, untied
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.processes import start_time
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.engine import VllmEngine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytest.importorskip("torch")
+
+EXACT = 1e-4
+PATIENCE_S = 12.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(
+    vllm_python: Path, tiny_model: Path, adapters: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[VllmEngine]:
+    """Serves version 1, an adapter."""
+    config = VllmEngineConfig(python=vllm_python, health_timeout_s=PATIENCE_S, restarts=3)
+    logs = tmp_path_factory.mktemp("vllm-logs")
+    made = VllmEngine(config, EngineContext(model=str(tiny_model), lora_rank=RANK, log_dir=logs))
+    await made.start()
+    await made.load(PolicyVersion(number=1, model=str(tiny_model), adapter=adapters[0]))
+    yield made
+    await made.close()
+
+
+async def mid_rollout(
+    engine: VllmEngine, disturb: signal.Signals, process: str
+) -> list[tuple[GenerateRequest, Completion]]:
+    """Sixteen requests of which none has ended when the signal comes."""
+    requests = [ask(f"{process} {number}", seed=number, tokens=1500) for number in range(16)]
+    tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
+    await asyncio.sleep(0.5)
+    assert not any(task.done() for task in tasks)
+    os.kill(_find(engine, process), disturb)
+    return list(zip(requests, await asyncio.gather(*tasks), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("disturb", "process"),
+    [(signal.SIGKILL, "api_server"), (signal.SIGSTOP, "Worker")],
+    ids=["server killed", "worker hung"],
+)
+async def test_a_server_that_fails_in_mid_rollout_is_replaced_and_nothing_is_lost(
+    engine: VllmEngine, tiny_model: Path, adapters: list[Path], disturb: signal.Signals, process: str
+) -> None:
+    before = descendants(_group(engine))
+    played = await mid_rollout(engine, disturb, process)
+    assert {completion.policy_version for _, completion in played} == {1}
+    assert {len(completion.token_ids) for _, completion in played} == {1500}
+    assert worst_difference(tiny_model, played[:2], adapters[0]) <= EXACT
+    assert len(before) >= 4
+    assert [pid for pid in before if start_time(pid) is not None] == [], "of the old server nothing is left"
+
+
+async def test_nothing_is_left_after_the_end(engine: VllmEngine) -> None:
+    pids = descendants(_group(engine))
+    assert len(pids) >= 4
+    await engine.close()
+    assert [pid for pid in pids if start_time(pid) is not None] == []
+    with pytest.raises(EngineError, match="closed"):
+        await engine.generate(ask("late"))
+
+
+async def test_all_weights_are_replaced_in_place_and_bad_ones_leave_the_old(
+    vllm_python: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    first, other = (untied(tiny_model, tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    smaller = make_tiny_qwen3(tmp_path / "smaller", hidden=32)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    engine = VllmEngine(VllmEngineConfig(python=vllm_python), EngineContext(model=str(first), lora_rank=0))
+    await engine.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            early = [group.create_task(engine.generate(ask("", seed=n, tokens=60))) for n in range(8)]
+            await asyncio.sleep(0.05)
+            loading = group.create_task(engine.load(PolicyVersion(number=1, model=str(other))))
+            await asyncio.sleep(0.01)
+            late = [group.create_task(engine.generate(ask("", seed=n, tokens=60))) for n in range(8)]
+        assert loading.done()
+        for tasks, version, folder in ((early, 0, first), (late, 1, other)):
+            pairs = [(ask("", seed=n, tokens=60), task.result()) for n, task in enumerate(tasks)]
+            assert {completion.policy_version for _, completion in pairs} == {version}
+            assert worst_difference(folder, pairs) <= EXACT
+        for bad in (smaller, empty):
+            with pytest.raises(EngineError):
+                await engine.load(PolicyVersion(number=2, model=str(bad)))
+            await _serves(engine, 1, other)
+        os.kill(_find(engine, "EngineCore"), signal.SIGKILL)
+        await _serves(engine, 1, other)
+    finally:
+        await engine.close()
+
+
+async def test_too_little_memory_at_start_names_need_and_flags(
+    vllm_python: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    config = VllmEngineConfig(python=vllm_python, kv_cache_gb=100_000)
+    engine = VllmEngine(config, EngineContext(model=str(tiny_model), lora_rank=RANK, log_dir=tmp_path))
+    with pytest.raises(ConfigError, match=r"too little memory.*It needs at least .* GiB.*Available memory") as caught:
+        await engine.start()
+    assert "engine.options.kv_cache_gb" in caught.value.remedy
+    assert "max_model_len" in caught.value.remedy
+    await engine.close()
+
+
+async def _serves(engine: VllmEngine, version: int, folder: Path) -> None:
+    asked = ask("again")
+    completion = await engine.generate(asked)
+    assert completion.policy_version == version
+    assert worst_difference(folder, [(asked, completion)]) <= EXACT
+
+
+def _group(engine: VllmEngine) -> int:
+    assert engine.server_pid is not None
+    return engine.server_pid
+
+
+def _find(engine: VllmEngine, process: str) -> int:
+    """The first of the server's processes whose command line holds this."""
+    for pid in descendants(_group(engine)):
+        if process.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError(f"no {process}")

@@ -223,7 +223,7 @@ H100 = Device(name="NVIDIA H100", free=80e9, total=80e9)
         (settings(model={"name": "embedded"}), False, [], "12.8", "ok", "none; the embedded policy needs none"),
         (settings(engine={"name": "scripted"}), False, [], None, "ok", "none; engine scripted needs none"),
         (settings(), False, [], "12.8", "warn", "no CUDA device; some/Model-14B runs slowly"),
-        (settings(engine={"name": "vllm"}), False, [], "12.8", "fail", "no CUDA device"),
+        (settings(engine={"name": "vllm"}), False, [], "12.8", "warn", "no CUDA device"),
         (settings(), True, [H100], "", "fail", "torch is built without CUDA"),
         (settings(), True, [H100], "12.8", "fail", "spread over 2"),
         (settings(), True, [H100, H100], "12.8", "ok", "2 devices, NVIDIA H100, about 28 GB of 80 GB free needed"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -26,8 +28,12 @@ class TransformersEngine:
     """A token engine on one CPU or CUDA device.
 
     Requests wait until a batch is due (see `WaitingRoom`): in lockstep when every seat waits, otherwise also when the
-    oldest has waited `dispatch_wait_ms`, without seats at once. A prompt that leaves no room in the context is the
-    episode's limit, not a fault: it is answered with an empty completion and stop `length`.
+    oldest has waited `dispatch_wait_ms`, without seats at once. Each is answered when its own row ends, so that tools
+    run while longer rows go on; outside lockstep those who wait then join the running batch. A request whose key names
+    no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+
+    A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
+    completion and stop `length`.
 
     Whoever holds a seat must not wait for another seat's holder outside `generate`: in lockstep that would stop both.
     """
@@ -39,6 +45,7 @@ class TransformersEngine:
         self._room: WaitingRoom | None = None
         self._busy: asyncio.Task[None] | None = None
         self._running: list[Ticket] = []
+        self._joining = False
         self._timer: asyncio.TimerHandle | None = None
         self._seats = 0
         self._loads = 0
@@ -93,6 +100,7 @@ class TransformersEngine:
             )
         loop = asyncio.get_running_loop()
         ticket = Ticket(Job(request), loop.create_future(), loop.time())
+        ticket.job.told = lambda: _threadsafe(loop, lambda: self._answer(ticket))
         room.tickets.append(ticket)
         # Not at once: requests that arrive in the same turn of the loop belong into the same batch.
         loop.call_soon(self._check)
@@ -129,6 +137,11 @@ class TransformersEngine:
         """Longest prompt plus completion in tokens; 0 before `start`."""
         return self._worker.max_context
 
+    @property
+    def reused_share(self) -> float:
+        """Of the tokens of all prompts so far, how many were not computed again; padding counts as computed."""
+        return self._worker.reused_share
+
     async def close(self) -> None:
         """Ends the running batch at its next token, fails what waits, frees the model. Idempotent."""
         if self._closed:
@@ -156,44 +169,62 @@ class TransformersEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _check(self) -> None:
-        """Dispatches when a batch is due; called after everything that may make one due."""
+        """Dispatches or joins when that is due; called after everything that may make it due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._room is None or self._closed or self._busy is not None or self._loads:
+        if self._room is None or self._closed or self._loads or self._joining:
             return
         loop = asyncio.get_running_loop()
-        due = self._room.due_in(loop.time())
+        if self._busy is None:
+            due = self._room.due_in(loop.time())
+        else:
+            due = self._room.joins_in(loop.time(), sum(not ticket.answer.done() for ticket in self._running))
         if due is None:
             return
         if due > 0:
             self._timer = loop.call_later(due, self._check)
-            return
-        everyone = self._room.everyone
-        self._running = self._room.take()
-        self._busy = loop.create_task(self._run(self._running, everyone))
+        elif self._busy is not None:
+            self._joining = True
+        else:
+            full, tickets = self._room.everyone, self._room.take()
+            self._busy = loop.create_task(self._run(tickets, everyone=full and not self._room.tickets))
 
-    async def _run(self, tickets: list[Ticket], everyone: bool) -> None:
+    async def _run(self, tickets: list[Ticket], *, everyone: bool) -> None:
+        """One dispatch and, outside lockstep, those that join it; no version is loaded meanwhile."""
+        self._running = tickets
         try:
             async with self._exclusive:
-                if not self._closed:
-                    await self._in_worker(lambda: self._worker.run([ticket.job for ticket in tickets], everyone))
+                while self._running and not self._closed:
+                    jobs = [ticket.job for ticket in self._running]
+                    await self._in_worker(partial(self._worker.run, jobs, everyone, lambda: self._joining))
+                    self._joining, everyone = False, False
+                    self._running = self._with_newcomers([ticket for ticket in self._running if ticket.unfinished])
         except Exception as error:
             log.exception("engine_worker_failed")
-            for ticket in tickets:
+            for ticket in self._running:
                 ticket.job.outcome = EngineError(f"The engine's worker failed: {type(error).__name__}: {error}")
         finally:
-            self._busy = None
-            self._running = []
-            for ticket in tickets:
-                _answer(ticket)
+            left, self._running, self._busy, self._joining = self._running, [], None, False
+            for ticket in left:
+                self._answer(ticket)
             self._check()
 
+    def _with_newcomers(self, interrupted: list[Ticket]) -> list[Ticket]:
+        """What goes on, and who joins it; with a load pending nobody does: they belong to the next version."""
+        if not interrupted or self._loads or self._room is None:
+            return interrupted
+        return sorted([*interrupted, *self._room.take()], key=lambda ticket: ticket.job.request.key)
 
-def _answer(ticket: Ticket) -> None:
-    if ticket.answer.done():
-        return
-    if isinstance(ticket.job.outcome, Completion):
-        ticket.answer.set_result(ticket.job.outcome)
-    else:
-        ticket.answer.set_exception(ticket.job.outcome or EngineError("The engine was interrupted."))
+    def _answer(self, ticket: Ticket) -> None:
+        if ticket.answer.done():
+            return
+        if isinstance(ticket.job.outcome, Completion):
+            ticket.answer.set_result(ticket.job.outcome)
+        else:
+            ticket.answer.set_exception(ticket.job.outcome or EngineError("The engine was interrupted."))
+
+
+def _threadsafe(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(work)

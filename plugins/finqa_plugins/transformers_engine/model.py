@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ from transformers.utils import logging as transformers_logging
 from finqa_cli.errors import ConfigError
 from finqa_plugins.transformers_engine import attention
 from finqa_plugins.transformers_engine.batch_cache import BatchCache, KvShape
+from finqa_plugins.transformers_engine.placement import is_out_of_memory
 
 Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+LOADING = threading.Lock()
+"""from_pretrained changes torch's and its own globals while it runs: two at once leave weights out of both models."""
+
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json", "spiece.model")
 
 
@@ -127,11 +133,15 @@ def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill_(~seen, float("-inf"))
 
 
-def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, tokenizer: bool = True) -> CausalModel:
-    """Loads a folder or hub id.
+def load_model(
+    reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True
+) -> CausalModel:
+    """Loads a folder or hub id. `fits` raises a ConfigError for the config of a model that is too large.
 
     Raises:
-        ConfigError: The folder is incomplete, its weights do not fit its config, or the hub has no such model.
+        ConfigError: The folder is incomplete, its weights do not fit its config, the hub has no such model, or it is
+            too large.
+        Exception: Anything for which `is_out_of_memory` is true.
     """
     transformers_logging.disable_progress_bar()
     folder = Path(reference)
@@ -143,11 +153,17 @@ def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, toke
         )
     source = fingerprint(reference)
     try:
-        config = AutoConfig.from_pretrained(reference)
-        module, info = AutoModelForCausalLM.from_pretrained(
-            reference, config=config, dtype=dtype, output_loading_info=True
-        )
+        with LOADING:
+            config = AutoConfig.from_pretrained(reference)
+            fits(config)
+            module, info = AutoModelForCausalLM.from_pretrained(
+                reference, config=config, dtype=dtype, output_loading_info=True
+            )
+    except ConfigError:
+        raise
     except Exception as error:  # transformers, safetensors and the hub each raise their own kinds
+        if is_out_of_memory(error):
+            raise
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
             f"The model {reference!r} cannot be loaded: {reason}",

@@ -11,8 +11,7 @@ from torch import Tensor
 from finqa_plugins.transformers_engine.batch_cache import BatchCache
 from finqa_plugins.transformers_engine.kv_store import Entry
 from finqa_plugins.transformers_engine.model import CausalModel
-
-FORWARD_TOKENS = 4096  # bounds activations and, with an opening, the matrix of attention scores
+from finqa_plugins.transformers_engine.placement import FORWARD_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class Filled:
         length: Columns that are filled.
         first: Column of each row's first token.
         logits: [N, V] after each prompt.
+        computed: Tokens that went through the model for it, padding included.
     """
 
     buffer: Tensor
@@ -52,6 +52,7 @@ class Filled:
     length: int
     first: list[int]
     logits: Tensor
+    computed: int
 
     def entry(self, row: int, token_ids: tuple[int, ...], start: int) -> Entry:
         """A copy of what the row holds for `token_ids`; `start` is the length of the opening."""
@@ -77,9 +78,10 @@ def fill(model: CausalModel, prompts: Sequence[Prompt], buffer: Tensor, opening:
     columns = torch.arange(buffer.shape[4], device=model.device)
     valid = columns[None, :] >= begins[:, None]
     positions = (columns[None, :] - begins[:, None]).clamp_(min=0) + start
-    logits = []
+    logits, computed = [], 0
     for rows in _slices(prompts):
         width = min(length, prompts[rows.stop - 1].unknown)
+        computed += (rows.stop - rows.start) * width
         step = max(1, FORWARD_TOKENS // (rows.stop - rows.start))
         for column in range(length - width, length, step):
             end = min(length, column + step)
@@ -91,7 +93,7 @@ def fill(model: CausalModel, prompts: Sequence[Prompt], buffer: Tensor, opening:
                 opening.tensor if opening else None,
             )
         logits.append(last)
-    return Filled(buffer, valid, length, first, torch.cat(logits))
+    return Filled(buffer, valid, length, first, torch.cat(logits), computed)
 
 
 def _copy_known(prompts: Sequence[Prompt], buffer: Tensor, first: list[int], start: int) -> None:

@@ -51,15 +51,15 @@ class Sampler:
     uniforms: Tensor
 
     @classmethod
-    def of(cls, settings: list[Sampling], steps: int, device: torch.device) -> Sampler:
-        """For rows that each draw at most `steps` tokens."""
+    def of(cls, settings: list[Sampling], steps: int, device: torch.device, drawn: list[int] | None = None) -> Sampler:
+        """For rows that each draw at most `steps` tokens, after the `drawn` [N] that they have drawn already."""
         greedy = [sampling.temperature <= 0 for sampling in settings]
         top_p = [1.0 if cold else sampling.top_p for cold, sampling in zip(greedy, settings, strict=True)]
         warmth = [1.0 if cold else sampling.temperature for cold, sampling in zip(greedy, settings, strict=True)]
-        draws = [uniforms(sampling.seed, min(steps, sampling.max_tokens)) for sampling in settings]
         table = numpy.zeros((len(settings), steps))
-        for row, drawn in enumerate(draws):
-            table[row, : len(drawn)] = drawn
+        for row, (sampling, begin) in enumerate(zip(settings, drawn or [0] * len(settings), strict=True)):
+            numbers = uniforms(sampling.seed, min(begin + steps, sampling.max_tokens))[begin:]
+            table[row, : len(numbers)] = numbers
         return cls(
             temperature=torch.tensor(warmth, dtype=torch.float32, device=device),
             greedy=torch.tensor(greedy, device=device) if any(greedy) else None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import structlog
 import torch
@@ -15,6 +17,15 @@ from finqa_plugins.transformers_engine.config import TransformersEngineConfig
 from finqa_plugins.transformers_engine.decode import Job
 from finqa_plugins.transformers_engine.generator import Generator
 from finqa_plugins.transformers_engine.model import CausalModel, fingerprint, load_model
+from finqa_plugins.transformers_engine.placement import (
+    GIB,
+    Need,
+    choose_device,
+    does_not_fit,
+    is_out_of_memory,
+    need,
+    room_on,
+)
 from finqa_plugins.transformers_engine.waiting import WaitingRoom
 
 log = structlog.get_logger(__name__)
@@ -33,6 +44,7 @@ class Worker:
         self._context = context
         self._generator: Generator | None = None
         self._slot: AdapterSlot | None = None
+        self._share = context.gpu_memory_utilization
         self.vocabulary = 0
         self.max_context = 0
 
@@ -50,11 +62,16 @@ class Worker:
             )
         if self._config.threads is not None:
             torch.set_num_threads(self._config.threads)
-        self._device = _device(self._config.device)
+        self._device = choose_device(
+            self._config.device,
+            replica=self._context.replica,
+            replicas=self._context.replicas,
+            cuda_devices=torch.cuda.device_count(),
+        )
         names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
         default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         self._dtype = names.get(self._config.dtype, default)
-        self._adopt(load_model(self._context.model, device=self._device, dtype=self._dtype))
+        self._adopt(self._load(self._context.model, room=room_on(self._device, share=self._share)))
         lockstep = self._config.lockstep
         return WaitingRoom(
             lockstep=self._device.type == "cpu" if lockstep is None else lockstep,
@@ -62,11 +79,12 @@ class Worker:
             enough=self._config.max_batch,
         )
 
-    def run(self, jobs: list[Job], everyone: bool) -> None:
-        """Sets every job's outcome; see `Generator.run`."""
+    def run(self, jobs: list[Job], everyone: bool, interrupted: Callable[[], bool]) -> None:
+        """Sets every job's outcome, or as many as there are until it is interrupted; see `Generator.run`."""
         if self._generator is None:
             raise EngineError("The engine is closed.")
-        self._generator.run([job for job in jobs if not job.abandoned], everyone=everyone)
+        waited_for = [job for job in jobs if not job.abandoned]
+        self._generator.run(waited_for, everyone=everyone, interrupted=interrupted)
 
     def load(self, policy: PolicyVersion) -> None:
         """Serves another version from now on.
@@ -78,7 +96,8 @@ class Worker:
             raise EngineError("The engine is closed.")
         try:
             if fingerprint(policy.model) != self._generator.model.fingerprint:
-                model = load_model(policy.model, device=self._device, dtype=self._dtype, tokenizer=False)
+                # Both are held until the new one is known to be sound; how much the old one will leave is not known.
+                model = self._load(policy.model, room=None, tokenizer=False)
                 patches = self._patches(policy, model)
                 self._adopt(model)
             else:
@@ -91,12 +110,46 @@ class Worker:
         self._generator.reset(policy.number)
         log.info("engine_loaded", version=policy.number, adapter=str(policy.adapter) if policy.adapter else None)
 
+    @property
+    def reused_share(self) -> float:
+        """See `TransformersEngine.reused_share`; 0 before the first prompt."""
+        if self._generator is None or not self._generator.prompt_tokens:
+            return 0.0
+        return max(0.0, 1 - self._generator.computed_tokens / self._generator.prompt_tokens)
+
     def close(self) -> None:
         """Frees the model."""
+        log.info("engine_closed", reused_share=round(self.reused_share, 3))
         self._generator = self._slot = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def _load(self, reference: str, *, room: int | None, tokenizer: bool = True) -> CausalModel:
+        needs: list[Need] = []
+
+        def fits(config: Any) -> None:
+            kv = self._config.kv_cache_gb
+            needs[:] = [
+                need(
+                    config,
+                    dtype=self._dtype,
+                    max_batch=self._config.max_batch,
+                    max_context=self._context.max_context,
+                    kv_bytes=None if kv is None else int(kv * GIB),
+                )
+            ]
+            if room is not None and needs[0].total > room:
+                raise does_not_fit(reference, needs[0], room, device=self._device, dtype=self._dtype)
+
+        try:
+            return load_model(reference, device=self._device, dtype=self._dtype, fits=fits, tokenizer=tokenizer)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not (needs and is_out_of_memory(error)):
+                raise
+            raise does_not_fit(reference, needs[0], room, device=self._device, dtype=self._dtype) from error
 
     def _patches(self, policy: PolicyVersion, model: CausalModel) -> list[Patch]:
         if policy.adapter is None:
@@ -117,16 +170,5 @@ class Worker:
         if self._device.type == "cpu":
             return 2 << 30
         _, total = torch.cuda.mem_get_info(self._device)
-        free = int(total * self._context.gpu_memory_utilization) - torch.cuda.memory_allocated(self._device)
+        free = int(total * self._share) - torch.cuda.memory_allocated(self._device)
         return max(1 << 30, free // 2)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "The transformers engine was set to CUDA, but torch finds no CUDA device.",
-            remedy="--set engine.options.device=cpu",
-        )
-    return torch.device(name)

@@ -120,6 +120,10 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         arguments += ["--enable-lora", "--max-lora-rank", str(server_rank(context.lora_rank)), "--max-loras", loras]
     if config.enforce_eager if config.enforce_eager is not None else not gpu:
         arguments.append("--enforce-eager")
+    if not gpu:
+        # vLLM 0.32 ends on a CPU when the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
+        # model runner asks the generator for an offset, which those of CPUs do not have
+        arguments.append("--no-enable-chunked-prefill")
     if config.sleep:
         arguments.append("--enable-sleep-mode")
     return arguments

@@ -22,19 +22,19 @@ from finqa_plugins.transformers_engine.waiting import Ticket, WaitingRoom
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 
 
-def ask(key: str, **settings: Any) -> GenerateRequest:
+def ask(episode: str, **settings: Any) -> GenerateRequest:
     sampling = Sampling(**({"max_tokens": 4} | settings))
-    return GenerateRequest(key=key, token_ids=tuple(range(10, 20)), sampling=sampling)
+    return GenerateRequest(key=f"{episode}#0", token_ids=tuple(range(10, 20)), sampling=sampling)
 
 
 def batches(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The keys of every dispatch, recorded as they run."""
+    """The episodes of every dispatch, recorded as they run."""
     seen: list[list[str]] = []
     run = engine._worker.run
 
-    def recording(jobs: list[Job], everyone: bool) -> None:
-        seen.append([job.request.key for job in jobs])
-        run(jobs, everyone)
+    def recording(jobs: list[Job], everyone: bool, interrupted: Callable[[], bool]) -> None:
+        seen.append([job.episode for job in jobs])
+        run(jobs, everyone, interrupted)
 
     monkeypatch.setattr(engine._worker, "run", recording)
     return seen

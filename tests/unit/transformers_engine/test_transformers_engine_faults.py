@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,6 +17,7 @@ from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, Sampling
 from finqa_plugins.transformers_engine.config import TransformersEngineConfig
 from finqa_plugins.transformers_engine.engine import TransformersEngine
+from finqa_plugins.transformers_engine.placement import choose_device, need
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 
@@ -123,6 +125,71 @@ async def test_weights_that_are_not_finite_are_a_fault_not_a_text(started: MakeE
             await engine.generate(ask("e#0"))
         weight.copy_(kept)
         assert torch.isfinite(torch.tensor((await engine.generate(ask("e#1"))).logprobs)).all()
+
+
+async def test_a_model_that_is_too_large_is_refused_before_a_weight_is_read(tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100}
+    config.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    engine = TransformersEngine(None, EngineContext(model=str(folder)))
+    with pytest.raises(ConfigError, match=r"needs \d+\.\d GiB \(weights .* keys and values .* activations") as caught:
+        await engine.start()
+    assert "It may take" in caught.value.message
+    assert "kv_cache_gb" in caught.value.remedy
+    assert "bfloat16" in caught.value.remedy
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")]
+)
+async def test_running_out_of_memory_while_loading_tells_the_need(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    engine = TransformersEngine(None, EngineContext(model=str(tiny_model)))
+    with pytest.raises(ConfigError, match=r"needs .* GiB") as caught:
+        await engine.start()
+    assert "max_batch" in caught.value.remedy
+    await engine.close()
+
+
+def test_the_need_is_that_of_the_loaded_model(tiny_model: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    module = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(tiny_model)
+    sizes: dict[str, Any] = {"dtype": torch.float32, "max_batch": 4, "max_context": 100}
+    needs = need(config, **sizes, kv_bytes=None)
+    assert needs.weights == sum(parameter.numel() * 4 for parameter in module.parameters())
+    with torch.no_grad():
+        cache = module(torch.zeros(1, 100, dtype=torch.long), use_cache=True).past_key_values
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert needs.keys_values == held
+    assert need(config, **sizes, kv_bytes=1000).keys_values == 2000
+    assert need(config, **sizes, kv_bytes=1 << 40).keys_values == 2 * 4 * held, "more than a full batch is never used"
+    assert needs.total == needs.weights + needs.keys_values + needs.activations
+
+
+def test_each_replica_has_a_device_of_its_own() -> None:
+    def choose(name: str, replica: int = 0, replicas: int = 1, cuda_devices: int = 4) -> str:
+        return str(choose_device(name, replica=replica, replicas=replicas, cuda_devices=cuda_devices))
+
+    assert choose("auto", cuda_devices=0) == choose("cpu") == "cpu"
+    assert [choose("auto", number, 3) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:2"]
+    with pytest.raises(ConfigError, match="5 replicas, 4 devices") as caught:
+        choose("cuda", 0, 5)
+    assert caught.value.remedy == "--engine-replicas 4"
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        choose("cuda", cuda_devices=0)
 
 
 def _drop_tensor(path: Path) -> None:

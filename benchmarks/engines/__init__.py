@@ -1,0 +1,1 @@
+"""Speed, versions and agreement of the token engines."""

@@ -1,0 +1,147 @@
+"""Where a model goes, and whether it fits there: computed from its config before a weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from finqa_cli.errors import ConfigError
+
+GIB = 1 << 30
+FORWARD_TOKENS = 4096
+"""Of one forward at most: bounds activations and, with an opening, the matrix of attention scores."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def choose_device(name: str, *, replica: int, replicas: int, cuda_devices: int) -> torch.device:
+    """`auto`, `cpu` or `cuda` as a device: on CUDA each replica has one of its own.
+
+    Raises:
+        ConfigError: There is no CUDA device, or fewer than replicas.
+    """
+    if name == "cpu" or (name == "auto" and not cuda_devices):
+        return torch.device("cpu")
+    if not cuda_devices:
+        raise ConfigError(
+            "The transformers engine was set to CUDA, but torch finds no CUDA device.",
+            remedy="--set engine.options.device=cpu",
+        )
+    if replicas > cuda_devices:
+        raise ConfigError(
+            f"Each replica of the transformers engine needs a CUDA device of its own: {replicas} replicas, "
+            f"{cuda_devices} devices.",
+            remedy=f"--engine-replicas {cuda_devices}",
+        )
+    return torch.device("cuda", replica)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes that a model takes at least.
+
+    Attributes:
+        weights: All parameters.
+        keys_values: Of one longest sequence, or what `kv_cache_gb` asks for.
+        activations: Of the largest forward and of drawing one token for a full batch.
+    """
+
+    weights: int
+    keys_values: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return self.weights + self.keys_values + self.activations
+
+    def __str__(self) -> str:
+        return (
+            f"{_gib(self.total)} GiB (weights {_gib(self.weights)}, keys and values {_gib(self.keys_values)}, "
+            f"activations {_gib(self.activations)})"
+        )
+
+
+def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, kv_bytes: int | None) -> Need:
+    """What a model of this transformers config needs.
+
+    Args:
+        config: Of the model.
+        dtype: Of weights, keys and values.
+        max_batch: Rows decoded together.
+        max_context: Longest sequence in tokens, or 0 for the model's own limit.
+        kv_bytes: What the settings give to one batch, and again to what is kept; None when they do not say.
+    """
+    text = config.get_text_config()
+    heads = int(text.num_attention_heads)
+    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+    token = int(text.num_hidden_layers) * 2 * kv_heads * width * dtype.itemsize
+    context = int(getattr(text, "max_position_embeddings", 0) or 4096)
+    context = min(context, max_context or context)
+    columns = 4 * int(text.hidden_size) + 2 * int(getattr(text, "intermediate_size", 0) or 4 * text.hidden_size)
+    # Drawing holds logits in their dtype, log-probabilities and probabilities in fp32, and their sums in fp64.
+    drawing = max_batch * int(text.vocab_size) * (dtype.itemsize + 4 + 4 + 8)
+    return Need(
+        weights=_parameters(config) * dtype.itemsize,
+        keys_values=token * context if kv_bytes is None else min(2 * kv_bytes, 2 * token * context * max_batch),
+        activations=FORWARD_TOKENS * columns * dtype.itemsize + drawing,
+    )
+
+
+def _parameters(config: Any) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+
+
+def room_on(device: torch.device, *, share: float) -> int | None:
+    """Bytes that may be taken: of a CUDA device at most `share` of it, of a machine what it has; None is unknown."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return min(int(free), int(total * share))
+    limits = [_available(), _cgroup_room()]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _available() -> int | None:
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _cgroup_room() -> int | None:
+    try:
+        limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        cached = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+    except (OSError, ValueError):  # no such group, or "max"
+        return None
+    return limit - used + int(cached.get("inactive_file", 0))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python ran out of memory; on a CPU torch says so only in words."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def does_not_fit(model: str, needs: Need, room: int | None, *, device: torch.device, dtype: torch.dtype) -> ConfigError:
+    """The error of a model that is too large, with what lowers each part of its need."""
+    where = "this machine" if device.type == "cpu" else f"{device}"
+    there = f" It may take {_gib(room)} GiB of {where}." if room is not None else ""
+    flags = ["a smaller --model"]
+    if dtype == torch.float32:
+        flags.append("--set engine.options.dtype=bfloat16 (halves weights, keys and values)")
+    flags += ["--set engine.options.kv_cache_gb=N (keys and values)", "--set engine.options.max_batch=N (activations)"]
+    if device.type == "cuda":
+        flags.append("a higher --gpu-memory-utilization")
+    return ConfigError(f"The model {model!r} needs {needs} on {where}.{there}", remedy=", ".join(flags))
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}" if size >= GIB // 10 else f"{size / GIB:.3f}"

@@ -4,8 +4,14 @@ from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
 from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
-from finqa_cli.contracts.learner import Learner, LearnerContext
-from finqa_cli.contracts.optimizer import Optimizer
+from finqa_cli.contracts.learner import Learner, LearnerContext, ReferenceLearner, ValueLearner
+from finqa_cli.contracts.optimizer import (
+    CreditsBatch,
+    EstimatesAdvantages,
+    Optimizer,
+    PenalizesReward,
+    RepeatsPasses,
+)
 from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
 from finqa_cli.contracts.sandbox import ImageBuilder, Sandbox, SandboxContext, SandboxProvider
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
@@ -16,17 +22,22 @@ __all__ = [
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
+    "CreditsBatch",
     "Demonstrator",
     "EngineContext",
     "Environment",
     "EnvironmentContext",
+    "EstimatesAdvantages",
     "ImageBuilder",
     "Learner",
     "LearnerContext",
     "Metered",
     "Optimizer",
+    "PenalizesReward",
     "PlayedTurn",
     "Probed",
+    "ReferenceLearner",
+    "RepeatsPasses",
     "Reward",
     "RewardRequest",
     "RewritingCodec",
@@ -41,5 +52,6 @@ __all__ = [
     "TokenEngine",
     "Tracker",
     "TrackerContext",
+    "ValueLearner",
     "uncounted",
 ]

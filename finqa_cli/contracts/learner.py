@@ -79,3 +79,24 @@ class Learner(Protocol):
             ConfigError: It belongs to another base model, rank or set of target modules.
         """
         ...
+
+
+@runtime_checkable
+class ReferenceLearner(Protocol):
+    """A learner that still knows the policy that training began from."""
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """[N][L] log-probability of each masked token under the reference policy, 0.0 elsewhere.
+
+        At the same temperature as `logprobs`. Weights, gradients and random state stay as they are.
+        """
+        ...
+
+
+@runtime_checkable
+class ValueLearner(Protocol):
+    """A learner with a value function, which losses with `value_coef` train and `save` and `load` keep."""
+
+    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """[N][L] value of the state in which each masked token was sampled, 0.0 elsewhere."""
+        ...

@@ -17,7 +17,7 @@ class Component:
         kind: Which contract it fulfils.
         name: What `--engine NAME` and friends take.
         target: `package.module:Class`, or a function that makes one, imported when the component is used. Called as
-            `Class(config, context)`; an optimizer or a reward as `Class(config)`.
+            `Class(config, context)`; an optimizer, a reward or a call format as `Class(config)`.
         config: `package.module:Class` of its options: a pydantic model with `extra="forbid"`. Empty: it has none.
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.

@@ -157,6 +157,8 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
+    elif not field:
+        what = f"options: {first['msg'].removeprefix('Value error, ')}."
     else:
         what = f"option {field!r}: {first['msg']} (got {first['input']!r})."
     return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

@@ -1,28 +1,46 @@
 """From graded trajectories to packed batches: credit, samples, packing. Pure; no torch."""
 
 from finqa_cli.learn.admission import admitted_groups, informative_share
-from finqa_cli.learn.credit import assign_credit, credited_samples
+from finqa_cli.learn.credit import assign_credit, assign_credit_again, batch_credit, credited_samples
+from finqa_cli.learn.gae import estimated, value_metrics, with_values
 from finqa_cli.learn.groups import GroupStatistics, group_statistics, length_bias
+from finqa_cli.learn.normalization import check_normalization, counts_neutral, needs_reference, normalized
 from finqa_cli.learn.off_policy import corrected, is_decoupled, with_proximal
 from finqa_cli.learn.packing import pack
+from finqa_cli.learn.passes import step_rows
+from finqa_cli.learn.reference import References, penalized, references, scored_samples
 from finqa_cli.learn.samples import demonstration_sample, trajectory_samples
 from finqa_cli.learn.staleness import staleness_metrics, token_ages, without_over_age
 
 __all__ = [
     "GroupStatistics",
+    "References",
     "admitted_groups",
     "assign_credit",
+    "assign_credit_again",
+    "batch_credit",
+    "check_normalization",
     "corrected",
+    "counts_neutral",
     "credited_samples",
     "demonstration_sample",
+    "estimated",
     "group_statistics",
     "informative_share",
     "is_decoupled",
     "length_bias",
+    "needs_reference",
+    "normalized",
     "pack",
+    "penalized",
+    "references",
+    "scored_samples",
     "staleness_metrics",
+    "step_rows",
     "token_ages",
     "trajectory_samples",
+    "value_metrics",
     "with_proximal",
+    "with_values",
     "without_over_age",
 ]

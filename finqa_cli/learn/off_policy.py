@@ -12,6 +12,7 @@ from finqa_cli.types import LossSpec, Sample
 OffPolicy = Literal["auto", "clip", "token", "sequence"]
 
 _CAPS = {"token": "token_cap", "sequence": "sequence_cap"}
+_CORRECTABLE = ("policy_gradient", "gspo", "cispo")
 
 
 def corrected(loss: LossSpec, *, mode: OffPolicy, cap: float, max_staleness: int) -> LossSpec:
@@ -30,7 +31,7 @@ def corrected(loss: LossSpec, *, mode: OffPolicy, cap: float, max_staleness: int
     """
     if mode == "auto" and (max_staleness == 0 or is_decoupled(loss)):
         return loss
-    if loss.name != "policy_gradient":
+    if loss.name not in _CORRECTABLE:
         explicit = "" if mode == "auto" else " --set train.off_policy=auto"
         raise ConfigError(
             f"train.off_policy={mode} with max_staleness {max_staleness}: loss {loss.name!r} takes no account of who "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import DataError
@@ -37,7 +38,7 @@ def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample
             sequences.append([])
         sequences[-1] += [(turn.prompt_ids, None), (turn.completion_ids, turn.logprobs)]
     joined = (_join(segments, advantage, name=trajectory.id) for segments in sequences)
-    return tuple(sample for sample in joined if sample is not None)
+    return tuple(replace(sample, episode=trajectory.id) for sample in joined if sample is not None)
 
 
 def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: ChatCodec, *, name: str = "") -> Sample:

@@ -6,12 +6,14 @@ from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, G
 from finqa_cli.types.sandboxes import ImageInfo, SandboxInfo, SandboxSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
+    AdvantageEstimation,
     Batch,
     Credit,
     KlEstimator,
     KlPenalty,
     LossSpec,
     Normalization,
+    Passes,
     PolicyVersion,
     Sample,
     UpdateReport,
@@ -19,6 +21,7 @@ from finqa_cli.types.training import (
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
 
 __all__ = [
+    "AdvantageEstimation",
     "Architecture",
     "AssistantTurn",
     "Batch",
@@ -37,6 +40,7 @@ __all__ = [
     "Message",
     "Normalization",
     "Observation",
+    "Passes",
     "PolicyVersion",
     "Prompt",
     "Rewards",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+Normalization = Literal["trained", "token", "sequence", "constant"]
+KlEstimator = Literal["k1", "k3"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,13 @@ class Sample:
         advantages: [L] advantage of each masked token; 0.0 elsewhere.
         proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, for a
             decoupled loss; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
+        reference_logprobs: [L] log-probabilities under the reference policy, 0.0 where the mask is False. Empty: the
+            update needs none.
+        values: [L] what the value function gave each masked token's state before the first step of the iteration, 0.0
+            elsewhere. Empty: the method has none.
+        returns: [L] what values are to become, 0.0 where the mask is False. Empty: the method has no value function.
+        weight: Factor on the loss of each of its tokens; see `LossSpec.normalization`.
+        episode: Which episode it belongs to; one that forks has several samples. Empty: an episode of its own.
     """
 
     token_ids: tuple[int, ...]
@@ -53,6 +64,11 @@ class Sample:
     logprobs: tuple[float, ...]
     advantages: tuple[float, ...]
     proximal_logprobs: tuple[float, ...] = ()
+    reference_logprobs: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    returns: tuple[float, ...] = ()
+    weight: float = 1.0
+    episode: str = ""
 
     @property
     def loss_tokens(self) -> int:
@@ -67,8 +83,8 @@ class Batch:
     Attributes:
         samples: All sequences of the step.
         microbatches: Indices into `samples`; each inner tuple fits the token budget and is one forward and backward.
-        loss_tokens: Masked positions over all samples: the one number that every token loss is divided by, so that
-            the gradient does not depend on how the batch was cut.
+        loss_tokens: Masked positions over all samples: the one number that the sum of all weighted token losses is
+            divided by, so that the gradient does not depend on how the batch was cut.
     """
 
     samples: tuple[Sample, ...]
@@ -80,14 +96,73 @@ class Batch:
 class LossSpec:
     """Which per-token loss a learner applies, with its numbers. An unknown name or parameter is a ConfigError.
 
-    `policy_gradient`: clip_low, clip_high (0 turns the importance ratio's clip off on that side); token_cap,
-    sequence_cap (at most one above 0 makes the loss decoupled: the ratio is to the proximal weights, and the ratio of
-    these to the sampler weighs it, truncated at token_cap per token, or per sequence and 0 above sequence_cap).
-    `cross_entropy`: none.
+    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights)
+    take: clip_low, clip_high (0 turns the ratio's clip off on that side); token_cap, sequence_cap (at most one above 0
+    makes the loss decoupled: the ratio is to the proximal weights, and the ratio of these to the sampler weighs it,
+    truncated at token_cap per token, or per sequence and 0 above sequence_cap); kl_k1, kl_k3 (at most one above 0 is
+    the coefficient of the KL divergence from the reference policy, by that estimator); entropy_coef (of the policy's
+    entropy, which is raised). `policy_gradient` also: dual_clip (0, or a bound above 1 on the ratio where the
+    advantage is negative); value_coef, value_clip (above 0, the coefficient of the value loss, and how far a value may
+    get from the sample's before its loss is held; 0 for any way). `cross_entropy`: none.
+
+    Attributes:
+        name: One of the above, or what another learner knows.
+        parameters: Its numbers by name.
+        normalization: What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can
+            move the policy. `token`: their mean over the tokens of all scored members of the groups that are trained
+            on, those included whose advantage is 0. `sequence`: the mean over these members of the mean over their
+            tokens. `constant`: the mean over these members of the sum over their tokens, divided by
+            `normalization_length`.
+        normalization_length: Of `constant`, in tokens.
     """
 
     name: str
     parameters: Mapping[str, float] = field(default_factory=dict)
+    normalization: Normalization = "trained"
+    normalization_length: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlPenalty:
+    """What is taken from each reward before credit: the coefficient times the estimated KL divergence, in nats, of the
+    sampler from the reference policy, summed over the sampled tokens of the episode.
+
+    `k1` is logp - reference logp, `k3` exp(-k1) - 1 + k1 (Schulman, "Approximating KL divergence", 2020).
+    """
+
+    coefficient: float
+    estimator: KlEstimator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageEstimation:
+    """Generalized advantage estimation over the sampled tokens of an episode.
+
+    Attributes:
+        gamma: Discount per sampled token.
+        lam: 0 trusts the next value, 1 the rewards.
+        whiten: Advantages get mean 0 and deviation 1 over the sampled tokens of the batch.
+    """
+
+    gamma: float
+    lam: float
+    whiten: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How an iteration's samples become steps.
+
+    Attributes:
+        epochs: How often each sample is trained on.
+        minibatches: Steps of an epoch; each takes its share of the samples.
+        target_kl: Mean divergence per token, in nats, from the policy that steps are clipped around, at which the
+            steps that are left are skipped; 0 for never.
+    """
+
+    epochs: int
+    minibatches: int
+    target_kl: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

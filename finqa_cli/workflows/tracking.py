@@ -109,7 +109,7 @@ def iteration_metrics(
     collected: Collected,
     ages: Counter[int],
     reports: Sequence[UpdateReport],
-    probed: Mapping[str, float],
+    found: Mapping[str, float],
     timing: dict[str, float],
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
@@ -126,7 +126,7 @@ def iteration_metrics(
         **group_statistics(collected.groups, collected.credits).as_metrics(),
         **staleness_metrics(ages),
         "updates": len(reports),
-        **probed,
+        **found,
     }
     if reports:
         last = reports[-1]

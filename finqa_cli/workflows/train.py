@@ -25,7 +25,7 @@ from finqa_cli.workflows.split_guard import guard_training
 from finqa_cli.workflows.stage import stage
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
-from finqa_cli.workflows.updates import training_loss
+from finqa_cli.workflows.updates import training_loss, training_passes
 from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers
 
 
@@ -54,7 +54,9 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     checkpoint = checkpoints.latest(run) if resume else None
     base = whole_model(settings.model.name)
     _check_sampling(settings)
-    training_loss(make_optimizer(settings), settings.train)  # refuses before boxes and engine are started
+    optimizer = make_optimizer(settings)
+    training_loss(optimizer, settings.train)  # both refuse before boxes and engine are started
+    training_passes(optimizer, settings.train)
     guard_training(settings, reporter)
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
         progress = _progress(run, base, checkpoint)

@@ -136,12 +136,13 @@ class Trainer:
         waited = time.perf_counter()
         reports: list[UpdateReport] = []
         async with self._engine_asleep():
-            async for report in self.updates.take(collected.groups, collected.credits):
+            async for report in self.updates.take(collected.groups, collected.credits, iteration=iteration):
                 reports.append(report)
                 self.tracking.update(iteration, report)
         updated = time.perf_counter()
         serving, learnt = self.progress.policy.number, self.progress.published
         probed = await self._sync(iteration, changed=bool(reports))
+        found = {**self.updates.metrics, **probed}
         synced = time.perf_counter()
         self.walk.settle(collected.places)
         self.progress.iteration = iteration
@@ -156,7 +157,7 @@ class Trainer:
             "iteration_s": time.perf_counter() - started,
         }
         ages = token_ages(collected.groups, collected.credits, version=learnt)
-        self.tracking.iteration(iteration_metrics(iteration, serving, collected, ages, reports, probed, timing))
+        self.tracking.iteration(iteration_metrics(iteration, serving, collected, ages, reports, found, timing))
 
     def _within_age(self, collected: Collected) -> Collected:
         train = self.settings.train

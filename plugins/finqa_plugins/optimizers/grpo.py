@@ -1,42 +1,83 @@
-"""GRPO: a member's advantage is its reward less the mean reward of its group."""
+"""GRPO and its variants: a member's advantage is its reward less that of its group."""
 
 from __future__ import annotations
 
-import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, field_validator, model_validator
 
-from finqa_cli.errors import FinqaError
-from finqa_cli.types import Credit, Group, LossSpec, Trajectory
+from finqa_cli.types import Credit, Group, KlPenalty, LossSpec, Normalization
+from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_plugins.optimizers.rewards import divided_by_batch_std, group_credit, mean, standard_deviation
+from finqa_plugins.optimizers.variants import PLAIN, PRESETS, Preset, Ratio, Std, Variant
 
-_ZERO_VARIANCE = 1e-6
-_STD_FLOOR = 1e-8
 
+class GrpoConfig(PolicyGradientOptions):
+    """Options of `grpo`. Those that are unset take the value of the variant."""
 
-class GrpoConfig(BaseModel):
-    """Options of `grpo`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    normalize_std: bool = Field(
-        default=False,
-        description="Divide by the group's standard deviation, as DeepSeekMath does; off it is Dr. GRPO's advantage.",
+    variant: Variant | None = Field(
+        default=None,
+        description="A published method as a preset: grpo (DeepSeekMath), dapo, dr_grpo, gspo, cispo. unset: no "
+        "division by the deviation, mean over tokens, clips of 0.2.",
     )
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0 turns it off.")
-    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0 turns it off.")
+    baseline: Literal["mean", "median"] = Field(
+        default="mean", description="Of the group; median is MC-GRPO's, steadier in small groups of odd size."
+    )
+    normalize_std: Std | None = Field(
+        default=None, description="Divide advantages by the rewards' standard deviation: none, group or batch."
+    )
+    ratio: Ratio | None = Field(
+        default=None, description="The importance ratio is of a token, or the geometric mean over a sequence's."
+    )
+    clip_low: float | None = Field(default=None, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
+    clip_high: float | None = Field(default=None, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
+    dual_clip: float = Field(default=0.0, ge=0, description="Bounds the ratio where the advantage is negative; 0: not.")
     minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored members are dropped.")
+
+    @field_validator("normalize_std", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """True and false are the older spelling of group and none."""
+        return {True: "group", False: "none"}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        preset = self.preset()
+        for name in sorted(preset.defines & self.model_fields_set):
+            given, defined = getattr(self, name), getattr(preset, name, 0.0)
+            if given is not None and given != defined:
+                raise ValueError(f"{name}={given} contradicts variant={self.variant}, which has {defined}")
+        if 0 < self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be 0 or above 1, not {self.dual_clip}")
+        if self.dual_clip and self.ratio == "sequence":
+            raise ValueError("dual_clip bounds ratios of tokens, but ratio=sequence")
+        return self
+
+    def preset(self) -> Preset:
+        """What the variant sets."""
+        return PRESETS[self.variant] if self.variant else PLAIN
+
+    def mean_over(self) -> Normalization:
+        """The normalization that applies."""
+        return self.normalization or self.preset().normalization
 
 
 class Grpo:
     """Group-relative policy optimization.
 
-    A_i = r_i - mean(r) over the scored members of the group; with `normalize_std` divided by (population std + 1e-8).
-    Sources: DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.1.2 (with std); Dr. GRPO, arXiv 2503.20783, for
-    why the division biases towards very easy and very hard questions (off by default).
+    A_i = r_i - b over the scored members of a group, b their mean or median; with `normalize_std` divided by the
+    (population std + 1e-8) of the rewards of the group, or of all groups that are trained on.
+
+    Sources: DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.1.2 (group std); Dr. GRPO, arXiv 2503.20783, for
+    why the division biases towards very easy and very hard questions (off by default); REINFORCE++, arXiv 2501.03262,
+    for the batch's; MC-GRPO, arXiv 2601.22582, for the median. Variants: see `variants`.
     """
 
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
+        self._std = config.preset().normalize_std if config.normalize_std is None else config.normalize_std
 
     def credit(self, group: Group) -> Credit:
         """Faulted and ungraded members are excluded; a group without spread in its rewards is dropped.
@@ -44,28 +85,28 @@ class Grpo:
         Raises:
             FinqaError: A reward is not a finite number.
         """
-        rewards = [_scored_reward(trajectory) for trajectory in group.trajectories]
-        scored = [reward for reward in rewards if reward is not None]
-        nothing = tuple(None if reward is None else 0.0 for reward in rewards)
-        if len(scored) < self._config.minimum_members:
-            return Credit(advantages=nothing, dropped="too_few")
-        if max(scored) - min(scored) <= _ZERO_VARIANCE:
-            return Credit(advantages=nothing, dropped="zero_variance")
-        mean = math.fsum(scored) / len(scored)
-        scale = 1.0
-        if self._config.normalize_std:
-            variance = math.fsum((reward - mean) ** 2 for reward in scored) / len(scored)
-            scale = 1.0 / (math.sqrt(variance) + _STD_FLOOR)
-        return Credit(advantages=tuple(None if reward is None else (reward - mean) * scale for reward in rewards))
+        return group_credit(group, self._advantages, minimum_members=self._config.minimum_members)
+
+    def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+        """Divides by the batch's deviation where that is asked for."""
+        return divided_by_batch_std(groups, credits) if self._std == "batch" else tuple(credits)
+
+    def kl_penalty(self) -> KlPenalty | None:
+        """What is taken from each reward."""
+        return self._config.kl_penalty()
 
     def loss(self) -> LossSpec:
-        """The clipped policy gradient."""
-        parameters = {"clip_low": self._config.clip_low, "clip_high": self._config.clip_high}
-        return LossSpec(name="policy_gradient", parameters=parameters)
+        """The clipped policy gradient, or the variant's own form of it."""
+        config, preset = self._config, self._config.preset()
+        sequence = (config.ratio or preset.ratio) == "sequence"
+        return config.loss_spec(
+            "gspo" if sequence else "cispo" if config.variant == "cispo" else "policy_gradient",
+            clip_low=preset.clip_low if config.clip_low is None else config.clip_low,
+            clip_high=preset.clip_high if config.clip_high is None else config.clip_high,
+            dual_clip=config.dual_clip,
+        )
 
-
-def _scored_reward(trajectory: Trajectory) -> float | None:
-    reward = None if trajectory.status.is_fault else trajectory.reward
-    if reward is not None and not math.isfinite(reward):
-        raise FinqaError(f"Trajectory {trajectory.id!r} was graded with {reward}, which is not a finite number.")
-    return reward
+    def _advantages(self, rewards: list[float]) -> list[float]:
+        baseline = mean(rewards) if self._config.baseline == "mean" else statistics.median(rewards)
+        scale = 1.0 / standard_deviation(rewards) if self._std == "group" else 1.0
+        return [(reward - baseline) * scale for reward in rewards]

@@ -7,7 +7,7 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """`grpo` and `sft`."""
+    """`grpo`, `ppo`, `reinforce`, `rloo` and `sft`."""
     return [
         Component(
             kind="optimizer",
@@ -15,6 +15,27 @@ def register_components() -> list[Component]:
             target="finqa_plugins.optimizers.grpo:Grpo",
             config="finqa_plugins.optimizers.grpo:GrpoConfig",
             summary="Group-relative policy optimization: reward minus the group's mean, clipped importance ratio",
+        ),
+        Component(
+            kind="optimizer",
+            name="ppo",
+            target="finqa_plugins.optimizers.ppo:Ppo",
+            config="finqa_plugins.optimizers.ppo:PpoConfig",
+            summary="Proximal policy optimization: advantages per token from a value function, several epochs",
+        ),
+        Component(
+            kind="optimizer",
+            name="reinforce",
+            target="finqa_plugins.optimizers.reinforce:Reinforce",
+            config="finqa_plugins.optimizers.reinforce:ReinforceConfig",
+            summary="The plain policy gradient, with or without a baseline",
+        ),
+        Component(
+            kind="optimizer",
+            name="rloo",
+            target="finqa_plugins.optimizers.rloo:Rloo",
+            config="finqa_plugins.optimizers.rloo:RlooConfig",
+            summary="REINFORCE leave-one-out: reward minus the mean of the group's other members",
         ),
         Component(
             kind="optimizer",

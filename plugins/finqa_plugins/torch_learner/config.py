@@ -23,6 +23,11 @@ class TorchLearnerConfig(BaseModel):
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; unset leaves PyTorch's own choice.")
     weight_decay: float = Field(default=0.0, ge=0)
+    value_learning_rate: float = Field(
+        default=2e-2,
+        gt=0,
+        description="Of the value head, for methods that have one: about how far one step moves a value.",
+    )
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's running averages.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="linear and cosine fall from the learning rate to 0 at total_steps."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,10 @@ class Inputs:
         old_logprobs: [N] float32, the sampler's.
         advantages: [N] float32.
         proximal_logprobs: [N] float32, or None when the samples carry none.
+        reference_logprobs: [N] float32, or None when the samples carry none.
+        values: [N] float32, of the value function before the first step, or None when the samples carry none.
+        returns: [N] float32, or None when the samples carry none.
+        weights: [N] float32, or None when each is 1.
         lengths: B numbers that add up to N: how many of the tokens are in each row.
     """
 
@@ -41,6 +46,10 @@ class Inputs:
     advantages: torch.Tensor
     proximal_logprobs: torch.Tensor | None
     lengths: tuple[int, ...]
+    reference_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
 
 
 def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bool = False) -> Inputs:
@@ -48,7 +57,8 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
     predict nothing that is needed.
 
     Args:
-        samples: Each has at least one token with loss; all of them carry proximal log-probabilities, or none.
+        samples: Each has at least one token with loss; all of them carry proximal log-probabilities, or none, and
+            likewise those of the reference, values and returns.
         device: Where the tensors go.
         share_prefix: Take ids that all rows begin with out of the rows, as far as none of them predicts a loss token.
     """
@@ -61,6 +71,10 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
     old_logprobs: list[float] = []
     advantages: list[float] = []
     proximal: list[float] = []
+    reference: list[float] = []
+    values: list[float] = []
+    returns: list[float] = []
+    weights: list[float] = []
     for row, (sample, chosen) in enumerate(zip(samples, places, strict=True)):
         ids = list(sample.token_ids[shared : chosen[-1]])
         rows.append(ids + [0] * (width - len(ids)))
@@ -69,48 +83,64 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
         old_logprobs.extend(sample.logprobs[place] for place in chosen)
         advantages.extend(sample.advantages[place] for place in chosen)
         proximal.extend(sample.proximal_logprobs[place] for place in chosen if sample.proximal_logprobs)
-    prefix = torch.tensor([samples[0].token_ids[:shared]], dtype=torch.long).to(device) if shared else None
+        reference.extend(sample.reference_logprobs[place] for place in chosen if sample.reference_logprobs)
+        values.extend(sample.values[place] for place in chosen if sample.values)
+        returns.extend(sample.returns[place] for place in chosen if sample.returns)
+        weights.extend([sample.weight] * len(chosen))
+    numbers = functools.partial(torch.tensor, dtype=torch.float32)
     return Inputs(
-        prefix=prefix,
+        prefix=torch.tensor([samples[0].token_ids[:shared]], dtype=torch.long).to(device) if shared else None,
         token_ids=torch.tensor(rows, dtype=torch.long).to(device),
         positions=torch.tensor(positions, dtype=torch.long).to(device),
         targets=torch.tensor(targets, dtype=torch.long).to(device),
-        old_logprobs=torch.tensor(old_logprobs, dtype=torch.float32).to(device),
-        advantages=torch.tensor(advantages, dtype=torch.float32).to(device),
-        proximal_logprobs=torch.tensor(proximal, dtype=torch.float32).to(device) if proximal else None,
+        old_logprobs=numbers(old_logprobs).to(device),
+        advantages=numbers(advantages).to(device),
+        proximal_logprobs=numbers(proximal).to(device) if proximal else None,
         lengths=tuple(map(len, places)),
+        reference_logprobs=numbers(reference).to(device) if reference else None,
+        values=numbers(values).to(device) if values else None,
+        returns=numbers(returns).to(device) if returns else None,
+        weights=numbers(weights).to(device) if any(weight != 1 for weight in weights) else None,
     )
 
 
-def token_logprobs(causal: Any, inputs: Inputs, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability [N] of each target at the temperature, and entropy [N] of what predicted it (no gradient).
+def predicting_states(causal: Any, inputs: Inputs) -> torch.Tensor:
+    """[N, H] last hidden states that predict the targets.
 
     Rows get no attention mask: with right padding and causal attention it would change nothing, and without it
-    PyTorch uses its fastest kernel. The head runs on the N hidden states that predict loss tokens only, so the
-    full [B, L, V] logits never exist.
+    PyTorch uses its fastest kernel.
     """
-    hidden = _hidden_states(causal, inputs)
-    chosen = hidden.flatten(0, 1).index_select(0, inputs.positions)
+    return _hidden_states(causal, inputs).flatten(0, 1).index_select(0, inputs.positions)
+
+
+def state_logprobs(
+    causal: Any, states: torch.Tensor, targets: torch.Tensor, temperature: float, *, entropy_gradient: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
+
+    The head runs on these states only, so the full [B, L, V] logits never exist; with the entropy's gradient as
+    without it.
+    """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
-    if chosen.shape[0] <= rows:
-        return _chunk_logprobs(head, chosen, inputs.targets, temperature)
+    if states.shape[0] <= rows:
+        return _chunk_logprobs(head, states, targets, temperature, entropy_gradient)
     parts = [
-        checkpoint(_chunk_logprobs, head, part, targets, temperature, use_reentrant=False)
-        for part, targets in zip(torch.split(chosen, rows), torch.split(inputs.targets, rows), strict=True)
+        checkpoint(_chunk_logprobs, head, part, ids, temperature, entropy_gradient, use_reentrant=False)
+        for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
 def _chunk_logprobs(
-    head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float
+    head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(normalised.exp() * normalised).sum(dim=-1)
     return normalised.gather(1, targets[:, None])[:, 0], entropy
 

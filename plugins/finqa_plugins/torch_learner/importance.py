@@ -15,13 +15,12 @@ in the number that the loss is divided by: the estimate is a mean over all that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import Sample
 from finqa_plugins.torch_learner.forward import Inputs
 
 LARGEST_LOG_RATIO = 20.0
@@ -64,23 +63,6 @@ def build_weights(parameters: Mapping[str, float]) -> WeightFunction | None:
     if sequence_cap:
         return lambda proximal, inputs: _sequence_weights(proximal, inputs, sequence_cap)
     return None
-
-
-def check_proximal(samples: Sequence[Sample]) -> None:
-    """Proximal log-probabilities belong to every token of every sample, or to none.
-
-    Raises:
-        ValueError: They are missing from some samples or tokens.
-    """
-    carrying = [sample for sample in samples if sample.proximal_logprobs]
-    if carrying and len(carrying) < len(samples):
-        raise ValueError(f"only {len(carrying)} of {len(samples)} samples carry proximal log-probabilities")
-    for sample in carrying:
-        if len(sample.proximal_logprobs) != len(sample.token_ids):
-            raise ValueError(
-                f"a sample has {len(sample.proximal_logprobs)} proximal log-probabilities "
-                f"for {len(sample.token_ids)} tokens"
-            )
 
 
 def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,8 @@ from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.torch_learner import state
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
-from finqa_plugins.torch_learner.forward import Inputs, collate, token_logprobs
-from finqa_plugins.torch_learner.importance import check_proximal
-from finqa_plugins.torch_learner.losses import LossFunction, build_loss
+from finqa_plugins.torch_learner.forward import Inputs, collate, predicting_states, state_logprobs
+from finqa_plugins.torch_learner.losses import Loss, build_loss
 from finqa_plugins.torch_learner.model import (
     PROJECTIONS,
     add_adapter,
@@ -30,6 +29,7 @@ from finqa_plugins.torch_learner.model import (
     pick_device,
 )
 from finqa_plugins.torch_learner.schedule import rate_factor
+from finqa_plugins.torch_learner.values import ValueHead
 
 _TOKENS_PER_SCORING_FORWARD = 16_384
 
@@ -51,8 +51,11 @@ class TorchLearner:
         self._config = config
         self._context = context
         self._targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
+        self._largest_norm = context.max_grad_norm if context.max_grad_norm > 0 else math.inf
         self._step = 0
         self._model: Any = None
+        self._frozen: Any = None
+        self._value_head: ValueHead | None = None
 
     def start(self) -> None:
         """Loads the model, adds the adapter and makes the optimizer. Idempotent."""
@@ -62,34 +65,42 @@ class TorchLearner:
                 self._start()
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
-        """One AdamW step on the sum of token losses divided by `batch.loss_tokens`.
+        """One AdamW step on the weighted sum of token losses divided by `batch.loss_tokens`.
 
         Raises:
             ConfigError: The loss or one of its parameters is unknown.
             FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
-            ValueError: Some samples carry proximal log-probabilities and others do not.
+            ValueError: Some samples carry proximal or reference log-probabilities and others do not, or none does
+                and the loss needs them; or one lacks values or returns that it needs.
         """
-        function = build_loss(loss)
-        check_proximal(batch.samples)
+        built = build_loss(loss)
+        built.check(batch.samples)
         if batch.loss_tokens < 1:
             raise FinqaError("The batch has no token with loss, so there is nothing to learn from.")
         self.start()
+        head = self._values() if built.value_term is not None else None
         began = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        temperature = self._context.temperature if loss.name == "policy_gradient" else 1.0
         try:
-            metrics = self._accumulate(batch, function, temperature)
+            metrics = self._accumulate(batch, built)
             norm = self._clip()
-            if not (math.isfinite(metrics["loss"]) and math.isfinite(norm)):
+            if head is not None:
+                metrics["value_grad_norm"] = head.clip(self._largest_norm)
+            if not all(map(math.isfinite, (metrics["loss"], norm, metrics.get("value_grad_norm", 0.0)))):
                 raise FinqaError(
                     f"Step {self._step} was not taken: loss {metrics['loss']}, gradient norm {norm}.",
                     remedy="lower --lr, or look at the trajectories of this step",
                 )
-            rate = self._context.learning_rate * rate_factor(self._config, self._step)
+            factor = rate_factor(self._config, self._step)
+            rate = self._context.learning_rate * factor
             self._optimizer.param_groups[0]["lr"] = rate
             self._optimizer.step()
+            if head is not None:
+                head.step(self._config.value_learning_rate * factor)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
+            if head is not None:
+                head.clear()
         self._step += 1
         return UpdateReport(
             loss=metrics.pop("loss"),
@@ -104,14 +115,27 @@ class TorchLearner:
     def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
         """[N][L] log-probability of each masked token at the rollout temperature, without dropout; 0.0 elsewhere."""
         self.start()
-        result = [(0.0,) * len(sample.token_ids) for sample in samples]
-        for rows in _scoring_batches(samples):
-            inputs = self._collate([samples[row] for row in rows])
-            with torch.no_grad(), self._mode(training=False):
-                values = iter(token_logprobs(self._causal, inputs, self._context.temperature)[0].tolist())
-            for row in rows:
-                result[row] = tuple(next(values) if masked else 0.0 for masked in samples[row].loss_mask)
-        return tuple(result)
+        return self._score(self._causal, samples)
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """As `logprobs`, under the base model: the adapter is switched off meanwhile.
+
+        With rank 0 there is none, and a frozen copy of the base model is loaded at the first call and kept: as much
+        memory again as its weights take in the computation's dtype.
+        """
+        self.start()
+        if self._context.lora_rank > 0:
+            with self._model.disable_adapter():
+                return self._score(self._causal, samples)
+        if self._frozen is None:
+            frozen = load_base(self._context.model, dtype=self._dtype, device=self._device)
+            self._frozen = frozen.requires_grad_(False).eval()
+        return self._score(self._frozen, samples)
+
+    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """[N][L] value of the state in which each masked token was sampled, without dropout; 0.0 elsewhere."""
+        self.start()
+        return self._score(self._causal, samples, self._values())
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
         """Writes a PEFT adapter, or with rank 0 a complete model folder, in place of whatever `folder` was.
@@ -127,13 +151,15 @@ class TorchLearner:
         return PolicyVersion(number=number, model=str(folder))
 
     def save(self, folder: Path) -> None:
-        """Writes trained weights, optimizer moments, step number and identity.
+        """Writes trained weights, optimizer moments, step number and identity, and the value head if there is one.
 
         Raises:
             StorageError: The disk is full or may not be written to.
         """
         self.start()
         state.save(folder, self._identity, self._step, self._trained, self._optimizer)
+        if self._value_head is not None:
+            self._value_head.save(folder)
 
     def load(self, folder: Path) -> None:
         """Continues where the learner that saved `folder` was; on the CPU to the bit.
@@ -142,7 +168,9 @@ class TorchLearner:
             ConfigError: It belongs to another base model, rank, alpha or set of target modules, or it is damaged.
         """
         self.start()
+        head = ValueHead.load(folder, self._width, self._device)
         self._step = state.load(folder, self._identity, self._trained, self._optimizer)
+        self._value_head = head
 
     def _start(self) -> None:
         if self._config.threads:
@@ -159,6 +187,7 @@ class TorchLearner:
         )
         model = add_adapter(base, self._context, self._targets) if adapts else base
         self._causal = base
+        self._width = int(base.get_output_embeddings().weight.shape[1])
         self._shares_prefix = attends_fully(base) and not self._context.gradient_checkpointing
         if self._context.gradient_checkpointing:
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -172,7 +201,30 @@ class TorchLearner:
         )
         self._model = model
 
-    def _accumulate(self, batch: Batch, function: LossFunction, temperature: float) -> dict[str, float]:
+    def _values(self) -> ValueHead:
+        """The value head; only methods that have a value function ask for it, so only they have one."""
+        if self._value_head is None:
+            self._value_head = ValueHead(self._width, self._device)
+        return self._value_head
+
+    def _score(
+        self, causal: Any, samples: Sequence[Sample], head: ValueHead | None = None
+    ) -> tuple[tuple[float, ...], ...]:
+        """Log-probabilities, or with a head its values."""
+        result = [(0.0,) * len(sample.token_ids) for sample in samples]
+        for rows in _scoring_batches(samples):
+            inputs = self._collate([samples[row] for row in rows])
+            with torch.no_grad(), self._mode(training=False):
+                states = predicting_states(causal, inputs)
+                temperature = self._context.temperature
+                found = head(states) if head else state_logprobs(causal, states, inputs.targets, temperature)[0]
+            numbers = iter(found.tolist())
+            for row in rows:
+                result[row] = tuple(next(numbers) if masked else 0.0 for masked in samples[row].loss_mask)
+        return tuple(result)
+
+    def _accumulate(self, batch: Batch, loss: Loss) -> dict[str, float]:
+        temperature = self._context.temperature if loss.of_rollouts else 1.0
         sums: dict[str, torch.Tensor] = {}
         sequence_sums: dict[str, torch.Tensor] = {}
         maxima: dict[str, torch.Tensor] = {}
@@ -183,10 +235,16 @@ class TorchLearner:
                 if not bearing:
                     continue
                 inputs = self._collate(bearing)
-                logprobs, entropy = token_logprobs(self._causal, inputs, temperature)
-                part = function(logprobs, inputs)
+                states = predicting_states(self._causal, inputs)
+                logprobs, entropy = state_logprobs(
+                    self._causal, states, inputs.targets, temperature, entropy_gradient=loss.entropy_gradient
+                )
+                part = loss.function(logprobs, entropy, inputs)
+                if loss.value_term is not None:
+                    part = part.plus(*loss.value_term(self._values()(states), inputs))
                 (part.loss / batch.loss_tokens).backward()  # type: ignore[no-untyped-call]
-                for name, value in {**part.sums, "loss": part.loss.detach(), "entropy": entropy.sum()}.items():
+                scalars = {**part.sums, "loss": part.loss.detach(), "entropy": entropy.detach().sum()}
+                for name, value in scalars.items():
                     sums[name] = sums[name] + value if name in sums else value
                 sequences += len(bearing)
                 for name, value in part.sequence_sums.items():
@@ -202,8 +260,7 @@ class TorchLearner:
 
     def _clip(self) -> float:
         """Global gradient norm; gradients are scaled down to `max_grad_norm`, and left alone when it is 0."""
-        largest = self._context.max_grad_norm if self._context.max_grad_norm > 0 else math.inf
-        return float(torch.nn.utils.clip_grad_norm_(self._trained.values(), largest))
+        return float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._largest_norm))
 
     @contextlib.contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

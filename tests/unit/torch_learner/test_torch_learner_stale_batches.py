@@ -55,7 +55,8 @@ def expected_gradient(
     advantages = tensor(*(r * p for r, p in zip(rewards, chances, strict=True) for _ in range(tokens)))
     near = None if proximal is None else proximal.everything(sequences).detach()
     carried = inputs(told.everything(sequences).detach(), advantages, [tokens] * len(sequences), near)
-    return -current.gradient(build_loss(loss)(current.everything(sequences), carried).loss)
+    everything = current.everything(sequences)
+    return -current.gradient(build_loss(loss).function(everything, torch.zeros_like(everything), carried).loss)
 
 
 def on_policy_gradient(current: Table, *, tokens: int) -> torch.Tensor:

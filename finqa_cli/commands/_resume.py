@@ -1,0 +1,61 @@
+"""What commands share that go on with a run: its own settings, and no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from finqa_cli import logs
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.record.run_folder import read_run, read_settings
+from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.workflows.manifests import MANIFEST
+
+FREE = ("resume", "as_json", "quiet")
+"""Flags that a resumed run takes."""
+
+
+def given_flags(ctx: typer.Context) -> dict[str, Any]:
+    """Parameters of the command that stand on the command line."""
+    return {
+        name: value
+        for name, value in ctx.params.items()
+        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+
+
+def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Settings, str]:
+    """Settings and target (or input) of the run that is to go on.
+
+    Raises:
+        UsageError: Another flag is given: a resumed run with other settings would be another run.
+        ConfigError: It is a run of another command, or of another version of finqa.
+        DataError: The folder is no run, or its manifest is not there.
+    """
+    if refused := sorted(set(given_flags(ctx)) - set(FREE)):
+        flags = ", ".join(refused).replace("_", "-")
+        raise UsageError(
+            f"A resumed run keeps its settings; it does not take: {flags}.", remedy=f"finqa {command} --resume {run}"
+        )
+    if (theirs := read_run(run).get("command")) != command:
+        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
+    logs.configure()
+    return from_public_dict(read_settings(run)), str(stored_parameter(run, "target", command))
+
+
+def stored_parameter(run: Path, name: str, command: str) -> Any:
+    """What the run was asked for, as its manifest says.
+
+    Raises:
+        DataError: The manifest is not there.
+    """
+    try:
+        return json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{run} was ended before it wrote what it was asked for ({error!r}).",
+            remedy=f"finqa {command} again, into another --run-dir",
+        ) from error

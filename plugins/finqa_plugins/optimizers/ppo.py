@@ -1,0 +1,88 @@
+"""PPO: advantages per token from a value function that is trained beside the policy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from finqa_cli.types import AdvantageEstimation, Credit, Group, KlPenalty, LossSpec, Passes
+from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_plugins.optimizers.rewards import scored_rewards
+
+
+class PpoConfig(PolicyGradientOptions):
+    """Options of `ppo`."""
+
+    kl: Literal["off", "reward", "loss"] = Field(
+        default="reward",
+        description="Where the divergence from the policy that training began from is taken off: each token's reward, "
+        "the loss, or nowhere.",
+    )
+    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per sampled token.")
+    lam: float = Field(default=0.95, ge=0, le=1, description="Of GAE: 0 trusts the next value, 1 the rewards.")
+    whiten: bool = Field(default=True, description="Advantages get mean 0 and deviation 1 over the iteration's tokens.")
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
+    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
+    value_coef: float = Field(default=0.1, gt=0, description="Of the value loss, next to the policy's.")
+    value_clip: float = Field(
+        default=0.2, ge=0, description="How far a value may get in an iteration before its loss is held; 0: any way."
+    )
+    epochs: int = Field(default=4, ge=1, description="How often an iteration's samples are gone through.")
+    minibatches: int = Field(default=4, ge=1, description="Steps of an epoch, each on its share of the samples.")
+    target_kl: float = Field(
+        default=0.02,
+        ge=0,
+        description="Mean KL per token, in nats, at which the other steps of an iteration are skipped; 0: none.",
+    )
+
+
+class Ppo:
+    """Proximal policy optimization.
+
+    Advantages are GAE(gamma, lam) over the sampled tokens of an episode, whose reward comes with the last one; the loss
+    is the clipped policy gradient, value_coef times the clipped value loss, and what regularizes it. Groups matter for
+    nothing but which questions are asked how often.
+
+    Sources: Schulman et al., arXiv 1707.06347, equations 7 and 9 and algorithm 1; GAE arXiv 1506.02438; Stiennon et
+    al., arXiv 2009.01325, for the KL in the reward and GAE over tokens with these gamma and lam; OpenAI Spinning Up
+    for the stop at a target KL.
+    """
+
+    def __init__(self, config: PpoConfig) -> None:
+        self._config = config
+
+    def credit(self, group: Group) -> Credit:
+        """1 for each scored member, a stand-in until values give each token its own; faulted ones are excluded.
+
+        A group whose rewards are equal carries signal as well, for what they are compared with is their value.
+
+        Raises:
+            FinqaError: A reward is not a finite number.
+        """
+        advantages = tuple(None if reward is None else 1.0 for reward in scored_rewards(group))
+        return Credit(advantages=advantages, dropped="" if any(advantages) else "too_few")
+
+    def estimation(self) -> AdvantageEstimation:
+        """GAE."""
+        return AdvantageEstimation(gamma=self._config.gamma, lam=self._config.lam, whiten=self._config.whiten)
+
+    def passes(self) -> Passes:
+        """Several epochs of several steps."""
+        config = self._config
+        return Passes(epochs=config.epochs, minibatches=config.minibatches, target_kl=config.target_kl)
+
+    def kl_penalty(self) -> KlPenalty | None:
+        """What is taken from the reward of each token."""
+        return self._config.kl_penalty()
+
+    def loss(self) -> LossSpec:
+        """The clipped policy gradient with a value loss."""
+        config = self._config
+        return config.loss_spec(
+            "policy_gradient",
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            value_coef=config.value_coef,
+            value_clip=config.value_clip,
+        )

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from fixtures.graded_groups import graded_group
+from pydantic import ValidationError
+
+from finqa_cli.contracts.preferences import PreferenceOptimizer
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import LossSpec
+from finqa_plugins.optimizers.dpo import Dpo, DpoConfig
+
+
+def test_each_loss_is_named_with_its_numbers() -> None:
+    assert Dpo(DpoConfig()).pair_loss() == LossSpec(name="dpo", parameters={"beta": 0.1})
+    smooth = DpoConfig(label_smoothing=0.2, reference_free=True, beta=0.3)
+    assert Dpo(smooth).pair_loss().parameters == {"beta": 0.3, "label_smoothing": 0.2, "reference_free": 1.0}
+    assert Dpo(DpoConfig(loss_type="hinge")).pair_loss().name == "dpo_hinge"
+    assert Dpo(DpoConfig(loss_type="ipo")).pair_loss().name == "dpo_ipo"
+    assert isinstance(Dpo(DpoConfig()), PreferenceOptimizer)
+    assert Dpo(DpoConfig(epochs=2, pairs_per_step=3)).plan().epochs == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beta": 0}, {"label_smoothing": 0.5}, {"label_smoothing": 0.1, "loss_type": "ipo"}, {"loss_type": "kto"}],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        DpoConfig.model_validate(options)
+
+
+def test_it_says_that_groups_are_not_for_it() -> None:
+    method = Dpo(DpoConfig())
+    for ask in (method.loss, lambda: method.credit(graded_group(0.0, 1.0))):
+        with pytest.raises(ConfigError, match="recorded pairs") as told:
+            ask()
+        assert "finqa dpo" in told.value.remedy

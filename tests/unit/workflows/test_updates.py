@@ -1,0 +1,162 @@
+"""From groups to steps, with a real learner: which samples a method's update is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures.graded_groups import graded_group
+from fixtures.tiny_learners import make_learner
+from fixtures.tiny_models import make_tiny_qwen3
+
+from benchmarks.async_training.simulation import SimulatedLearner
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import registry
+from finqa_cli.learn import assign_credit, credited_samples, pack, trajectory_samples
+from finqa_cli.settings import TrainSettings
+from finqa_cli.types import Batch, Group, LossSpec, Status, Turn, UpdateReport
+from finqa_cli.workflows.updates import Updates, training_loss
+from finqa_plugins.torch_learner.learner import TorchLearner
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen3(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def optimizer(name: str, **options: Any) -> Any:
+    return registry().create("optimizer", name, options)
+
+
+def groups_of(*rewards: Sequence[float | Status]) -> list[Group]:
+    """Every attempt samples ids of its own, later members more of them."""
+    made = []
+    for number, members in enumerate(rewards):
+        group = graded_group(*members, task=f"q{number}")
+        trajectories = []
+        for place, trajectory in enumerate(group.trajectories):
+            ids = tuple(range(10 * number + place, 12 * number + 2 * place + 3))
+            turn = Turn(prompt_ids=(1, 2), completion_ids=ids, logprobs=(-5.7,) * len(ids))
+            trajectories.append(replace(trajectory, turns=(turn,)))
+        made.append(replace(group, trajectories=tuple(trajectories)))
+    return made
+
+
+def taken(
+    learner: TorchLearner, method: Any, groups: Sequence[Group], **train: Any
+) -> tuple[list[Batch], list[UpdateReport]]:
+    """The batches that the learner was given, and its reports."""
+    batches: list[Batch] = []
+    update = learner.update
+
+    def heard(batch: Batch, loss: LossSpec) -> UpdateReport:
+        batches.append(batch)
+        return update(batch, loss)
+
+    async def take() -> list[UpdateReport]:
+        updates = Updates(learner, method, TrainSettings(**({"max_staleness": 0} | train)))
+        return [report async for report in updates.take(groups, assign_credit(method, groups))]
+
+    learner.update = heard  # type: ignore[method-assign]
+    return batches, asyncio.run(take())
+
+
+MIXED = ((1, 0, 0.5, Status.ENGINE_ERROR), (1, 1), (0, 1, 0))
+
+
+def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
+    groups, grpo = groups_of(*MIXED), optimizer("grpo")
+    learner, plain = make_learner(model), make_learner(model)
+    (batch,), (report,) = taken(learner, grpo, groups)
+    before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12)
+    assert batch == before
+    expected = plain.update(before, LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2}))
+    assert (report.loss, report.metrics) == (expected.loss, expected.metrics)
+    for left, right in zip(learner._trained.values(), plain._trained.values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_kl_in_the_reward_is_taken_off_before_credit(model: Path) -> None:
+    groups = groups_of(*MIXED)
+    learner = make_learner(model)
+    rloo = optimizer("rloo", kl="reward", kl_coef=0.1)
+    (batch,), (report,) = taken(learner, rloo, groups)
+    base = make_learner(model)
+    penalized = {}
+    for group in (groups[0], groups[2]):  # the second has no signal as it was graded, and gets none
+        for trajectory in group.trajectories:
+            if trajectory.reward is not None:
+                (sample,) = trajectory_samples(trajectory, 1.0)
+                (row,) = base.reference_logprobs([sample])
+                kl = sum(sample.logprobs) - sum(row)
+                penalized[trajectory.id] = (trajectory.reward - 0.1 * kl, row)
+    assert len(batch.samples) == len(penalized) == 6
+    for group in (groups[0], groups[2]):
+        scores = {one.id: penalized[one.id][0] for one in group.trajectories if one.id in penalized}
+        for sample in batch.samples:
+            if sample.episode in scores:
+                others = [score for name, score in scores.items() if name != sample.episode]
+                wanted = scores[sample.episode] - sum(others) / len(others)
+                assert max(sample.advantages, key=abs) == pytest.approx(wanted, abs=1e-6)
+                assert sample.reference_logprobs == pytest.approx(penalized[sample.episode][1], abs=1e-5)
+    assert report.metrics["kl_reference"] == pytest.approx(0, abs=1e-6), "at the first step the policy is its reference"
+
+
+def test_kl_in_the_loss_also_moves_members_without_an_advantage(model: Path) -> None:
+    groups = groups_of(*MIXED)
+    (batch,), (report,) = taken(make_learner(model), optimizer("grpo", kl="loss"), groups)
+    assert [sample.episode for sample in batch.samples] == [
+        *(f"train/q0/{place}" for place in range(3)),
+        *(f"train/q2/{place}" for place in range(3)),
+    ]
+    assert all(sample.reference_logprobs and sample.weight == 1 for sample in batch.samples)
+    assert "kl_reference" in report.metrics
+
+
+def test_members_without_an_advantage_are_counted_and_not_forwarded(model: Path) -> None:
+    groups = groups_of(*MIXED)
+    (batch,), _ = taken(make_learner(model), optimizer("grpo", variant="dr_grpo", normalization_length=100), groups)
+    assert len(batch.samples) == 5
+    assert {sample.weight for sample in batch.samples} == {batch.loss_tokens / (6 * 100)}
+
+
+def test_advantages_that_need_the_batch_are_made_from_all_its_groups(model: Path) -> None:
+    reinforce = optimizer("reinforce", baseline="batch")
+    (batch,), _ = taken(make_learner(model), reinforce, groups_of((1, 1), (0, 1)))
+    assert [max(sample.advantages, key=abs) for sample in batch.samples] == [0.25, 0.25, -0.75, 0.25]
+    batches, reports = taken(make_learner(model), reinforce, groups_of((1, 1), (1, 1)))
+    assert batches == reports == [], "nothing is better than the mean, so there is nothing to learn"
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
+@pytest.mark.parametrize("mode", ["auto", "clip", "token", "sequence"])
+def test_every_variant_takes_stale_tokens_and_several_steps(model: Path, variant: str, mode: str) -> None:
+    method = optimizer("grpo", variant=variant, kl="loss")
+    train = {"max_staleness": 1, "off_policy": mode, "updates_per_iteration": 2}
+    batches, reports = taken(make_learner(model), method, groups_of((1, 0), (0, 1)), **train)
+    decoupled = mode != "clip"
+    assert len(reports) == 2
+    assert all(bool(sample.proximal_logprobs) == decoupled for batch in batches for sample in batch.samples)
+    assert all(("importance_weight_mean" in report.metrics) == decoupled for report in reports)
+
+
+def test_a_learner_without_a_reference_policy_is_refused() -> None:
+    for kl in ("reward", "loss"):
+        with pytest.raises(ConfigError, match="SimulatedLearner keeps no reference policy") as error:
+            Updates(SimulatedLearner(0.0), optimizer("rloo", kl=kl), TrainSettings())
+        assert error.value.remedy == "--set optimizer.options.kl=off"
+    Updates(SimulatedLearner(0.0), optimizer("rloo"), TrainSettings())
+
+
+def test_an_unknown_normalization_is_refused_before_anything_is_played() -> None:
+    class Odd:
+        def loss(self) -> LossSpec:
+            return LossSpec(name="policy_gradient", normalization="mean")  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="no loss normalization 'mean'"):
+        training_loss(Odd(), TrainSettings())  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""PPO as a user runs it, and a run that goes on after a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs finqa[train]")
+
+SMALL = [
+    "--model=embedded",
+    "--engine=transformers",
+    "--sandbox=local",
+    "--optimizer=ppo",
+    "--sandboxes=12",
+    "--group-size=4",
+    "--target-groups-per-iter=3",
+    "--max-rollout-rounds=2",
+    "--limit=4",
+    "--iterations=2",
+    "--set=optimizer.options.epochs=2",
+    "--seed=3",
+]
+
+
+def finqa(home: Path, *arguments: str, expected: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "finqa_cli", *arguments],
+        env={**os.environ, "FINQA_HOME": str(home), "OMP_NUM_THREADS": "1", "CI": "1"},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == expected, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "timing"} for line in lines]
+
+
+def test_it_trains_and_a_resumed_run_is_bit_for_bit_the_unbroken_one(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finqa(tmp_path, "train", *SMALL, f"--run-dir={whole}")
+    first, second = (record for record in metrics(whole) if record["kind"] == "train")
+    for record in (first, second):
+        assert record["informative"] == record["groups"] == 3, "groups of equal rewards carry signal as well"
+        assert record["episodes_trained"] == record["episodes"] == 12
+        assert record["updates"] + record["updates_skipped"] == 2 * 4
+        assert record["logprob_difference_max"] <= 1e-4, "the first step meets the weights that sampled"
+        assert record["kl_last_step"] > 0 and record["value_loss"] > 0
+    assert first["value_mean"] == first["explained_variance"] == 0
+    assert second["value_mean"] != 0 and second["kl_reference"] > 1e-6 > first["kl_reference"]
+
+    shutil.copytree(whole, broken)
+    shutil.rmtree(broken / "checkpoints" / "step_2")
+    finqa(tmp_path, "train", f"--resume={broken}")
+    assert metrics(broken) == metrics(whole)
+    for name in ("policy/adapter_model.safetensors", "learner/values.safetensors", "learner/optimizer.safetensors"):
+        left, right = (run / "checkpoints" / "step_2" / name for run in (broken, whole))
+        assert left.read_bytes() == right.read_bytes()
+
+
+def test_steps_that_two_settings_decide_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    errors = finqa(tmp_path, "train", *SMALL, "--set=train.updates_per_iteration=2", f"--run-dir={run}", expected=78)
+    assert "updates_per_iteration=2 has no effect" in errors and "optimizer.options.minibatches=2" in errors
+    assert not run.exists()

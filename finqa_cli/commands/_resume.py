@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,25 @@ from finqa_cli.workflows.manifests import MANIFEST
 
 FREE = ("resume", "as_json", "quiet")
 """Flags that a resumed run takes."""
+
+
+def check_resumed(ctx: typer.Context, run: Path, *, command: str, free: Collection[str] = FREE) -> dict[str, Any]:
+    """The flags on the command line, none of which may be others than `free`: with other settings it is another run.
+
+    Raises:
+        UsageError: Another flag is given.
+        ConfigError: It is a run of another command.
+        DataError: The folder is no run.
+    """
+    given = given_flags(ctx)
+    if refused := sorted(set(given) - set(free)):
+        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
+        raise UsageError(
+            f"A resumed run keeps its settings; it does not take {flags}.", remedy=f"finqa {command} --resume {run}"
+        )
+    if (theirs := read_run(run).get("command")) != command:
+        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
+    return given
 
 
 def given_flags(ctx: typer.Context) -> dict[str, Any]:
@@ -35,13 +55,7 @@ def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Set
         ConfigError: It is a run of another command, or of another version of finqa.
         DataError: The folder is no run, or its manifest is not there.
     """
-    if refused := sorted(set(given_flags(ctx)) - set(FREE)):
-        flags = ", ".join(refused).replace("_", "-")
-        raise UsageError(
-            f"A resumed run keeps its settings; it does not take: {flags}.", remedy=f"finqa {command} --resume {run}"
-        )
-    if (theirs := read_run(run).get("command")) != command:
-        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
+    check_resumed(ctx, run, command=command)
     logs.configure()
     return from_public_dict(read_settings(run)), str(stored_parameter(run, "target", command))
 

@@ -74,7 +74,7 @@ def main(
 
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/ and trajectories.jsonl in the run folder.
     """
-    settings = options.load(ctx, _target_settings(ctx, target)).settings
+    settings = options.load(ctx, target_settings(ctx, target)).settings
     run = run_path(settings, "eval_")
     result = perform(
         lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper),
@@ -89,7 +89,8 @@ def main(
         emit(document, as_json=True, text="")
 
 
-def _target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
+def target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
+    """What a target says about how it is played: the engine that it names, or the settings of the run that it is of."""
     if is_engine(target):
         return {"engine.name": target}
     if (stored := settings_of(target)) is None:

@@ -11,7 +11,7 @@ from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
 from finqa_cli.commands._resume import given_flags, stored_settings
 from finqa_cli.commands._runs import perform, run_path
-from finqa_cli.commands.eval import _target_settings
+from finqa_cli.commands.eval import target_settings
 from finqa_cli.errors import ThresholdError, UsageError
 from finqa_cli.settings import Settings
 from finqa_cli.workflows.sample import SampleResult, sample, sampling_settings
@@ -121,7 +121,7 @@ def _settings(ctx: typer.Context, target: str) -> Settings:
     if ctx.params["quick_test"]:
         wanted |= QUICK
     wanted |= given
-    extra = {**_target_settings(ctx, target), "pool.sandboxes": wanted["sandboxes"]}
+    extra = {**target_settings(ctx, target), "pool.sandboxes": wanted["sandboxes"]}
     settings = options.load(ctx, {path: value for path, value in extra.items() if value is not None}).settings
     return sampling_settings(
         settings,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import _reports as reports
 from finqa_cli.commands._output import emit
+from finqa_cli.commands._resume import check_resumed
 from finqa_cli.commands._runs import perform, run_path
-from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.record.run_folder import read_run, read_settings
+from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.workflows.train import train
 
@@ -97,21 +97,8 @@ def main(
 
 
 def _stored(ctx: typer.Context, run: Path) -> Settings:
-    """The run's own settings: a resumed run with others would be another run."""
-    given: dict[str, Any] = {
-        name: value
-        for name, value in ctx.params.items()
-        if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    }
-    refused = sorted(set(given) - set(FREE_ON_RESUME))
-    if refused:
-        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
-        raise UsageError(
-            f"A resumed run keeps its settings; it does not take {flags}.", remedy=f"finqa train --resume {run}"
-        )
-    command = read_run(run).get("command")
-    if command != "train":
-        raise ConfigError(f"{run} is a run of `finqa {command}`, which cannot be resumed.")
+    """The run's own settings; it may be made longer."""
+    given = check_resumed(ctx, run, command="train", free=FREE_ON_RESUME)
     settings = from_public_dict(read_settings(run))
     if (iterations := given.get("iterations")) is None:
         return settings

@@ -11,7 +11,7 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.record.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.record.trajectories import _exchange
+from finqa_cli.record.trajectories import exchange
 from finqa_cli.types import Message, Prompt, ToolSpec, Turn
 
 PAIRS = "pairs.jsonl"
@@ -139,7 +139,7 @@ def _side(side: Mapping[str, Any]) -> Side:
     return Side(
         attempt=str(side.get("attempt", "")),
         text="\n".join(said),
-        messages=tuple(message for turn in turns for message in _exchange(turn)),
+        messages=tuple(message for turn in turns for message in exchange(turn)),
         turns=tuple(map(_turn, turns)) if recorded else (),
         reward=reward,
     )

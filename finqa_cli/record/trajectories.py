@@ -120,13 +120,14 @@ def _demonstration(record: Mapping[str, Any]) -> Demonstration:
     return Demonstration(
         id=record["id"],
         prompt=Prompt(messages=messages, tools=tools),
-        messages=tuple(message for turn in record["turns"] for message in _exchange(turn)),
+        messages=tuple(message for turn in record["turns"] for message in exchange(turn)),
         cluster=record["task"]["cluster"],
         reward=record["reward"],
     )
 
 
-def _exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
+def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
+    """The assistant message of a recorded turn, and the tool message that answered it, if one did."""
     call, observation = turn["tool_call"], turn["observation"]
     tool_call = ToolCall(name=call["name"], arguments=call["arguments"]) if call else None
     # The codec of the model that learns renders the call itself; records of earlier versions have no words beside it.

@@ -106,7 +106,8 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
     trained = source if source is not None and source != path.resolve() else None
     command = str(read_run(trained).get("command")) if trained else ""
     behind = read_settings(trained) if trained else settings
-    method = {"train": str(behind["optimizer"]["name"]), "sft": "sft"}.get(command, Path(target).name or target)
+    name = str(behind["optimizer"]["name"])
+    method = {"train": name, "dpo": name, "sft": "sft"}.get(command, Path(target).name or target)
     return {
         "method": method,
         "seed": int(behind["train"]["seed"]),

@@ -7,8 +7,15 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """`grpo`, `ppo`, `reinforce`, `rloo` and `sft`."""
+    """`dpo`, `grpo`, `ppo`, `reinforce`, `rloo` and `sft`."""
     return [
+        Component(
+            kind="optimizer",
+            name="dpo",
+            target="finqa_plugins.optimizers.dpo:Dpo",
+            config="finqa_plugins.optimizers.dpo:DpoConfig",
+            summary="Direct preference optimization, on recorded pairs of attempts: finqa dpo",
+        ),
         Component(
             kind="optimizer",
             name="grpo",

@@ -12,6 +12,7 @@ from finqa_cli.types import LossSpec, Sample
 from finqa_plugins.torch_learner.forward import Inputs
 from finqa_plugins.torch_learner.importance import WeightFunction, bounded_ratio, build_weights
 from finqa_plugins.torch_learner.objectives import ObjectiveFunction, build_objective
+from finqa_plugins.torch_learner.preferences import PAIR_LOSSES, PairLoss, build_pair_loss, needs_reference
 from finqa_plugins.torch_learner.values import ValueTerm, build_value_term, check_values
 
 _POLICY_GRADIENT = {"clip_low", "clip_high", "token_cap", "sequence_cap", "kl_k1", "kl_k3", "entropy_coef"}
@@ -20,6 +21,7 @@ _PARAMETERS = {
     "cross_entropy": set[str](),
     "gspo": _POLICY_GRADIENT,
     "cispo": _POLICY_GRADIENT,
+    **PAIR_LOSSES,
 }
 
 
@@ -78,7 +80,9 @@ class Loss:
         _check_rows("proximal", samples, [sample.proximal_logprobs for sample in samples])
         _check_rows("reference", samples, [sample.reference_logprobs for sample in samples])
         if self.needs_reference and not all(sample.reference_logprobs for sample in samples):
-            raise ValueError("the loss has a KL divergence, but the samples carry no reference log-probabilities")
+            raise ValueError(
+                "the loss compares with the reference policy, but the samples carry no reference log-probabilities"
+            )
 
 
 def build_loss(spec: LossSpec) -> Loss:
@@ -94,6 +98,8 @@ def build_loss(spec: LossSpec) -> Loss:
         raise ConfigError(f"Loss {spec.name!r} has no parameter {', '.join(unknown)}; it has {names}.")
     if spec.name == "cross_entropy":
         return Loss(_cross_entropy, of_rollouts=False)
+    if spec.name in PAIR_LOSSES:
+        return _of_pairs(build_pair_loss(spec.name, spec.parameters), referred=needs_reference(spec.parameters))
     k1, k3, entropy_coef = _regularizers(spec.parameters)
     objective, weigh = build_objective(spec.name, spec.parameters), build_weights(spec.parameters)
     value_term = build_value_term(spec.parameters)
@@ -124,6 +130,15 @@ def _cross_entropy(logprobs: torch.Tensor, entropy: torch.Tensor, inputs: Inputs
     del entropy
     values = logprobs if inputs.weights is None else inputs.weights * logprobs
     return TokenLoss(loss=-values.sum(), sums={}, maxima={})
+
+
+def _of_pairs(pair_loss: PairLoss, *, referred: bool) -> Loss:
+    def function(logprobs: torch.Tensor, entropy: torch.Tensor, inputs: Inputs) -> TokenLoss:
+        del entropy
+        loss, sums = pair_loss(logprobs, inputs)
+        return TokenLoss(loss=loss, sums=sums, maxima={})
+
+    return Loss(function, of_rollouts=False, needs_reference=referred)
 
 
 def _policy_loss(

@@ -57,7 +57,7 @@ def server(vllm_python: Path, tiny_model: Path, tmp_path_factory: pytest.TempPat
     launched.environment["VLLM_SERVER_DEV_MODE"] = "1"  # type: ignore[index]
     process = ServerProcess(launched, tmp_path_factory.mktemp("vllm-server") / "server.log")
     try:
-        _wait(process, launched.base_url.removesuffix("/v1") + "/health")
+        wait_for_health(process, launched.base_url)
         yield Vllm(launched.base_url, tiny_model)
     finally:
         asyncio.run(process.stop())
@@ -68,7 +68,8 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
 
 
-def _wait(process: ServerProcess, health: str) -> None:
+def wait_for_health(process: ServerProcess, base_url: str) -> None:
+    health = base_url.removesuffix("/v1") + "/health"
     deadline = time.monotonic() + START_S
     while process.running() and time.monotonic() < deadline:
         try:

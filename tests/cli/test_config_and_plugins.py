@@ -85,7 +85,7 @@ def test_plugins_lists_what_is_built_in(capsys: pytest.CaptureFixture[str]) -> N
 def test_plugins_show_documents_options_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     (grpo,) = document(["plugins", "show", "grpo"], capsys)["components"]
     by_name = {option["name"]: option for option in grpo["options"]}
-    assert by_name["clip_low"]["default"] == 0.2 and by_name["clip_low"]["doc"]
+    assert by_name["kl_coef"]["default"] == 0.05 and by_name["clip_low"]["doc"]
     assert main(["plugins", "show", "grpo"]) == 0
     assert "--set optimizer.options.NAME=VALUE" in capsys.readouterr().out
 

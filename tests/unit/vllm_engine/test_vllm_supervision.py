@@ -156,8 +156,9 @@ async def test_a_dead_server_is_restarted_once_for_all_who_ask(supervise: Any, b
 async def test_a_killed_guard_takes_its_server_along(supervise: Any, box: Path) -> None:
     supervisor = supervise()
     await supervisor.start()
-    before = processes(box)
-    os.kill(supervisor.pid, signal.SIGKILL)
+    before, guarding = processes(box), supervisor.pid
+    os.kill(guarding, signal.SIGKILL)
+    assert await gone([guarding]), "until then the server still answers, and revive() is content with that"
     await supervisor.revive()
     assert await gone(before)
     assert starts(box) == 2

@@ -69,6 +69,13 @@ def as_json(parts: Mapping[str, Sequence[Figure]], facts: Mapping[str, Any]) -> 
     return json.dumps({**facts, "passed": all(figure["passed"] for figure in figures), "figures": figures})
 
 
+def report(parts: Mapping[str, Sequence[Figure]], facts: Mapping[str, Any]) -> int:
+    """Prints both forms; the exit status: 1 when a figure failed."""
+    print(as_table(parts))
+    print(as_json(parts, facts))
+    return 0 if all(figure.passed for part in parts.values() for figure in part) else 1
+
+
 def machine() -> dict[str, Any]:
     """Where this was measured."""
     return {

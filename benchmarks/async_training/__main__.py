@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.async_training.accuracy import accuracy
 from benchmarks.async_training.speed import speed
-from benchmarks.figures import Figure, as_json, as_table, machine
+from benchmarks.figures import Figure, machine, report
 
 PARTS = ("speed", "accuracy")
 
@@ -38,9 +38,7 @@ def main() -> int:
         seeds, iterations = (1, 3) if arguments.quick else (arguments.seeds, 24)
         with tempfile.TemporaryDirectory(prefix="finqa-benchmark-") as folder:
             figures["accuracy"] = accuracy(seeds, iterations, arguments.out or Path(folder))
-    print(as_table(figures))
-    print(as_json(figures, machine()))
-    return 0 if all(figure.passed for part in figures.values() for figure in part) else 1
+    return report(figures, machine())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from benchmarks.engines.mismatch import mismatch
 from benchmarks.engines.speed import transformers_speed, vllm_speed
 from benchmarks.engines.swaps import swap
 from benchmarks.engines.versions import Versions
-from benchmarks.figures import Figure, as_json, as_table, machine, without_times
+from benchmarks.figures import Figure, machine, report, without_times
 from finqa_cli import logs
 from finqa_cli.contracts import TokenEngine
 
@@ -107,9 +107,7 @@ def main() -> int:
     figures = measure(arguments.only or PARTS, QUICK if arguments.quick else FULL, python)
     if arguments.quick:
         figures = {name: without_times(part) for name, part in figures.items()}
-    print(as_table(figures))
-    print(as_json(figures, {**machine(), "quick": arguments.quick}))
-    return 0 if all(figure.passed for part in figures.values() for figure in part) else 1
+    return report(figures, {**machine(), "quick": arguments.quick})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
-from benchmarks.figures import Figure, as_json, as_table, machine, without_times
+from benchmarks.figures import Figure, machine, report, without_times
 from benchmarks.sandboxes.chaos import chaos
 from benchmarks.sandboxes.creates import creates, ready
 from benchmarks.sandboxes.rollouts import collect
@@ -91,9 +91,7 @@ def main() -> int:
         figures = asyncio.run(measure(arguments.only or PARTS, scale, arguments.seed, home))
     if arguments.quick:
         figures = {name: without_times(part) for name, part in figures.items()}
-    print(as_table(figures))
-    print(as_json(figures, facts))
-    return 0 if all(figure.passed for part in figures.values() for figure in part) else 1
+    return report(figures, facts)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,23 @@ def write_json(path: Path, value: Any) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows of the same columns under a header; without any there is one column, `id`."""
+    with storage(path), path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that need not be there; empty where there is none, or something else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 @contextmanager

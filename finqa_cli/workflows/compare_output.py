@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import platform
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from finqa_cli import __version__
 from finqa_cli.errors import ConfigError
 from finqa_cli.evals import Comparison, evaluation_metrics, scores_of
-from finqa_cli.record.files import new_folder, sha256_of, storage, write_json
+from finqa_cli.record.files import new_folder, storage, write_csv, write_json
 from finqa_cli.workflows.compare import CompareResult
 from finqa_cli.workflows.compare_plots import plotter
 from finqa_cli.workflows.compare_runs import EvaluatedRun
 from finqa_cli.workflows.compare_text import markdown
+from finqa_cli.workflows.manifests import write_manifest
 
 
 def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) -> None:
@@ -33,24 +29,17 @@ def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) ->
     check_out(out)
     with new_folder(out) as folder:
         drawn = draw(result, folder / "plots") if draw else []
-        _write_csv(folder / "summary.csv", summary_rows(result))
-        _write_csv(folder / "questions.csv", question_rows(result))
+        write_csv(folder / "summary.csv", summary_rows(result))
+        write_csv(folder / "questions.csv", question_rows(result))
         write_json(folder / "comparison.json", document(result))
         with storage(folder / "report.md"):
             (folder / "report.md").write_text(markdown(result, drawn), encoding="utf-8")
-        outputs = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        write_json(
-            folder / "manifest.json",
-            {
-                "schema_version": 1,
-                "command": "compare",
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "finqa": __version__,
-                "python": platform.python_version(),
-                "parameters": {"level": result.level, "baseline": result.baseline},
-                "inputs": [_input(method.label, run) for method in result.methods for run in method.runs],
-                "outputs": {name: sha256_of(path) for name, path in outputs.items()},
-            },
+        write_manifest(
+            folder,
+            "compare",
+            parameters={"level": result.level, "baseline": result.baseline},
+            inputs=[_input(method.label, run) for method in result.methods for run in method.runs],
+            outputs=[path for path in sorted(folder.rglob("*")) if path.is_file()],
         )
 
 
@@ -152,10 +141,3 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 def _input(label: str, run: EvaluatedRun) -> dict[str, Any]:
     facts = {"run": str(run.path), "method": label, "seed": run.seed, "finqa": run.finqa}
     return {**facts, "data": run.data_digest, "split": run.split, "files": dict(run.files)}
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with storage(path), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

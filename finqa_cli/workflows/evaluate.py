@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from finqa_cli.evals import (
     summarize,
 )
 from finqa_cli.extend import registry
-from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.files import write_csv, write_json
 from finqa_cli.record.jsonl import JsonlWriter
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.record.trajectories import trajectory_record
@@ -83,7 +82,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
         facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
         write_json(run / "report.json", {**facts, **report.to_dict()})
         trajectories.sort(key=lambda trajectory: trajectory.id)
-        _write_rows(run / "items.csv", item_rows(trajectories))
+        write_csv(run / "items.csv", item_rows(trajectories))
         write_metrics(run, trajectories, facts)
         folder.finish("completed")
     registry().hook.on_eval(iteration=0, metrics=report.to_dict())
@@ -152,17 +151,10 @@ def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[
     records = {trajectory.id: trajectory_record(trajectory) for trajectory in trajectories}
     outcomes = {name: read_outcome(record) for name, record in records.items()}
     write_json(run / "metrics.json", {"schema_version": 1, **facts, **evaluation_metrics(list(outcomes.values()))})
-    _write_rows(run / "breakdown.csv", breakdown_rows(list(outcomes.values())))
+    write_csv(run / "breakdown.csv", breakdown_rows(list(outcomes.values())))
     names = {(outcome.question, outcome.member): name for name, outcome in outcomes.items()}
     samples = JsonlWriter(run / "samples" / "predictions.jsonl")
     for outcome in choose_samples(list(outcomes.values())):
         record = records[names[outcome.question, outcome.member]]
         samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
     samples.close()
-
-
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with storage(path), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
-        writer.writeheader()
-        writer.writerows(rows)

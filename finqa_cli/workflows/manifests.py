@@ -23,7 +23,7 @@ def write_manifest(
     command: str,
     *,
     parameters: Mapping[str, Any],
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     outputs: Sequence[Path] = (),
 ) -> None:
     """Writes it into the folder, in place of an older one.
@@ -32,7 +32,7 @@ def write_manifest(
         folder: Of the step.
         command: As in `finqa COMMAND`.
         parameters: What the result depends on, seeds included.
-        inputs: By name, each with its digests.
+        inputs: By name, or in order, each with its digests.
         outputs: Files of the folder that are final; each is listed with its digest.
 
     Raises:
@@ -48,7 +48,7 @@ def write_manifest(
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"finqa": __version__, "python": platform.python_version(), **_versions()},
             "parameters": dict(parameters),
-            "inputs": dict(inputs),
+            "inputs": inputs,
             "outputs": digests,
         },
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.evals import MALFORMED, Outcome, read_outcome
+from finqa_cli.record.files import read_document
 from finqa_cli.record.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.workflows.sample_records import CANDIDATES, LOG, SCORES, Record, joined, place
 
@@ -53,7 +54,7 @@ def open_source(path: Path) -> Source:
         DataError: There is nothing that holds attempts.
     """
     run = path if path.is_dir() else path.parent
-    facts = _document(run / "run.json")
+    facts = read_document(run / "run.json")
     if path.is_dir():
         sampled = (run / CANDIDATES).is_file() and (run / SCORES).is_file()
         files = (run / CANDIDATES, run / SCORES) if sampled else (run / LOG,)
@@ -61,11 +62,11 @@ def open_source(path: Path) -> Source:
         files = (path, run / SCORES) if path.name == CANDIDATES else (path,)
     if missing := [file for file in files if not file.is_file()]:
         raise DataError(f"There are no attempts at {path}: {missing[0]} is missing.", remedy="finqa sample TARGET")
-    recorded = _document(run / "report.json").get("data")
+    recorded = read_document(run / "report.json").get("data")
     digest = facts.get("data digest") or facts.get("snapshot digest")
     data = recorded if isinstance(recorded, dict) else {"digest": digest} if digest else {}
     finished = facts.get("status", "completed") == "completed"
-    settings = _document(run / "settings.json")
+    settings = read_document(run / "settings.json")
     return Source(path=path, run=run, files=files, data=data, settings=settings, finished=finished)
 
 
@@ -98,7 +99,7 @@ def read_attempts(source: Source) -> Iterator[Judged]:
     Raises:
         DataError: A row is malformed or of another file version; the message names file and row.
     """
-    trained = _document(source.run / "run.json").get("command") == "train"
+    trained = read_document(source.run / "run.json").get("command") == "train"
     for row, found in enumerate(_rows(source), start=1):
         try:
             for record in found():
@@ -140,11 +141,3 @@ def _lines(path: Path) -> Iterator[Record]:
                 remedy="finqa sample TARGET",
             )
         yield record
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.data import LocalSnapshots
 from finqa_cli.data.compile import TASKS
 from finqa_cli.data.guard import check_demonstrations, check_other_data, check_permission, check_training_data
 from finqa_cli.errors import FinqaError
+from finqa_cli.record.files import read_document
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
@@ -114,7 +113,7 @@ def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
 
 def _recorded_data(run: Path) -> DataInfo | None:
     """What an evaluation wrote down about its data."""
-    data = _document(run / "report.json").get("data")
+    data = read_document(run / "report.json").get("data")
     if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
         return None
     name, evaluation_only = str(data.get("name", "")), data.get("evaluation_only") is True
@@ -131,16 +130,8 @@ def _environment_of(run: Path, settings: Settings, recorded: DataInfo | None, re
         environment = open_environment(
             theirs.model_copy(update={"data": data, "reward": Choice(name=ENVIRONMENT)}), reporter
         )
-        digest = recorded.digest if recorded else _document(run / "run.json").get("snapshot digest")
+        digest = recorded.digest if recorded else read_document(run / "run.json").get("snapshot digest")
         return environment if digest in (None, environment.data().digest) else None
     except FinqaError as error:
         reporter.line(f"The data behind {run} cannot be compared with its evaluation splits: {error.message}")
         return None
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -218,9 +217,8 @@ sys.exit(app.main(["wait"]))
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None and process.stdout.readline() == "waiting\n"
-    started = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 143 and time.monotonic() - started < 10
+    assert process.wait(timeout=20) == 143  # and not the 30 s of the command
     process.stdout.close()
 
 

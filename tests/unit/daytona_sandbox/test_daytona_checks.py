@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,6 @@ async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
         silent.listen()
         monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
         monkeypatch.setenv("DAYTONA_API_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/api")
-        began = time.monotonic()
         (found,) = (await examined()).values()
         assert found.status == "fail" and "did not answer" in found.detail
         monkeypatch.undo()
@@ -102,7 +100,6 @@ async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:9/api")
         (found,) = (await examined()).values()
         assert found.status == "fail" and "asking http://127.0.0.1:9/api" in found.detail
-        assert time.monotonic() - began < 4.5
 
 
 def test_other_providers_are_not_asked() -> None:

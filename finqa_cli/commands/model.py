@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plain_table
 from finqa_cli.errors import UsageError
@@ -53,6 +54,7 @@ def inspect(
 
     Example: finqa model inspect Qwen/Qwen3-4B --out mine.toml, then: finqa train --config mine.toml --config grpo
     """
+    logs.configure()
     if not 1 <= gpu_memory <= MOST_GB:
         raise UsageError(f"--gpu-memory takes 1 to {MOST_GB:,} GB, not {gpu_memory:g}.")
     found = workflow.inspect(model, rank=rank, gpu_bytes=gpu_memory * GB)

@@ -15,7 +15,6 @@ class LinearLayer:
         outputs: Width of what comes out.
         count: How many there are.
         kind: Their class, such as `Linear` or GPT-2's `Conv1D`.
-        adaptable: The learner can put an adapter on them.
     """
 
     name: str
@@ -23,7 +22,6 @@ class LinearLayer:
     outputs: int
     count: int
     kind: str
-    adaptable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class Architecture:
         parameters: Weights in all, each once.
         kv_values_per_token: Numbers that the cache keeps for each token, over all layers.
         linear: Its linear layers, output head left out, in order of appearance.
-        lora_targets: Names to adapt; empty where the learner can adapt none.
+        lora_targets: Names to adapt; empty where it has no linear layer besides its head.
         warnings: What a user should know before choosing it.
     """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.plain_models import write_gpt2_tokenizer
 
 from finqa_cli.app import main
 from finqa_cli.settings import load_settings
@@ -39,7 +40,20 @@ def test_a_model_is_described_and_its_settings_load(capsys: pytest.CaptureFixtur
     assert f"{model['parameters']:,}" in text and "warning: input and output embedding" in text
 
 
-def test_a_model_without_a_chat_template_is_described_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_a_chat_template_plays_with_the_plain_codec(capsys: pytest.CaptureFixture[str]) -> None:
+    config = _bare_model()
+    shown = document(["model", "inspect", "bare"], capsys)
+    assert shown["codecs"] == ["auto", "plain"]
+    facts = json.loads(config.read_text())
+    facts.pop("eos_token")
+    config.write_text(json.dumps(facts))
+    shown = document(["model", "inspect", "bare"], capsys)
+    assert shown["codecs"] == []
+    assert any("no codec fits" in warning and "no end token" in warning for warning in shown["warnings"])
+
+
+def _bare_model() -> Path:
+    """The embedded model in ./bare without its chat template; returns the tokenizer's configuration."""
     spec = find_spec("finqa_plugins.tiny_policy")
     assert spec is not None and spec.origin is not None
     shutil.copytree(Path(spec.origin).parent, "bare", ignore=shutil.ignore_patterns("*.py", "*.jinja", "*.safetensors"))
@@ -47,9 +61,21 @@ def test_a_model_without_a_chat_template_is_described_with_a_warning(capsys: pyt
     facts = json.loads(config.read_text())
     facts.pop("chat_template", None)
     config.write_text(json.dumps(facts))
-    shown = document(["model", "inspect", "bare"], capsys)
-    assert shown["codecs"] == []
-    assert any("no codec fits" in warning and "chat template" in warning for warning in shown["warnings"])
+    return config
+
+
+def test_gpt2_is_described_with_its_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    write_gpt2_tokenizer(Path("gpt2"))
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 384, "n_positions": 1024}
+    Path("gpt2/config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    shown = document(["model", "inspect", "gpt2", "--lora-rank", "8", "--out", "mine.toml"], capsys)
+    assert shown["targets"] == ["c_attn", "c_proj", "c_fc"] and shown["rank"] == 8
+    assert shown["codecs"] == ["auto", "plain"]
+    # c_attn 32 x 96, c_proj 32 x 32 and 128 x 32, c_fc 32 x 128, in each of two layers
+    assert shown["memory"]["trained"]["8"]["parameters"] == 8 * 2 * (128 + 64 + 160 + 160)
+    lora = load_settings(files=["mine.toml", "grpo"]).settings.lora
+    assert (lora.rank, lora.target_modules) == (8, ("c_attn", "c_proj", "c_fc"))
+    assert load_settings(files=["dialogpt-medium"]).settings.lora.target_modules == lora.target_modules
 
 
 @pytest.mark.parametrize(

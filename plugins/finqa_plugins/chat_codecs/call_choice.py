@@ -13,6 +13,20 @@ Render = Callable[[Sequence[Message], Sequence[ToolSpec]], str]
 _OWN = ("hermes", "llama3_json", "xml")
 
 
+def named_format(name: str, context: CodecContext) -> CallFormat:
+    """The format of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in context.call_formats:
+        raise ConfigError(
+            f"There is no call format named {name!r}. Known: auto, {', '.join(_known(context))}.",
+            remedy="finqa plugins",
+        )
+    return context.call_formats[name]()
+
+
 def choose_format(name: str, context: CodecContext, render: Render) -> tuple[CallFormat, bool]:
     """The format, and whether the chat template writes calls in it.
 
@@ -26,15 +40,11 @@ def choose_format(name: str, context: CodecContext, render: Render) -> tuple[Cal
     """
     probe = ToolCall(name="look_up", arguments={"what": "table"})
     messages = [Message(role="user", content="question"), Message(role="assistant", content="", tool_call=probe)]
-    known = sorted(context.call_formats, key=lambda one: (one not in _OWN, one))
-    if name != "auto" and name not in known:
-        raise ConfigError(
-            f"There is no call format named {name!r}. Known: auto, {', '.join(known)}.", remedy="finqa plugins"
-        )
     text = render(messages, ())
     if name != "auto":
-        chosen = context.call_formats[name]()
+        chosen = named_format(name, context)
         return chosen, chosen.render(probe) in text
+    known = _known(context)
     for one in known:
         form = context.call_formats[one]()
         if form.render(probe) in text:
@@ -43,3 +53,7 @@ def choose_format(name: str, context: CodecContext, render: Render) -> tuple[Cal
         f"The chat template of {context.model!r} writes tool calls in none of the known formats.",
         remedy=f"--set codec.options.call_format=NAME, where NAME is one of {', '.join(known)}",
     )
+
+
+def _known(context: CodecContext) -> list[str]:
+    return sorted(context.call_formats, key=lambda one: (one not in _OWN, one))

@@ -31,6 +31,14 @@ class ThinkingCodecConfig(CodecConfig):
     thinking: bool = Field(False, description="let the model reason between <think> tags before it speaks")
 
 
+class PlainCodecConfig(BaseModel):
+    """What `finqa plugins show plain` lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    call_format: str = Field("auto", description="how calls are written and found; auto: hermes")
+
+
 class LlamaCodecConfig(CodecConfig):
     """What `finqa plugins show llama3` lists."""
 

@@ -14,6 +14,12 @@ def register_components() -> list[Component]:
         *_formats(),
         _codec("auto", "auto:choose_codec", "ThinkingCodecConfig", "the codec that fits the model's tokenizer"),
         _codec("llama3", "llama:LlamaCodec", "LlamaCodecConfig", "Llama 3.1 to 3.3: JSON calls with parameters"),
+        _codec(
+            "plain",
+            "plain:PlainCodec",
+            "PlainCodecConfig",
+            "roles as text, turns closed by the end token: for models whose template has no tools, or without one",
+        ),
         _codec("qwen2.5", "qwen:QwenCodec", "CodecConfig", "ChatML with <tool_call>, for models without thinking"),
         _codec(
             "qwen3",

@@ -14,6 +14,8 @@ from typing import Any
 
 Encode = Callable[[str], list[int]]
 
+_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\s]+>")
+
 # Private-use characters: no template contains them, and JSON does not escape them.
 _MARKS = range(0xE000, 0xF8FF)
 
@@ -38,8 +40,13 @@ class Shield:
             return self._encode(whole)
         ids: list[int] = []
         for piece in _split(text, contents):
-            ids += self._encode_plain(contents[piece]) if piece in contents else self._encode(piece)
+            ids += self.encode_content(contents[piece]) if piece in contents else self._encode(piece)
         return ids
+
+    def encode_content(self, content: str) -> list[int]:
+        """Ids of a content by itself, none of them a control token."""
+        cuts = [0, *(found.start() + 1 for found in self._starts.finditer(content)), len(content)]
+        return [i for start, end in pairwise(cuts) for i in self._encode(content[start:end])]
 
     def hold(self, value: Any, contents: dict[str, str], mark: str) -> Any:
         """`value` (JSON-like) with every control-token string in it replaced by a placeholder added to `contents`."""
@@ -57,9 +64,14 @@ class Shield:
             return add_placeholder(key, contents, mark)
         return self.hold(key, contents, mark)
 
-    def _encode_plain(self, content: str) -> list[int]:
-        cuts = [0, *(found.start() + 1 for found in self._starts.finditer(content)), len(content)]
-        return [i for start, end in pairwise(cuts) for i in self._encode(content[start:end])]
+
+def control_strings(tokenizer: Any) -> list[str]:
+    """Strings that the tokenizer turns into tokens which control the format.
+
+    Qwen3 adds `<tool_call>` as an ordinary token, so `special` alone does not tell.
+    """
+    added = tokenizer.added_tokens_decoder.values()
+    return [token.content for token in added if token.special or _LOOKS_LIKE_CONTROL.fullmatch(token.content)]
 
 
 def free_mark(texts: Iterable[str]) -> str:

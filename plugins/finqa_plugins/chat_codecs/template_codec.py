@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +20,9 @@ from finqa_plugins.chat_codecs.loading import MODEL_REMEDY
 from finqa_plugins.chat_codecs.parsing import parse_turn
 from finqa_plugins.chat_codecs.reasoning import THINK_CLOSE, opened_reasoning, render_reasoning, split_reasoning
 from finqa_plugins.chat_codecs.replay import Replay, reader
-from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, free_mark
+from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)
-
-_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\s]+>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +59,13 @@ class TemplateCodec:
         self._tokenizer = tokenizer
         self._family = family
         self._model = context.model
-        added = {token.content: (number, token) for number, token in tokenizer.added_tokens_decoder.items()}
+        added = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
         if family.turn_end not in added:
             raise ConfigError(
                 f"The tokenizer of {context.model!r} has no {family.turn_end} token.", remedy=MODEL_REMEDY
             )
-        self._stop_ids = tuple(added[text][0] for text in (family.turn_end, *family.other_ends) if text in added)
-        # Qwen3 adds <tool_call> as an ordinary token, so `special` alone does not tell what controls the format.
-        control = [text for text, (_, token) in added.items() if token.special or _LOOKS_LIKE_CONTROL.fullmatch(text)]
-        self._shield = Shield(control, self._encode)
+        self._stop_ids = tuple(added[text] for text in (family.turn_end, *family.other_ends) if text in added)
+        self._shield = Shield(control_strings(tokenizer), self._encode)
         self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
         self._reply_frame, self._reply_slot = self._render_reply_frame()

@@ -14,15 +14,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.errors import EngineError
 
 _PREFIX = "base_model.model."
-# Options of peft.LoraConfig that change the arithmetic beyond `W + scale * B @ A`.
+# Options of peft.LoraConfig that change the arithmetic beyond `W + scale * B @ A`. `fan_in_fan_out` does not: PEFT goes
+# by the class of each layer, whatever it says.
 _UNSUPPORTED = (
     "use_dora",
     "lora_bias",
-    "fan_in_fan_out",
     "modules_to_save",
     "rank_pattern",
     "alpha_pattern",
@@ -38,17 +39,22 @@ class Patch:
 
     Attributes:
         name: Of the layer inside the model.
-        layer: The layer.
+        layer: The layer; the weight of GPT-2's `Conv1D` is stored as [in, out], that of the others as [out, in].
         down: [r, in] fp32 or as saved.
         up: [out, r].
         scale: alpha / r, or alpha / sqrt(r) for rsLoRA.
     """
 
     name: str
-    layer: nn.Linear
+    layer: nn.Linear | Conv1D
     down: Tensor
     up: Tensor
     scale: float
+
+    def change(self) -> Tensor:
+        """fp32, of the shape of the layer's weight."""
+        product = self.scale * (self.up.float() @ self.down.float())
+        return product.T if isinstance(self.layer, Conv1D) else product
 
 
 def read_adapter(folder: Path, module: nn.Module, *, max_rank: int) -> list[Patch]:
@@ -127,9 +133,10 @@ def _patch(
     device: torch.device,
 ) -> Patch:
     layer, (down, up) = layers.get(name), pair
-    if not isinstance(layer, nn.Linear):
+    if not isinstance(layer, (nn.Linear, Conv1D)):
         raise EngineError(f"The adapter {folder} belongs to another base model: this one has no linear layer {name}.")
-    expected = ((rank, layer.in_features), (layer.out_features, rank))
+    inputs, outputs = layer.weight.shape if isinstance(layer, Conv1D) else reversed(layer.weight.shape)
+    expected = ((rank, inputs), (outputs, rank))
     if (tuple(down.shape), tuple(up.shape)) != expected:
         raise EngineError(
             f"The adapter {folder} belongs to another base model or rank: {name} needs {expected[0]} and "
@@ -151,7 +158,7 @@ class AdapterSlot:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._pristine: dict[str, tuple[nn.Linear, Tensor]] = {}
+        self._pristine: dict[str, tuple[nn.Linear | Conv1D, Tensor]] = {}
         self._hooks: list[RemovableHandle] = []
         self._shared = _shared_weights(module)
 
@@ -167,7 +174,7 @@ class AdapterSlot:
             weight = patch.layer.weight
             if weight.dtype == torch.float32 and weight.data_ptr() not in self._shared:
                 _, base = self._pristine.setdefault(patch.name, (patch.layer, weight.clone()))
-                weight.copy_(base + patch.scale * (patch.up.float() @ patch.down.float()))
+                weight.copy_(base + patch.change())
             else:
                 self._hooks.append(patch.layer.register_forward_hook(_Beside(patch)))
 

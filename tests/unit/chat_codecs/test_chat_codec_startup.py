@@ -143,6 +143,6 @@ def test_auto_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (tmp_path / "llama" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("<|eot_id|>", "<|turn|>"), encoding="utf-8")
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}{{ tools }}", encoding="utf-8")
     with pytest.raises(ConfigError, match="No codec fits"):
         registry().create("codec", "auto", {}, codec_context(str(tmp_path)))

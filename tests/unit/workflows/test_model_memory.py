@@ -9,9 +9,9 @@ from finqa_cli.workflows import model_memory as memory
 GB = 1e9
 TARGETS = ("q_proj", "down_proj")
 LAYERS = (
-    LinearLayer(name="q_proj", inputs=64, outputs=128, count=2, kind="Linear", adaptable=True),
-    LinearLayer(name="down_proj", inputs=256, outputs=64, count=2, kind="Linear", adaptable=True),
-    LinearLayer(name="gate", inputs=64, outputs=4, count=2, kind="Linear", adaptable=True),
+    LinearLayer(name="q_proj", inputs=64, outputs=128, count=2, kind="Linear"),
+    LinearLayer(name="down_proj", inputs=256, outputs=64, count=2, kind="Linear"),
+    LinearLayer(name="gate", inputs=64, outputs=4, count=2, kind="Linear"),
 )
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs of candidates or of a run's attempts."),
     "sft": ("finqa_cli.commands.sft", "Teach a policy by imitation of recorded demonstrations."),
     "dpo": ("finqa_cli.commands.dpo", "Teach a policy which of two attempts is preferred."),
+    "pipeline": ("finqa_cli.commands.pipeline", "Run the whole cycle of a method, from data to a report."),
     "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
@@ -106,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _heed_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
@@ -115,6 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
         print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0
+
+
+def _heed_torchrun(arguments: Sequence[str]) -> None:
+    import os  # here: the application imports nothing but Typer at start
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        importlib.import_module("finqa_cli.commands._torchrun").begin(arguments)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from finqa_cli.commands._progress import progress
+from finqa_cli.commands._torchrun import leading
 from finqa_cli.record.run_folder import new_run_path
 from finqa_cli.settings import Settings
 from finqa_cli.workflows.interrupts import Stopper, run
@@ -27,6 +28,7 @@ def perform(
     quiet: bool = False,
     remedy: str = "",
     patient: bool = True,
+    learner: str = "",
 ) -> Result:
     """Runs a workflow with progress on stderr and signals handled.
 
@@ -36,7 +38,11 @@ def perform(
         quiet: No progress.
         remedy: Said when a signal ends it.
         patient: The first signal lets running episodes finish.
+        learner: Name of the learner that the workflow trains, which under torchrun several processes share.
+
+    Raises:
+        ConfigError: torchrun started this, and the learner is for one process.
     """
-    with progress(as_json=as_json, quiet=quiet) as reporter:
+    with leading(learner), progress(as_json=as_json, quiet=quiet) as reporter:
         stopper = Stopper(reporter, patient=patient)
         return run(work(reporter, stopper), stopper, remedy=remedy)

@@ -4,7 +4,14 @@ from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
 from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
-from finqa_cli.contracts.learner import Learner, LearnerContext, ReferenceLearner, ValueLearner
+from finqa_cli.contracts.learner import (
+    Learner,
+    LearnerContext,
+    LearnerProcesses,
+    PacksSequences,
+    ReferenceLearner,
+    ValueLearner,
+)
 from finqa_cli.contracts.optimizer import (
     CreditsBatch,
     EstimatesAdvantages,
@@ -31,8 +38,10 @@ __all__ = [
     "ImageBuilder",
     "Learner",
     "LearnerContext",
+    "LearnerProcesses",
     "Metered",
     "Optimizer",
+    "PacksSequences",
     "PenalizesReward",
     "PlayedTurn",
     "Probed",

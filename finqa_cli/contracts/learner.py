@@ -100,3 +100,37 @@ class ValueLearner(Protocol):
     def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
         """[N][L] value of the state in which each masked token was sampled, 0.0 elsewhere."""
         ...
+
+
+@runtime_checkable
+class LearnerProcesses(Protocol):
+    """The processes that `torchrun` started, of which this is one, and whose learners train together.
+
+    Attributes:
+        leads: This is the first: it does all that a command does, and its learners make the others take part.
+    """
+
+    leads: bool
+
+    def serve(self) -> int:
+        """In the others: takes part in whatever the first one's learners are asked, and in nothing else.
+
+        Returns:
+            The exit status, once the first closed or is gone, or this one failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """In the first: ends the others' service. Idempotent for a group that failed."""
+        ...
+
+
+@runtime_checkable
+class PacksSequences(Protocol):
+    """A learner that may take a micro-batch as one row without padding."""
+
+    def packs(self) -> bool:
+        """Whether it does, with this model: then a micro-batch costs the tokens of its samples, otherwise its samples
+        times the longest. Starts the learner.
+        """
+        ...

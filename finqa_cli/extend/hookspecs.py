@@ -11,6 +11,7 @@ from typing import Any
 
 import pluggy
 
+from finqa_cli.contracts import LearnerProcesses
 from finqa_cli.extend.component import Component
 from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
 
@@ -77,6 +78,22 @@ def resolve_policy(reference: str) -> PolicyVersion | None:
 @hookspec(firstresult=True)
 def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
     """Makes an untrained model and a tokenizer learned from `texts` in `folder`; None when the file is not yours."""
+
+
+@hookspec(firstresult=True)
+def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
+    """Writes the whole model that a policy's adapter and base make into `folder`, which is complete or absent.
+
+    None when the adapter is not yours.
+    """
+
+
+@hookspec(firstresult=True)
+def join_processes(learner: str) -> LearnerProcesses | None:
+    """Joins the processes that `torchrun` started, for learners of this name; None when it is not yours.
+
+    Called once, before anything else of the command, in each of them.
+    """
 
 
 @hookspec(firstresult=True)

@@ -6,7 +6,7 @@ from finqa_cli.learn.gae import estimated, value_metrics, with_values
 from finqa_cli.learn.groups import GroupStatistics, group_statistics, length_bias
 from finqa_cli.learn.normalization import check_normalization, counts_neutral, needs_reference, normalized
 from finqa_cli.learn.off_policy import corrected, is_decoupled, with_proximal
-from finqa_cli.learn.packing import pack
+from finqa_cli.learn.packing import pack, pads
 from finqa_cli.learn.passes import step_rows
 from finqa_cli.learn.reference import References, penalized, references, scored_samples
 from finqa_cli.learn.samples import demonstration_sample, trajectory_samples
@@ -32,6 +32,7 @@ __all__ = [
     "needs_reference",
     "normalized",
     "pack",
+    "pads",
     "penalized",
     "references",
     "scored_samples",

@@ -1,31 +1,60 @@
-"""Samples -> batch: micro-batches that waste little padding and fit a budget."""
+"""Samples -> batch: micro-batches that waste little and fit a budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from finqa_cli.contracts import Learner, PacksSequences
 from finqa_cli.types import Batch, Sample
 
 
-def pack(samples: Sequence[Sample], *, token_budget: int, max_rows: int) -> Batch:
-    """Cuts the samples into micro-batches of similar length; every sample is in exactly one.
+def pads(learner: Learner) -> bool:
+    """Whether a micro-batch of this learner is a rectangle. Blocks: the learner is started to know it."""
+    return not (isinstance(learner, PacksSequences) and learner.packs())
 
-    A micro-batch is a rectangle: its rows are padded to the longest. Rows x longest stays within `token_budget`, and
-    there are `max_rows` rows at most. A sample longer than the budget is a micro-batch of its own. The longest come
-    first, so that running out of memory shows in the first forward and not in the last. Equal input, equal output.
+
+def pack(samples: Sequence[Sample], *, token_budget: int, max_rows: int, padded: bool = True) -> Batch:
+    """Cuts the samples into micro-batches; every sample is in exactly one. Equal input, equal output.
+
+    Padded, a micro-batch is a rectangle of samples of similar length: rows x longest stays within `token_budget`.
+    Otherwise it is one row without padding: the tokens of its samples do, and samples that begin alike, which learners
+    compute once, are neighbours. There are `max_rows` samples at most, and a sample longer than the budget is a
+    micro-batch of its own. The largest come first, so that running out of memory shows in the first forward and not in
+    the last.
 
     Raises:
         ValueError: The budget or the row limit is below 1.
     """
     if token_budget < 1 or max_rows < 1:
         raise ValueError(f"token_budget and max_rows must be at least 1, not {token_budget} and {max_rows}")
+    if padded:
+        microbatches = list(_rectangles(samples, token_budget, max_rows))
+    else:
+        rows = _rows(samples, token_budget, max_rows)
+        microbatches = sorted(rows, key=lambda row: -sum(len(samples[index].token_ids) for index in row))
+    loss_tokens = sum(sample.loss_tokens for sample in samples)
+    return Batch(samples=tuple(samples), microbatches=tuple(microbatches), loss_tokens=loss_tokens)
+
+
+def _rectangles(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterator[tuple[int, ...]]:
     order = sorted(range(len(samples)), key=lambda index: (-len(samples[index].token_ids), index))
-    microbatches: list[tuple[int, ...]] = []
     start = 0
     while start < len(order):
         longest = max(1, len(samples[order[start]].token_ids))
         rows = min(max_rows, max(1, token_budget // longest))
-        microbatches.append(tuple(order[start : start + rows]))
+        yield tuple(order[start : start + rows])
         start += rows
-    loss_tokens = sum(sample.loss_tokens for sample in samples)
-    return Batch(samples=tuple(samples), microbatches=tuple(microbatches), loss_tokens=loss_tokens)
+
+
+def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterator[tuple[int, ...]]:
+    part: list[int] = []
+    used = 0
+    for index in sorted(range(len(samples)), key=lambda index: (samples[index].token_ids, index)):
+        length = len(samples[index].token_ids)
+        if part and (used + length > token_budget or len(part) == max_rows):
+            yield tuple(part)
+            part, used = [], 0
+        part.append(index)
+        used += length
+    if part:
+        yield tuple(part)

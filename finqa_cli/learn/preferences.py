@@ -51,12 +51,12 @@ class PairOutcome:
     kl: tuple[float, int]
 
 
-def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int) -> Batch:
+def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int, padded: bool = True) -> Batch:
     """One optimizer step on the mean loss of the pairs.
 
-    Micro-batches hold whole pairs, longest first; rows times the longest stays within `token_budget`, but for a pair
-    that is longer by itself. Every sample weighs loss tokens / pairs, so that the sum of the pairs' losses divided by
-    the loss tokens of the batch is their mean, however it was cut.
+    Micro-batches hold whole pairs, longest first; rows times the longest, or without padding their tokens, stay within
+    `token_budget`, but for a pair that is longer by itself. Every sample weighs loss tokens / pairs, so that the sum of
+    the pairs' losses divided by the loss tokens of the batch is their mean, however it was cut.
 
     Raises:
         ValueError: The budget is below 1, there is no pair, or one has a side without a token that carries loss.
@@ -69,7 +69,7 @@ def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int) -> Batch:
     tokens = sum(sample.loss_tokens for pair in pairs for sample in pair.samples)
     samples: list[Sample] = []
     microbatches: list[tuple[int, ...]] = []
-    for part in _cut(pairs, token_budget):
+    for part in _cut(pairs, token_budget, padded=padded):
         first = len(samples)
         samples += [replace(sample, weight=tokens / len(pairs)) for pair in part for sample in pair.samples]
         microbatches.append(tuple(range(first, len(samples))))
@@ -128,17 +128,19 @@ def _k3(difference: float) -> float:
     return math.exp(max(-_LARGEST_LOG_RATIO, min(_LARGEST_LOG_RATIO, difference))) - 1.0 - difference
 
 
-def _cut(pairs: Sequence[PairSamples], token_budget: int) -> Iterator[list[PairSamples]]:
+def _cut(pairs: Sequence[PairSamples], token_budget: int, *, padded: bool) -> Iterator[list[PairSamples]]:
     part: list[PairSamples] = []
-    rows = longest = 0
     for pair in sorted(pairs, key=lambda pair: (-_length(pair), pair.id)):
-        width = max(longest, _length(pair))
-        if part and (rows + len(pair.samples)) * width > token_budget:
+        if part and _cost([*part, pair], padded=padded) > token_budget:
             yield part
-            part, rows, width = [], 0, _length(pair)
+            part = []
         part.append(pair)
-        rows, longest = rows + len(pair.samples), width
     yield part
+
+
+def _cost(pairs: Sequence[PairSamples], *, padded: bool) -> int:
+    lengths = [len(sample.token_ids) for pair in pairs for sample in pair.samples]
+    return len(lengths) * max(lengths) if padded else sum(lengths)
 
 
 def _length(pair: PairSamples) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Learner, Optimizer, Sleeper, TokenEngine
-from finqa_cli.errors import ThresholdError
+from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.learn import token_ages, without_over_age
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
@@ -136,9 +136,12 @@ class Trainer:
         waited = time.perf_counter()
         reports: list[UpdateReport] = []
         async with self._engine_asleep():
-            async for report in self.updates.take(collected.groups, collected.credits, iteration=iteration):
-                reports.append(report)
-                self.tracking.update(iteration, report)
+            try:
+                async for report in self.updates.take(collected.groups, collected.credits, iteration=iteration):
+                    reports.append(report)
+                    self.tracking.update(iteration, report)
+            except FinqaError as error:
+                raise _of_iteration(error, iteration, self.folder.path) from error
         updated = time.perf_counter()
         serving, learnt = self.progress.policy.number, self.progress.published
         probed = await self._sync(iteration, changed=bool(reports))
@@ -274,3 +277,14 @@ class Trainer:
                 f"{len(faults)} of {len(episodes)} episodes ended in faults ({counts}). The first: {faults[0].error}",
                 remedy=f"finqa train --resume {self.folder.path}",
             )
+
+
+def _of_iteration(error: FinqaError, iteration: int, run: Path) -> FinqaError:
+    """A step that failed, with the iteration that it was of and the policy that is left. Settings that are wrong, and
+    whatever else has a kind of its own, are of no iteration.
+    """
+    if type(error) is not FinqaError:
+        return error
+    newest = checkpoints.latest(run)
+    kept = f" The newest good policy is {newest.path}." if newest else ""
+    return FinqaError(f"Iteration {iteration}: {error.message}{kept}", remedy=error.remedy)

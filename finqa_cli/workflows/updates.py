@@ -28,6 +28,7 @@ from finqa_cli.learn import (
     needs_reference,
     normalized,
     pack,
+    pads,
     penalized,
     references,
     scored_samples,
@@ -171,7 +172,9 @@ class Updates:
 
     async def _step(self, samples: Sequence[Sample]) -> UpdateReport:
         train = self._train
-        batch = pack(samples, token_budget=train.token_budget, max_rows=train.grpo_update_batch_size)
+        padded = await asyncio.to_thread(pads, self._learner)
+        rows = train.grpo_update_batch_size
+        batch = pack(samples, token_budget=train.token_budget, max_rows=rows, padded=padded)
         return await asyncio.to_thread(self._learner.update, batch, self._loss)
 
 

@@ -21,6 +21,11 @@ class TorchLearnerConfig(BaseModel):
         default="auto",
         description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
     )
+    packing: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Micro-batches as one row without padding, in which attention stays within each sequence. auto: "
+        "where the model takes them; off: rectangles, padded to the longest.",
+    )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; unset leaves PyTorch's own choice.")
     weight_decay: float = Field(default=0.0, ge=0)
     value_learning_rate: float = Field(

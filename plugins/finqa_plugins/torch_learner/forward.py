@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,22 +11,23 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from finqa_cli.types import Sample
+from finqa_plugins.torch_learner.packed_row import Segments, pack_row
 
 _LOGITS_PER_CHUNK = 2**26
 """Logits that may exist at once (256 MiB in float32); more are computed in chunks and again in the backward pass."""
 
-_SHORTEST_PREFIX = 32
+_TOKENS_PER_SCORING_FORWARD = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A micro-batch of B rows with a common beginning of P ids; N positions carry loss, in row-major order.
+    """A micro-batch of B sequences; N positions carry loss, sequence by sequence.
 
     Attributes:
-        prefix: [1, P] int64, or None when no beginning is shared.
-        token_ids: [B, L] int64, what follows the prefix, padded on the right with id 0: attention is causal, so no
-            real position ever sees the padding.
-        positions: [N] int64, flat index into B x L of the position that predicts each token.
+        token_ids: [R, L] int64. Packed: all sequences in one row, R = 1. Otherwise one each, R = B, padded on the right
+            with id 0: attention is causal, so no real position ever sees the padding.
+        positions: [N] int64, flat index into R x L of the position that predicts each token; sequences that begin
+            alike may have some in common.
         targets: [N] int64, the tokens.
         old_logprobs: [N] float32, the sampler's.
         advantages: [N] float32.
@@ -35,10 +36,11 @@ class Inputs:
         values: [N] float32, of the value function before the first step, or None when the samples carry none.
         returns: [N] float32, or None when the samples carry none.
         weights: [N] float32, or None when each is 1.
-        lengths: B numbers that add up to N: how many of the tokens are in each row.
+        lengths: B numbers that add up to N: how many of the tokens are in each sequence.
+        position_ids: [1, L] int64 of a packed row, else None.
+        segments: What sees what in a packed row, else None.
     """
 
-    prefix: torch.Tensor | None
     token_ids: torch.Tensor
     positions: torch.Tensor
     targets: torch.Tensor
@@ -50,9 +52,11 @@ class Inputs:
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     weights: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
+    segments: Segments | None = None
 
 
-def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bool = False) -> Inputs:
+def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = False) -> Inputs:
     """Tensors of a micro-batch of samples with loss. The last loss token and what follows it are cut off: they
     predict nothing that is needed.
 
@@ -60,57 +64,76 @@ def collate(samples: Sequence[Sample], device: torch.device, *, share_prefix: bo
         samples: Each has at least one token with loss; all of them carry proximal log-probabilities, or none, and
             likewise those of the reference, values and returns.
         device: Where the tensors go.
-        share_prefix: Take ids that all rows begin with out of the rows, as far as none of them predicts a loss token.
+        packed: All in one row without padding, and what they begin with alike only once; for models that
+            `use_packed_rows` found to take it.
     """
-    places = [[place for place, masked in enumerate(sample.loss_mask) if masked] for sample in samples]
-    shared = _shared_prefix(samples, min(chosen[0] for chosen in places) - 1) if share_prefix else 0
-    width = max(chosen[-1] for chosen in places) - shared
-    rows: list[list[int]] = []
-    positions: list[int] = []
-    targets: list[int] = []
-    old_logprobs: list[float] = []
-    advantages: list[float] = []
-    proximal: list[float] = []
-    reference: list[float] = []
-    values: list[float] = []
-    returns: list[float] = []
-    weights: list[float] = []
-    for row, (sample, chosen) in enumerate(zip(samples, places, strict=True)):
-        ids = list(sample.token_ids[shared : chosen[-1]])
-        rows.append(ids + [0] * (width - len(ids)))
-        positions.extend(row * width + place - 1 - shared for place in chosen)
-        targets.extend(sample.token_ids[place] for place in chosen)
-        old_logprobs.extend(sample.logprobs[place] for place in chosen)
-        advantages.extend(sample.advantages[place] for place in chosen)
-        proximal.extend(sample.proximal_logprobs[place] for place in chosen if sample.proximal_logprobs)
-        reference.extend(sample.reference_logprobs[place] for place in chosen if sample.reference_logprobs)
-        values.extend(sample.values[place] for place in chosen if sample.values)
-        returns.extend(sample.returns[place] for place in chosen if sample.returns)
-        weights.extend([sample.weight] * len(chosen))
-    numbers = functools.partial(torch.tensor, dtype=torch.float32)
+    chosen = [[place for place, masked in enumerate(sample.loss_mask) if masked] for sample in samples]
+    sequences = [sample.token_ids[: places[-1]] for sample, places in zip(samples, chosen, strict=True)]
+    row = pack_row(sequences) if packed else None
+    width = max(map(len, sequences))
+    where = row.places if row else [range(number * width, (number + 1) * width) for number in range(len(sequences))]
+    tensor = functools.partial(torch.tensor, device=device)
+
+    def carried(name: str) -> torch.Tensor:
+        """[N] of what the samples carry by this name; empty when they do not."""
+        rows = zip((getattr(sample, name) for sample in samples), chosen, strict=True)
+        return tensor([numbers[place] for numbers, places in rows if numbers for place in places], dtype=torch.float32)
+
+    def optional(name: str) -> torch.Tensor | None:
+        found = carried(name)
+        return found if len(found) else None
+
+    weights = [sample.weight for sample, places in zip(samples, chosen, strict=True) for _ in places]
+    ids = [row.token_ids] if row else [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences]
+    pairs = list(zip(samples, where, chosen, strict=True))
     return Inputs(
-        prefix=torch.tensor([samples[0].token_ids[:shared]], dtype=torch.long).to(device) if shared else None,
-        token_ids=torch.tensor(rows, dtype=torch.long).to(device),
-        positions=torch.tensor(positions, dtype=torch.long).to(device),
-        targets=torch.tensor(targets, dtype=torch.long).to(device),
-        old_logprobs=numbers(old_logprobs).to(device),
-        advantages=numbers(advantages).to(device),
-        proximal_logprobs=numbers(proximal).to(device) if proximal else None,
-        lengths=tuple(map(len, places)),
-        reference_logprobs=numbers(reference).to(device) if reference else None,
-        values=numbers(values).to(device) if values else None,
-        returns=numbers(returns).to(device) if returns else None,
-        weights=numbers(weights).to(device) if any(weight != 1 for weight in weights) else None,
+        token_ids=tensor(ids, dtype=torch.long),
+        positions=tensor([indices[place - 1] for _, indices, places in pairs for place in places], dtype=torch.long),
+        targets=tensor([sample.token_ids[place] for sample, _, places in pairs for place in places], dtype=torch.long),
+        old_logprobs=carried("logprobs"),
+        advantages=carried("advantages"),
+        proximal_logprobs=optional("proximal_logprobs"),
+        lengths=tuple(map(len, chosen)),
+        reference_logprobs=optional("reference_logprobs"),
+        values=optional("values"),
+        returns=optional("returns"),
+        weights=tensor(weights, dtype=torch.float32) if any(weight != 1 for weight in weights) else None,
+        position_ids=tensor([row.position_ids], dtype=torch.long) if row else None,
+        segments=row.segments if row else None,
     )
+
+
+def scoring_batches(samples: Sequence[Sample], *, packed: bool) -> Iterator[list[int]]:
+    """Indices of the samples with loss, in forwards of at most 16,384 tokens with padding, but for a longer sample.
+
+    Packed, sequences that begin alike are neighbours; padded, sequences of like length.
+    """
+    bearing = [index for index, sample in enumerate(samples) if any(sample.loss_mask)]
+    order = sorted(bearing, key=lambda index: samples[index].token_ids if packed else -len(samples[index].token_ids))
+    part: list[int] = []
+    used = 0
+    for index in order:
+        length = len(samples[index].token_ids)
+        # padded, the first sample of a part is its longest
+        cost = length if packed or not part else len(samples[part[0]].token_ids)
+        if part and used + cost > _TOKENS_PER_SCORING_FORWARD:
+            yield part
+            part, used, cost = [], 0, length
+        part.append(index)
+        used += cost
+    if part:
+        yield part
 
 
 def predicting_states(causal: Any, inputs: Inputs) -> torch.Tensor:
     """[N, H] last hidden states that predict the targets.
 
-    Rows get no attention mask: with right padding and causal attention it would change nothing, and without it
+    Padded rows get no attention mask: with right padding and causal attention it would change nothing, and without it
     PyTorch uses its fastest kernel.
     """
-    return _hidden_states(causal, inputs).flatten(0, 1).index_select(0, inputs.positions)
+    packed = {} if inputs.segments is None else {"position_ids": inputs.position_ids, "segments": inputs.segments}
+    hidden: torch.Tensor = causal.base_model(input_ids=inputs.token_ids, use_cache=False, **packed).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, inputs.positions)
 
 
 def state_logprobs(
@@ -143,29 +166,3 @@ def _chunk_logprobs(
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(normalised.exp() * normalised).sum(dim=-1)
     return normalised.gather(1, targets[:, None])[:, 0], entropy
-
-
-def _hidden_states(causal: Any, inputs: Inputs) -> torch.Tensor:
-    """[B, L, H]. A shared prefix runs once; its keys and values, with their gradients, serve every row."""
-    if inputs.prefix is None:
-        output = causal.base_model(input_ids=inputs.token_ids, use_cache=False)
-    else:
-        from transformers import DynamicCache
-
-        cache = DynamicCache(config=causal.config)
-        causal.base_model(input_ids=inputs.prefix, past_key_values=cache, use_cache=True)
-        cache.batch_repeat_interleave(inputs.token_ids.shape[0])
-        output = causal.base_model(input_ids=inputs.token_ids, past_key_values=cache, use_cache=True)
-    hidden: torch.Tensor = output.last_hidden_state
-    return hidden
-
-
-def _shared_prefix(samples: Sequence[Sample], limit: int) -> int:
-    """How many ids all samples begin with, at most `limit`; 0 when too few to be worth a forward of their own."""
-    if len(samples) < 2 or limit < _SHORTEST_PREFIX:
-        return 0
-    first, last = min(sample.token_ids for sample in samples), max(sample.token_ids for sample in samples)
-    shared = 0
-    while shared < limit and first[shared] == last[shared]:
-        shared += 1
-    return shared if shared >= _SHORTEST_PREFIX else 0

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
 from finqa_cli.types import Architecture, LinearLayer
-from finqa_plugins.torch_learner.model import _LOGIT_RESCALING
+from finqa_plugins.torch_learner.model import ADAPTABLE, LOGIT_RESCALING
 
 MOST_LAYERS = 1000
 _ROUTERS = ("gate", "router", "shared_expert_gate")
@@ -114,7 +113,7 @@ def _describe(config: Any, model: Any, dtype: str) -> Architecture:
     heads, hidden = _number(text, "num_attention_heads"), _number(text, "hidden_size")
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     kept = _kv_values_per_token(model)
-    names = tuple(dict.fromkeys(part.name for part in linear if part.adaptable and part.name not in _ROUTERS))
+    names = tuple(dict.fromkeys(part.name for part in linear if part.name not in _ROUTERS))
     return Architecture(
         family=str(config.model_type),
         class_name=type(model).__name__,
@@ -143,17 +142,16 @@ def _number(config: Any, name: str) -> int:
 
 def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
     """By name and shape, in order of appearance, without the output head."""
-    counts: dict[tuple[str, int, int, str, bool], int] = {}
+    counts: dict[tuple[str, int, int, str], int] = {}
     head = model.get_output_embeddings()
     for path, part in model.named_modules():
-        if isinstance(part, (nn.Linear, Conv1D)) and part is not head:
-            plain = isinstance(part, nn.Linear)
-            inputs, outputs = reversed(part.weight.shape) if plain else part.weight.shape
-            key = (path.rpartition(".")[2], inputs, outputs, type(part).__name__, plain)
+        if isinstance(part, ADAPTABLE) and part is not head:
+            inputs, outputs = part.weight.shape if isinstance(part, Conv1D) else reversed(part.weight.shape)
+            key = (path.rpartition(".")[2], inputs, outputs, type(part).__name__)
             counts[key] = counts.get(key, 0) + 1
     return tuple(
-        LinearLayer(name=name, inputs=inputs, outputs=outputs, count=count, kind=kind, adaptable=plain)
-        for (name, inputs, outputs, kind, plain), count in counts.items()
+        LinearLayer(name=name, inputs=inputs, outputs=outputs, count=count, kind=kind)
+        for (name, inputs, outputs, kind), count in counts.items()
     )
 
 
@@ -172,13 +170,12 @@ def _kv_values_per_token(model: Any) -> int:
 
 
 def _warnings(model: Any, linear: tuple[LinearLayer, ...], *, tied: bool, kept: int) -> Iterator[str]:
-    fused = sorted({part.name for part in linear if part.kind == "Conv1D"})
-    if fused:
+    if any(part.kind == "Conv1D" for part in linear):
         yield (
-            f"{', '.join(fused)} are Conv1D layers as GPT-2 has them, which neither the learner nor the transformers "
-            "engine adapts: train all weights (lora.rank = 0)"
+            "vLLM serves no adapter on Conv1D layers as GPT-2 has them: use the transformers engine "
+            "(--engine transformers), or train all weights (--lora-rank 0)"
         )
-    for option, neutral in _LOGIT_RESCALING.items():
+    for option, neutral in LOGIT_RESCALING.items():
         if getattr(model.config, option, neutral) not in (None, neutral):
             yield f"it rescales its logits ({option}), which learner 'torch' does not support"
     if tied:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
+ADAPTABLE = (nn.Linear, Conv1D)
+"""Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+"""Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
 
 
 def pick_device(config: TorchLearnerConfig) -> torch.device:
@@ -64,7 +70,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     except Exception as error:  # transformers, safetensors and the hub client raise many kinds, some of them bare
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"Model {model!r} cannot be loaded: {reason}", remedy="--model FOLDER_OR_HUB_ID") from error
-    for option, neutral in _LOGIT_RESCALING.items():
+    for option, neutral in LOGIT_RESCALING.items():
         if getattr(base.config, option, neutral) not in (None, neutral):
             raise ConfigError(
                 f"Model {model!r} rescales its logits ({option}), which learner 'torch' does not support.",
@@ -111,9 +117,10 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
     """
     from peft import LoraConfig, get_peft_model
 
-    linear = sorted({name.rpartition(".")[2] for name, part in base.named_modules() if isinstance(part, nn.Linear)})
+    layers = [(name.rpartition(".")[2], part) for name, part in base.named_modules() if isinstance(part, ADAPTABLE)]
+    linear = sorted({name for name, _ in layers})
     if unknown := [target for target in targets if target not in linear]:
-        known = ",".join(target for target in PROJECTIONS if target in linear)
+        known = ",".join(target for target in (*PROJECTIONS, *GPT2_PROJECTIONS) if target in linear)
         raise ConfigError(
             f"Model {context.model!r} has no linear layer named {', '.join(unknown)}; it has {', '.join(linear)}.",
             remedy=f"--lora-target-modules {known}" if known else "--lora-rank 0",
@@ -123,19 +130,16 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         lora_alpha=context.lora_alpha,
         lora_dropout=context.lora_dropout,
         target_modules=list(targets),
+        fan_in_fan_out=any(isinstance(part, Conv1D) for name, part in layers if name in targets),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # where layers of both kinds are adapted, PEFT tells for each how it reads the weight
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         torch.manual_seed(context.seed)
         adapted = get_peft_model(base, options)
     adapted.peft_config["default"].base_model_name_or_path = context.model
     return adapted
-
-
-def attends_fully(base: Any) -> bool:
-    """True when every layer is known to attend to all earlier tokens, so that a prefix may be computed apart."""
-    kinds = getattr(base.config, "layer_types", None) or ()
-    return len(kinds) > 0 and all(kind == "full_attention" for kind in kinds)
 
 
 def fingerprint(base: Any) -> str:

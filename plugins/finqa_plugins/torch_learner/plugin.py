@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
+from finqa_cli.contracts import LearnerProcesses
 from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Architecture, PolicyVersion
 
@@ -17,9 +18,9 @@ def register_components() -> list[Component]:
         Component(
             kind="learner",
             name="torch",
-            target="finqa_plugins.torch_learner.learner:TorchLearner",
+            target="finqa_plugins.torch_learner.leading:make_learner",
             config="finqa_plugins.torch_learner.config:TorchLearnerConfig",
-            summary="LoRA (PEFT) or full training with AdamW on one CPU or CUDA device",
+            summary="LoRA (PEFT) or full training with AdamW on one device, or on several under torchrun (FSDP2)",
             requires=("torch", "transformers", "peft", "safetensors"),
             extra="train",
         )
@@ -35,6 +36,26 @@ def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed:
         return None
     scratch.create_policy(spec, texts, folder, seed)
     return PolicyVersion(number=0, model=str(folder))
+
+
+@hookimpl
+def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
+    """A LoRA adapter in PEFT's format; None for others, and where PEFT is not installed."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
+        return None
+    from finqa_plugins.torch_learner import merge
+
+    return merge.merge(policy, folder)
+
+
+@hookimpl
+def join_processes(learner: str) -> LearnerProcesses | None:
+    """For `torch`; they share sharded weights (FSDP2)."""
+    if learner != "torch":
+        return None
+    from finqa_plugins.torch_learner import leading
+
+    return leading.join()
 
 
 @hookimpl

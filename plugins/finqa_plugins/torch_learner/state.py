@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from finqa_cli.errors import ConfigError, StorageError
+from finqa_plugins.torch_learner.sharding import alike
 
 _SCHEMA_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -32,45 +33,54 @@ class Identity:
     lora_target_modules: tuple[str, ...]
 
 
-def publish_adapter(model: Any, folder: Path) -> None:
-    """Writes `adapter_config.json` and `adapter_model.safetensors` (float32)."""
+def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Writes `adapter_config.json` and `adapter_model.safetensors` (float32).
+
+    Args:
+        model: With the adapter.
+        folder: Replaced when all is written.
+        weights: By name, where the model has only pieces of them; None where it has them whole.
+    """
     with _replacing(folder) as temporary:
-        model.save_pretrained(temporary, save_embedding_layers=False)
+        model.save_pretrained(temporary, save_embedding_layers=False, state_dict=weights)
 
 
-def publish_model(model: Any, source: str, folder: Path) -> None:
-    """Writes the whole model and the tokenizer of the model that it came from."""
+def publish_model(model: Any, source: str, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Writes the whole model and the tokenizer of the model that it came from; `weights` as for an adapter."""
     from transformers import AutoTokenizer
 
     with _replacing(folder) as temporary:
-        model.save_pretrained(temporary)
+        model.save_pretrained(temporary, state_dict=weights)
         AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
+
+
+def moments(trained: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's moments by their name and that of the weights; none before the first step."""
+    return {
+        f"{moment}.{name}": optimizer.state[parameter][moment]
+        for name, parameter in trained.items()
+        if parameter in optimizer.state
+        for moment in _MOMENTS
+    }
 
 
 def save(
     folder: Path,
     identity: Identity,
     step: int,
-    trained: Mapping[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
+    weights: dict[str, torch.Tensor],
+    optimizer_moments: dict[str, torch.Tensor],
 ) -> None:
-    """Writes the learner's state into `folder`.
+    """Writes the learner's state into `folder`: whole tensors, however many processes have pieces of them.
 
     Raises:
         StorageError: The disk is full or may not be written to.
     """
-    moments = {
-        f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
-        for name, parameter in trained.items()
-        if parameter in optimizer.state
-        for moment in _MOMENTS
-    }
-    weights = {name: parameter.detach().contiguous() for name, parameter in trained.items()}
     about = {"schema_version": _SCHEMA_VERSION, "step": step, "identity": asdict(identity)}
     with _storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / _WEIGHTS)
-        save_file(moments, folder / _OPTIMIZER)
+        save_file(optimizer_moments, folder / _OPTIMIZER)
         (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
@@ -84,25 +94,30 @@ def load(
     """
     step = _check_identity(folder, identity)
     try:
-        weights, moments = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
+        weights, saved = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, str(error)) from error
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if shapes != {name: tuple(parameter.shape) for name, parameter in trained.items()}:
         raise _damaged(folder, f"{_WEIGHTS} does not hold the weights that are trained")
     expected = {f"{moment}.{name}" for name in trained for moment in _MOMENTS} if step else set()
-    if set(moments) != expected:
+    if set(saved) != expected:
         raise _damaged(folder, f"{_OPTIMIZER} does not hold the moments of the weights that are trained")
     state = {
-        index: {moment: moments[f"{moment}.{name}"] for moment in _MOMENTS}
-        for index, name in enumerate(trained)
+        index: {moment: _fitting(saved[f"{moment}.{name}"], parameter) for moment in _MOMENTS}
+        for index, (name, parameter) in enumerate(trained.items())
         if step
     }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     with torch.no_grad():
         for name, parameter in trained.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(alike(weights[name], parameter))
     return step
+
+
+def _fitting(saved: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """A moment, cut as its parameter is; the step number is no tensor of its shape."""
+    return alike(saved, parameter) if saved.shape == parameter.shape else saved
 
 
 def _check_identity(folder: Path, identity: Identity) -> int:

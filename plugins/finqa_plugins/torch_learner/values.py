@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,17 @@ class ValueHead:
     def clear(self) -> None:
         """Drops the gradient."""
         self._optimizer.zero_grad(set_to_none=True)
+
+    def join_gradients(self, add: Callable[[torch.Tensor], None]) -> None:
+        """Gives each of several processes, all with the same weights, the sum of their gradients.
+
+        Args:
+            add: Makes a tensor the sum of those of all processes.
+        """
+        for part in self._named.values():
+            if part.grad is None:
+                part.grad = torch.zeros_like(part)
+            add(part.grad)
 
     def clip(self, largest: float) -> float:
         """Global gradient norm, then scaled down to `largest`; the policy's is clipped apart."""

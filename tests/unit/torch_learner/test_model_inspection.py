@@ -59,7 +59,7 @@ def test_what_is_built_without_weights_has_the_sizes_of_the_real_model(tmp_path:
     assert (found.layers, found.hidden, found.heads, found.vocabulary) == (2, 32, 4, 300)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "phi3"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "phi3", "gpt2"])
 def test_the_adapter_has_as_many_weights_as_announced(tmp_path: Path, family: str) -> None:
     config = written(tmp_path, family, **SMALL[family])
     found = inspect(str(tmp_path))
@@ -83,13 +83,27 @@ def learner_context(*, rank: int) -> LearnerContext:
     )
 
 
-def test_layers_of_gpt2_are_no_targets_because_the_learner_refuses_them(tmp_path: Path) -> None:
-    config = written(tmp_path, "gpt2", **SMALL["gpt2"])
+def test_gpt2_has_targets_and_a_word_about_engines(tmp_path: Path) -> None:
+    written(tmp_path, "gpt2", **SMALL["gpt2"])
     found = inspect(str(tmp_path))
-    assert found.lora_targets == () and {part.name for part in found.linear} == {"c_attn", "c_proj", "c_fc"}
-    assert any("c_attn" in warning and "lora.rank = 0" in warning for warning in found.warnings)
-    with pytest.raises(ConfigError, match="c_attn"):
-        add_adapter(AutoModelForCausalLM.from_config(config), learner_context(rank=3), ("c_attn",))
+    assert found.lora_targets == ("c_attn", "c_proj", "c_fc")
+    shapes = {(part.name, part.inputs, part.outputs, part.kind) for part in found.linear}
+    assert shapes == {
+        ("c_attn", 32, 96, "Conv1D"),
+        ("c_proj", 32, 32, "Conv1D"),
+        ("c_fc", 32, 128, "Conv1D"),
+        ("c_proj", 128, 32, "Conv1D"),
+    }
+    assert any("vLLM serves no adapter" in warning and "--engine transformers" in warning for warning in found.warnings)
+
+
+def test_a_target_that_a_model_lacks_is_answered_with_those_that_it_has(tmp_path: Path) -> None:
+    config = written(tmp_path, "gpt2", **SMALL["gpt2"])
+    with pytest.raises(
+        ConfigError, match="no linear layer named q_proj; it has c_attn, c_fc, c_proj, lm_head"
+    ) as caught:
+        add_adapter(AutoModelForCausalLM.from_config(config), learner_context(rank=3), ("q_proj",))
+    assert caught.value.remedy == "--lora-target-modules c_attn,c_proj,c_fc"
 
 
 def test_experts_that_no_adapter_reaches_are_announced(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ def inputs(
     advantages = [float(sign) for sign, length in zip(signs, lengths, strict=True) for _ in range(length)]
     nothing = torch.zeros(tokens)
     return Inputs(
-        prefix=None,
         token_ids=torch.zeros((len(lengths), 1), dtype=torch.long),
         positions=torch.zeros(tokens, dtype=torch.long),
         targets=torch.zeros(tokens, dtype=torch.long),

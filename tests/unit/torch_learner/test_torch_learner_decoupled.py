@@ -97,7 +97,7 @@ def test_shares_are_of_tokens_and_of_sequences_however_the_batch_is_cut(learner_
 
 @BOTH
 def test_only_positions_that_predict_loss_tokens_get_a_gradient(learner_model: Path, loss: LossSpec) -> None:
-    learner = make_learner(learner_model, lora_rank=0)
+    learner = make_learner(learner_model, {"packing": "off"}, lora_rank=0)
     samples = stale(learner, random_samples(3, opening=(1, 2, 3)), 0.2, -0.5, 0.1)
     seen: list[torch.Tensor] = []
 

@@ -32,17 +32,6 @@ def test_gradient_does_not_depend_on_microbatching(
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_sharing_a_prefix_does_not_change_the_gradient(learner_model: Path, rank: int) -> None:
-    learner = make_learner(learner_model, lora_rank=rank)
-    batch = as_batch(random_samples(6, opening=OPENING))
-    learner.update(batch, GRPO_LOSS)
-    learner._model.double()
-    shared = gradient(learner, batch)
-    learner._shares_prefix = False
-    assert relative(shared, gradient(learner, batch)) <= 1e-6
-
-
-@pytest.mark.parametrize("rank", [0, 4])
 def test_gradient_checkpointing_does_not_change_the_gradient(learner_model: Path, rank: int) -> None:
     batch = as_batch(random_samples(4, opening=OPENING))
     plain, recomputed = (

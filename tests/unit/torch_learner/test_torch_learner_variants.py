@@ -124,7 +124,7 @@ def test_no_gradient_depends_on_microbatching(learner_model: Path, loss: LossSpe
 
 
 def test_masked_positions_get_no_gradient_from_kl_and_entropy(learner_model: Path) -> None:
-    learner = make_learner(learner_model, lora_rank=0)
+    learner = make_learner(learner_model, {"packing": "off"}, lora_rank=0)
     samples = episodes(learner)[:3]
     loss = LossSpec(name="policy_gradient", parameters={"kl_k3": 0.1, "entropy_coef": 0.1})
     samples = [replace(one, reference_logprobs=tuple(v - 0.3 for v in one.reference_logprobs)) for one in samples]

@@ -73,7 +73,7 @@ def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     groups, grpo = groups_of(*MIXED), optimizer("grpo")
     learner, plain = make_learner(model), make_learner(model)
     (batch,), (report,) = taken(learner, grpo, groups)
-    before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12)
+    before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12, padded=False)
     assert batch == before
     expected = plain.update(before, LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2}))
     assert (report.loss, report.metrics) == (expected.loss, expected.metrics)

@@ -1,0 +1,96 @@
+"""The model of a learner, put together: loaded, adapted, packed and cut over the processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from finqa_cli.contracts import LearnerContext
+from finqa_plugins.torch_learner.attention import takes_packed_rows
+from finqa_plugins.torch_learner.config import TorchLearnerConfig
+from finqa_plugins.torch_learner.distributed import Alone
+from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base
+from finqa_plugins.torch_learner.sharding import PolicyForward, shard
+from finqa_plugins.torch_learner.state import Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A model that is ready to train.
+
+    Attributes:
+        device: Where it computes.
+        dtype: What it computes in.
+        identity: What a saved state must agree with.
+        model: With the adapter, if it has one.
+        causal: The causal language model in it.
+        forward: Its forward pass.
+        packs: It takes packed rows.
+        width: Of its hidden states.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    identity: Identity
+    model: Any
+    causal: Any
+    forward: PolicyForward
+    packs: bool
+    width: int
+
+
+def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alone) -> Assembly:
+    """The model that is trained.
+
+    Raises:
+        ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
+    """
+    device = processes.device(config)
+    dtype = compute_dtype(config, device)
+    adapts = context.lora_rank > 0
+    targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
+    loading = _loading_device(device, processes)
+    base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
+    identity = Identity(
+        base=fingerprint(base),
+        lora_rank=context.lora_rank,
+        lora_alpha=context.lora_alpha if adapts else 0,
+        lora_target_modules=tuple(sorted(targets)) if adapts else (),
+    )
+    model = add_adapter(base, context, targets) if adapts else base
+    width = int(base.get_output_embeddings().weight.shape[1])
+    packs = takes_packed_rows(base, config.packing)
+    if context.gradient_checkpointing:
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Assembly(
+        device=device,
+        dtype=dtype,
+        identity=identity,
+        model=model,
+        causal=base,
+        forward=_forward(base, device, processes),
+        packs=packs,
+        width=width,
+    )
+
+
+def frozen_base(assembly: Assembly, context: LearnerContext, processes: Alone) -> PolicyForward:
+    """A copy of the base model that is not trained, with the same layout."""
+    base = load_base(context.model, dtype=assembly.dtype, device=_loading_device(assembly.device, processes))
+    if assembly.packs:
+        takes_packed_rows(base, "on")
+    return _forward(base.requires_grad_(False).eval(), assembly.device, processes)
+
+
+def _loading_device(device: torch.device, processes: Alone) -> torch.device:
+    # what is to be cut is loaded beside the device, which may hold no more than its pieces
+    return device if processes.mesh(device) is None else torch.device("cpu")
+
+
+def _forward(causal: Any, device: torch.device, processes: Alone) -> PolicyForward:
+    forward = PolicyForward(causal)
+    if (mesh := processes.mesh(device)) is not None:
+        shard(forward, mesh)
+    return forward

@@ -35,7 +35,12 @@ def main(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the report.", show_default="runs/compare_YYYYMMDD_HHMMSS")
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots, by matplotlib.")] = True,
+    plots: Annotated[
+        bool | None, typer.Option("--plots/--no-plots", help="Draw plots, by matplotlib.", show_default="plots")
+    ] = None,
+    quick_test: Annotated[
+        bool, typer.Option("--quick-test", help="Leave the plots out, unless --plots is given.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods on the held-out questions that their runs share: accuracy, paired differences, tests, cost.
@@ -44,6 +49,7 @@ def main(
     """
     folder = out or new_run_path(Path("runs"), "compare_")
     check_out(folder)
+    plots = not quick_test if plots is None else plots
     if plots:
         plotter()  # a missing matplotlib is told before the runs are read
     result = compare(runs, baseline=baseline, level=level)

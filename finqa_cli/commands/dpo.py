@@ -1,7 +1,7 @@
 """`finqa dpo PAIRS`: direct preference optimization.
 
-A command of its own, as `finqa sft` is, and no mode of `finqa train`: pairs are a file, so that none of the flags about
-sandboxes, groups and rollouts would mean anything. `finqa train --optimizer dpo` says so.
+A command of its own, as `finqa sft` is: pairs are a file, so that none of the flags about sandboxes, groups and
+rollouts would mean anything. `finqa train --optimizer dpo --pairs PAIRS` does the same and refuses those flags.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from finqa_cli.commands._output import emit, plural
 from finqa_cli.commands._resume import stored_parameter, stored_settings
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.errors import UsageError
+from finqa_cli.settings import Settings
 from finqa_cli.workflows.dpo import DpoResult, document, dpo
 from finqa_cli.workflows.dpo_loop import HeldOut
 
@@ -96,15 +97,23 @@ def main(
     elif pairs is None:
         raise UsageError("Say which pairs to train on, or which run to go on with.", remedy="finqa prefs RUN")
     else:
-        settings = options.load(ctx, {**_followed(pairs), **_method(ctx.params)}).settings
+        settings = options.load(ctx, {**followed(pairs), **_method(ctx.params)}).settings
         source, most, run = pairs, QUICK_PAIRS if quick_test else 0, run_path(settings, "dpo_")
+    train_on_pairs(settings, source, run, resume=resume is not None, most=most, as_json=as_json, quiet=quiet)
+
+
+def train_on_pairs(
+    settings: Settings, source: Path, run: Path, *, resume: bool, most: int, as_json: bool, quiet: bool
+) -> None:
+    """Trains and prints what came of it."""
     result = perform(
         lambda reporter, stopper: dpo(
-            settings, source, run, resume=resume is not None, most=most, reporter=reporter, stopper=stopper
+            settings, source, run, resume=resume, most=most, reporter=reporter, stopper=stopper
         ),
         as_json=as_json,
         quiet=quiet,
         remedy=f"finqa dpo --resume {run}",
+        learner=settings.learner.name,
     )
     emit(document(result), as_json=as_json, text=lambda: _text(result))
 
@@ -120,29 +129,35 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         "pairs_per_step",
         "validate_every",
     )
-    wanted = {
-        **(QUICK if given["quick_test"] else {}),
-        **{name: given[name] for name in names if given[name] is not None},
+    wanted = {name: given[name] for name in names if given[name] is not None}
+    return {
+        "optimizer.name": "dpo",
+        **(quick_steps() if given["quick_test"] else {}),
+        **{f"optimizer.options.{name}": value for name, value in wanted.items()},
     }
-    return {"optimizer.name": "dpo", **{f"optimizer.options.{name}": value for name, value in wanted.items()}}
 
 
-def _followed(pairs: Path) -> dict[str, Any]:
+def quick_steps() -> dict[str, Any]:
+    """What --quick-test asks of the method, by its path in the settings."""
+    return {f"optimizer.options.{name}": value for name, value in QUICK.items()}
+
+
+def followed(pairs: Path) -> dict[str, Any]:
     """Settings of the run that the pairs are of, where `finqa prefs` kept them."""
     folder = pairs if pairs.is_dir() else pairs.parent
     try:
         stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-        followed: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for path in FOLLOWED:
             section, _, field = path.partition(".")
             if field:
-                followed[path] = stored[section][field]
+                found[path] = stored[section][field]
             else:
-                followed[f"{section}.name"] = stored[section]["name"]
-                followed |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
+                found[f"{section}.name"] = stored[section]["name"]
+                found |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # pairs of another origin: the settings say what a later evaluation asks
-    return followed
+    return found
 
 
 def _text(result: DpoResult) -> str:

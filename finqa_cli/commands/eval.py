@@ -10,6 +10,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import _reports as reports
 from finqa_cli.commands._output import emit
+from finqa_cli.commands._quick import quick, shown
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.errors import ThresholdError
 from finqa_cli.settings import Settings
@@ -32,6 +33,9 @@ FOLLOWED = {
 }
 """Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
 
+QUICK = {"limit": 16, "sandboxes": 8}
+"""What --quick-test asks for, unless it is given."""
+
 
 @app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {options.EXIT_CODES}")
 def main(
@@ -42,6 +46,10 @@ def main(
     ],
     eval_split: options.Split = None,
     limit: options.Limit = None,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help=f"To see that everything works: {shown(QUICK)}, unless they are given."),
+    ] = False,
     attempts: options.Attempts = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
@@ -72,9 +80,10 @@ def main(
 ) -> None:
     """Play every question of a split and report accuracy with its 95 % confidence interval, clustered by company.
 
-    Saves report.json, metrics.json, breakdown.csv, items.csv, samples/ and trajectories.jsonl in the run folder.
+    Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
+    folder. With --limit the questions are drawn by eval.seed (0), whatever --seed is: every run is asked the same.
     """
-    settings = options.load(ctx, target_settings(ctx, target)).settings
+    settings = options.load(ctx, {**target_settings(ctx, target), **quick(ctx, QUICK)}).settings
     run = run_path(settings, "eval_")
     result = perform(
         lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper),

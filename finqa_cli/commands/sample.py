@@ -25,6 +25,7 @@ FLAGS = {
     "eval.attempts": "--num-candidates",
     "eval.temperature": "--temperature",
     "eval.limit": "--limit",
+    "eval.seed": "--seed",
     "generation.top_p": "--top-p",
     "data.eval_split": "--split",
 }

@@ -2,44 +2,113 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from finqa_cli import logs
 from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit
+from finqa_cli.commands._output import emit, plural
+from finqa_cli.commands._resume import check_resumed, given_flags, stored_parameter
 from finqa_cli.commands._runs import perform, run_path
-from finqa_cli.workflows.sft import SftResult, sft
+from finqa_cli.commands.dpo import followed
+from finqa_cli.errors import UsageError
+from finqa_cli.record.run_folder import read_settings
+from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.workflows.sft import Imitation, SftResult, document, sft
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+
+METHOD = "Method"
+
+
+def _of_method(names: str, text: str, default: str) -> Any:
+    return typer.Option(*names.split(), help=text, rich_help_panel=METHOD, show_default=default)
+
+
+Epochs = Annotated[float | None, _of_method("--epochs", "Passes over the data.", "3")]
+PeakLearningRate = Annotated[float | None, _of_method("--lr --learning-rate", "Peak AdamW step size.", "5e-6")]
+BatchTokens = Annotated[int | None, _of_method("--batch-tokens", "Tokens of one optimizer step.", "8192")]
+MinimumReward = Annotated[
+    float | None, _of_method("--minimum-reward", "Imitate only episodes that earned this.", "all")
+]
+ValidateEvery = Annotated[
+    int | None,
+    _of_method("--validate-every", "Steps between looks at held-out companies, each with a checkpoint.", "200"),
+]
+ValidationSamples = Annotated[
+    int | None,
+    _of_method(
+        "--validation-samples", "Held-out questions that the policy answers at each look; 0 asks none.", "16 if any"
+    ),
+]
+
+PATHS = {
+    "epochs": "sft.epochs",
+    "sft_learning_rate": "sft.learning_rate",
+    "batch_tokens": "sft.batch_tokens",
+    "minimum_reward": "sft.minimum_reward",
+    "validate_every": "sft.validate_every",
+    "validation_samples": "sft.validation_samples",
+}
+"""The method's own parameters, by the setting that they override."""
+
+QUICK_DEMONSTRATIONS = 16
+QUICK = {"epochs": 1.0, "batch_tokens": 4096, "validate_every": 2, "validation_samples": 4}
+"""What --quick-test asks for, unless it is given."""
+
+OF_A_MODEL = ("model", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
+"""Flags that mean nothing to a model that is made anew and trained whole."""
+
+CHOSEN = {"environment": "environment.", "reward": "reward.", "snapshot": "data.", "data": "data."}
+"""Flag -> settings that the demonstrations' run does not decide where it is given."""
 
 
 @app.command(epilog=f"Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
     demonstrations: Annotated[
-        list[Path], typer.Argument(help="Run folders or trajectories.jsonl files, as `finqa eval` writes them.")
-    ],
+        list[Path] | None,
+        typer.Argument(help="Run folders or trajectories.jsonl files, as `finqa eval` and `finqa sample` write them."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with this interrupted run after its newest checkpoint.")
+    ] = None,
     init: Annotated[
         Path | None,
         typer.Option("--init", help="Make tokenizer and model from nothing, as this TOML file specifies."),
     ] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Passes over the data.", show_default="3")] = None,
-    sft_learning_rate: Annotated[
-        float | None, typer.Option("--lr", "--learning-rate", help="Peak AdamW step size.", show_default="5e-6")
-    ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option("--batch-tokens", help="Tokens of one optimizer step.", show_default="8192")
-    ] = None,
-    minimum_reward: Annotated[
-        float | None,
-        typer.Option("--minimum-reward", help="Imitate only episodes that earned this.", show_default="all"),
-    ] = None,
+    epochs: Epochs = None,
+    sft_learning_rate: PeakLearningRate = None,
+    batch_tokens: BatchTokens = None,
+    minimum_reward: MinimumReward = None,
+    validate_every: ValidateEvery = None,
+    validation_samples: ValidationSamples = None,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help="One pass over 16 demonstrations, to see that everything works."),
+    ] = False,
     model: options.Model = None,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
+    lora_dropout: options.LoraDropout = None,
+    lora_target_modules: options.LoraTargetModules = None,
+    gradient_checkpointing: options.GradientCheckpointing = None,
+    environment: options.EnvironmentName = None,
+    engine: options.Engine = None,
+    sandbox: options.Sandbox = None,
+    reward: options.Reward = None,
+    grader: options.Grader = None,
+    hints: options.Hints = None,
+    snapshot: options.Snapshot = None,
+    data: options.Data = None,
+    eval_split: options.Split = None,
+    sandboxes: options.Sandboxes = None,
+    sessions_per_sandbox: options.SessionsPerSandbox = None,
+    max_steps: options.MaxSteps = None,
+    max_gen_tokens: options.MaxGenTokens = None,
     allow_evaluation_data: options.AllowEvaluationData = None,
     allow_overlap: options.AllowOverlap = None,
     run_dir: options.RunDir = None,
@@ -49,30 +118,90 @@ def main(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a model (or with --init a new one) to say what the demonstrations say; loss on assistant tokens only."""
-    extra = {
-        "sft.epochs": epochs,
-        "sft.learning_rate": sft_learning_rate,
-        "sft.batch_tokens": batch_tokens,
-        "sft.minimum_reward": minimum_reward,
-    }
-    settings = options.load(ctx, extra).settings
-    run = run_path(settings, "sft_")
+    """Train a model (or with --init a new one) to say what the demonstrations say; loss on assistant tokens only.
+
+    While it learns it answers held-out questions in the environment that the demonstrations are of, greedily. Saves
+    checkpoints/best, final and step_N, valid_samples/, metrics.jsonl, report.json and manifest.json in the run folder.
+    """
+    if resume is not None:
+        settings, wanted, run = *_stored(ctx, resume), resume
+    elif not demonstrations:
+        raise UsageError("Say what to imitate, or which run to go on with.", remedy="finqa eval scripted --split train")
+    else:
+        _check(ctx)
+        settings = options.load(ctx, {**_followed(ctx, demonstrations[0]), **_method(ctx.params)}).settings
+        most = QUICK_DEMONSTRATIONS if quick_test else 0
+        wanted, run = Imitation(sources=tuple(demonstrations), init=init, most=most), run_path(settings, "sft_")
     result = perform(
-        lambda reporter, stopper: sft(settings, demonstrations, run, init=init, reporter=reporter, stopper=stopper),
+        lambda reporter, stopper: sft(
+            settings, wanted, run, resume=resume is not None, reporter=reporter, stopper=stopper
+        ),
         as_json=as_json,
         quiet=quiet,
+        remedy=f"finqa sft --resume {run}",
+        learner=settings.learner.name,
     )
-    emit({name: _plain(value) for name, value in asdict(result).items()}, as_json=as_json, text=_text(result))
+    emit(document(result), as_json=as_json, text=lambda: _text(result))
 
 
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
+def _check(ctx: typer.Context) -> None:
+    if ctx.params["init"] is None:
+        return
+    if refused := sorted(set(given_flags(ctx)) & set(OF_A_MODEL)):
+        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
+        raise UsageError(
+            f"With --init a new model is trained whole, so {flags} would have no effect.",
+            remedy="finqa sft DATA --init FILE without them",
+        )
+
+
+def _stored(ctx: typer.Context, run: Path) -> tuple[Settings, Imitation]:
+    check_resumed(ctx, run, command="sft")
+    logs.configure()
+    names = ("demonstrations", "init", "most_demonstrations")
+    stored = {name: stored_parameter(run, name, "sft") for name in names}
+    return from_public_dict(read_settings(run)), Imitation.from_parameters(stored)
+
+
+def _method(given: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = {
+        **(QUICK if given["quick_test"] else {}),
+        **{name: given[name] for name in PATHS if given[name] is not None},
+    }
+    return {PATHS[name]: value for name, value in wanted.items()}
+
+
+def _followed(ctx: typer.Context, demonstrations: Path) -> dict[str, Any]:
+    """Settings of the run that made the demonstrations, so that the policy is asked in the same environment."""
+    given = given_flags(ctx)
+    decided = tuple(prefix for flag, prefix in CHOSEN.items() if flag in given)
+    flags = {options.PATHS[name] for name in given if name in options.PATHS}
+    return {
+        path: value
+        for path, value in followed(demonstrations).items()
+        if path not in flags and not path.startswith(decided or ("-",))
+    }
 
 
 def _text(result: SftResult) -> str:
     held_out = "" if result.validation_loss is None else f", {result.validation_loss:.4f} on held-out companies"
-    return (
-        f"{result.demonstrations} demonstrations, {result.steps} steps in {result.seconds:.0f} s: "
-        f"loss {result.loss:.4f}{held_out}.\nPolicy: {result.policy}\nTry it: finqa eval {result.policy}"
-    )
+    best = f"; lowest loss on held-out companies: {result.best} (step {result.best_step})" if result.best else ""
+    lines = [
+        f"{plural(result.demonstrations, 'demonstration')}, {plural(result.steps, 'step')} in {result.seconds:.0f} s: "
+        f"loss {result.loss:.4f}{held_out}.",
+        *_samples(result),
+        f"Policy: {result.policy}{best}",
+        f"Try it: finqa eval {result.policy}",
+    ]
+    return "\n".join(lines)
+
+
+def _samples(result: SftResult) -> list[str]:
+    samples = result.after.samples if result.after else None
+    if samples is None or samples.accuracy is None or samples.reward_mean is None:
+        return []
+    form = "" if samples.parse_rate is None else f"{100 * samples.parse_rate:.1f} % of the right form (wanted: 90 %), "
+    return [
+        f"Answers to {plural(samples.questions, 'held-out question')}: {form}accuracy {samples.accuracy:.3f}, "
+        f"mean reward {samples.reward_mean:.3f}"
+    ]

@@ -9,16 +9,63 @@ import typer
 
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import _reports as reports
+from finqa_cli.commands import dpo
 from finqa_cli.commands._output import emit
-from finqa_cli.commands._resume import check_resumed
+from finqa_cli.commands._quick import quick, shown
+from finqa_cli.commands._resume import check_resumed, given_flags
 from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet")
+
+QUICK = {
+    "sandboxes": 8,
+    "iterations": 2,
+    "group_size": 4,
+    "target_groups_per_iter": 4,
+    "max_rollout_rounds": 4,
+    "limit": 16,
+}
+"""What --quick-test asks for, unless it is given."""
+
+WITH_PAIRS = (
+    "pairs",
+    "optimizer",
+    "quick_test",
+    "learning_rate",
+    "model",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+    "gradient_checkpointing",
+    "allow_evaluation_data",
+    "allow_overlap",
+    "run_dir",
+    "seed",
+    "config",
+    "assign",
+    "as_json",
+    "quiet",
+)
+"""Flags that mean something to a method that learns from pairs; the others are about rollouts."""
+
+Pairs = Annotated[
+    Path | None,
+    typer.Option(
+        "--pairs",
+        help="For --optimizer dpo: train on the pairs that `finqa prefs` wrote, as `finqa dpo` does; play nothing.",
+    ),
+]
+QuickTest = Annotated[
+    bool, typer.Option("--quick-test", help=f"To see that everything works: {shown(QUICK)}, unless they are given.")
+]
 
 
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
@@ -28,6 +75,8 @@ def main(
         Path | None,
         typer.Option("--resume", help="Continue this run after its newest checkpoint; only --iterations may change."),
     ] = None,
+    pairs: Pairs = None,
+    quick_test: QuickTest = False,
     sandboxes: options.Sandboxes = None,
     sessions_per_sandbox: options.SessionsPerSandbox = None,
     max_concurrent_create: options.MaxConcurrentCreate = None,
@@ -82,24 +131,63 @@ def main(
     Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy,
     whose profile replaces some of the defaults below: finqa config show --origin.
     """
+    if pairs is not None:
+        _on_pairs(ctx, pairs)
+        return
     if resume is not None:
         settings, run = _stored(ctx, resume), resume
     else:
-        settings = options.load(ctx).settings
+        settings = options.load(ctx, quick(ctx, QUICK)).settings
         run = run_path(settings)
     result = perform(
         lambda reporter, stopper: train(settings, run, resume=resume is not None, reporter=reporter, stopper=stopper),
         as_json=as_json,
         quiet=quiet,
         remedy=f"finqa train --resume {run}",
+        learner=settings.learner.name,
     )
     emit(reports.training_document(result), as_json=as_json, text=lambda: reports.training(result))
 
 
+def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
+    """What `finqa dpo` does with the same flags."""
+    given = ctx.params
+    if refused := sorted(set(given_flags(ctx)) - set(WITH_PAIRS)):
+        names = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+        flags = ", ".join(names[name] for name in refused)
+        raise UsageError(
+            f"With --pairs nothing is played, so {flags} would have no effect.",
+            remedy=f"finqa train --optimizer dpo --pairs {pairs}",
+        )
+    extra = {**dpo.followed(pairs), **(dpo.quick_steps() if given["quick_test"] else {})}
+    settings = options.load(ctx, extra).settings
+    dpo.train_on_pairs(
+        settings,
+        pairs,
+        run_path(settings, "dpo_"),
+        resume=False,
+        most=dpo.QUICK_PAIRS if given["quick_test"] else 0,
+        as_json=given["as_json"],
+        quiet=given["quiet"],
+    )
+
+
 def _stored(ctx: typer.Context, run: Path) -> Settings:
-    """The run's own settings; it may be made longer."""
+    """The run's own settings; it may be made longer, unless its learning rate counts on its length.
+
+    Raises:
+        ConfigError: It would have had another learning rate from the beginning.
+    """
     given = check_resumed(ctx, run, command="train", free=FREE_ON_RESUME)
     settings = from_public_dict(read_settings(run))
-    if (iterations := given.get("iterations")) is None:
+    planned = settings.train.iterations
+    if (iterations := given.get("iterations", planned)) == planned:
         return settings
+    if is_scheduled(settings.train):
+        raise ConfigError(
+            f"The learning rate of {run} is planned for {planned} iterations (train.schedule="
+            f"{settings.train.schedule}, train.warmup_share={settings.train.warmup_share:g}); for {iterations} it "
+            "would have been another from the first step.",
+            remedy=f"finqa train --resume {run}, or a new run with --iterations {iterations}",
+        )
     return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})

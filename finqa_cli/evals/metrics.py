@@ -17,7 +17,8 @@ SAMPLES_PER_REASON = 3
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         "accuracy": "share of the attempts that the environment's verdict calls right",
-        "exact_match": "the answer is exactly the truth: FinQA's execution accuracy, else the reward's part `exact`",
+        "exact_match": "the answer is exactly the truth: FinQA's execution accuracy, else the part `exact`, which for "
+        "answers that a tool submits means the very text of the gold answer",
         "numeric_correctness": "the stated answer is right within the grader's tolerance",
         "program_validity": "the reply holds a program in FinQA's language",
         "program_accuracy": "the program is equivalent to the gold program",

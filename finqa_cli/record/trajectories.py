@@ -55,17 +55,27 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
     }
 
 
-def read_demonstrations(source: Path) -> Iterator[Demonstration]:
-    """Demonstrations from a run folder or a trajectories file; faulted attempts are left out.
+def demonstrations_file(source: Path) -> Path:
+    """The trajectories of a run folder, or the file itself.
 
     Raises:
-        DataError: The file is missing, or a record lacks a field; the message names file, row and field.
+        DataError: There is no such file.
     """
     path = source / "trajectories.jsonl" if source.is_dir() else source
     if not path.is_file():
         raise DataError(
             f"There are no demonstrations at {path}.", remedy="finqa eval scripted --split train --run-dir DIR"
         )
+    return path
+
+
+def read_demonstrations(source: Path) -> Iterator[Demonstration]:
+    """Demonstrations from a run folder or a trajectories file; faulted attempts are left out.
+
+    Raises:
+        DataError: The file is missing, or a record lacks a field; the message names file, row and field.
+    """
+    path = demonstrations_file(source)
     # The evaluations inside a training run ask held-out questions; imitating them would teach the test.
     phases = {"train"} if _command(path.parent) == "train" else {"train", "eval"}
     for row, record in enumerate(read_jsonl(path), start=1):

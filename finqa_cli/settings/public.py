@@ -37,8 +37,11 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
 
 
 def _completed(public: Any) -> Any:
-    """With `BEFORE_THERE_WERE` in the sections that are recorded."""
-    recorded = {name: body for name, body in BEFORE_THERE_WERE.items() if isinstance(public.get(name), Mapping)}
+    """With `BEFORE_THERE_WERE` in the sections that are recorded; `eval.limit` drew by the run's seed then."""
+    before: dict[str, dict[str, Any]] = {**BEFORE_THERE_WERE}
+    if isinstance(train := public.get("train"), Mapping) and "seed" in train:
+        before["eval"] = {"seed": train["seed"]}
+    recorded = {name: body for name, body in before.items() if isinstance(public.get(name), Mapping)}
     return {**public, **{name: {**body, **public[name]} for name, body in recorded.items()}}
 
 

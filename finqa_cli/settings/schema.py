@@ -123,6 +123,10 @@ class TrainSettings(Section):
     says how the loss meets tokens that older weights sampled: `clip` by PPO's clipped ratio to the sampler; `token` and
     `sequence` decoupled, weighed by importance ratios that are truncated per token or masked per sequence at
     `off_policy_cap`; `auto` is `clip` at max_staleness 0, else `token`.
+
+    Over `warmup_share` of the planned steps of all iterations the learning rate rises; over the others it stays, or
+    falls to 0 as `schedule` says. Steps that are skipped, because no group carried signal or the KL target was
+    reached, leave it above 0 at the end.
     """
 
     iterations: PositiveInt = 10
@@ -130,6 +134,8 @@ class TrainSettings(Section):
     target_groups_per_iter: NaturalInt = 100
     max_rollout_rounds: PositiveInt = 8
     learning_rate: Annotated[float, Field(gt=0.0)] = 8e-5
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     grpo_update_batch_size: PositiveInt = 12
     token_budget: PositiveInt = 16384
     updates_per_iteration: PositiveInt = 1
@@ -147,15 +153,24 @@ class TrainSettings(Section):
 
 
 class EvalSettings(Section):
-    """Evaluation: `limit` 0 asks every question of the split; `attempts` per question."""
+    """Evaluation: `limit` 0 asks every question of the split; `attempts` per question.
+
+    `seed` decides which questions a `limit` leaves, so that runs of different `train.seed` are asked the same.
+    """
 
     limit: NaturalInt = 0
+    seed: NaturalInt = 0
     attempts: PositiveInt = 1
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
 
 
 class SftSettings(Section):
-    """Supervised fine-tuning. `batch_tokens` counts the tokens of one optimizer step, padding excluded."""
+    """Supervised fine-tuning. `batch_tokens` counts the tokens of one optimizer step, padding excluded.
+
+    Every `validate_every` steps the loss on held-out demonstrations is taken (of `validation_share` of the companies)
+    and the policy is asked `validation_samples` held-out questions, greedily; 0 asks none, and unset asks as many as
+    `finqa sft` likes to where the environment has any.
+    """
 
     epochs: Annotated[float, Field(gt=0.0)] = 3.0
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-6
@@ -163,6 +178,7 @@ class SftSettings(Section):
     warmup_share: Fraction = 0.03
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02
     validate_every: PositiveInt = 200
+    validation_samples: NaturalInt | None = None
     minimum_reward: float | None = None
 
 

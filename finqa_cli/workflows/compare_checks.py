@@ -54,7 +54,8 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
         counts = ", ".join(f"{run.path} {len(questions)}" for run, questions in zip(runs, asked, strict=True))
         notes.append(
             f"The runs asked different questions ({counts}). Each pair is compared on those that it shares, and the "
-            "accuracy of a method is over those that all its runs share; without --limit all are asked the same."
+            "accuracy of a method is over those that all its runs share. Evaluated without --limit, or with the same "
+            "--limit and eval.seed, all are asked the same."
         )
     faulty = [(run, sum(outcome.correct is None for outcome in run.outcomes)) for run in runs]
     notes += [
@@ -126,7 +127,7 @@ def _same_questions(one: EvaluatedRun, other: EvaluatedRun) -> None:
     if not (common := mine.keys() & theirs.keys()):
         raise DataError(
             f"{one.path} and {other.path} have no graded question in common.",
-            remedy="evaluate both without --limit, or with the same --limit and --seed",
+            remedy="evaluate both without --limit, or with the same --limit and eval.seed",
         )
     for name in sorted(common):
         asked = [(run[name][0].prompt, run[name][0].company) for run in (mine, theirs)]

@@ -37,13 +37,14 @@ def _draw(result: CompareResult, folder: Path) -> list[str]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    trained = any(run.cost for run in result.runs)
     pictures: list[tuple[str, _Draw, float]] = [
         ("accuracy_by_method.png", _accuracy, 1.6 + 0.45 * len(result.methods)),
         ("differences.png", _differences, 1.6 + 0.45 * len(result.comparisons)),
     ]
-    if trained:
-        pictures += [("quality_vs_cost.png", _cost, 4.2), ("reward_by_iteration.png", _curves, 4.2)]
+    if any(run.cost for run in result.runs):
+        pictures.append(("quality_vs_cost.png", _cost, 4.2))
+    if any(run.cost and run.cost.curve for run in result.runs):
+        pictures.append(("reward_by_iteration.png", _curves, 4.2))
     with storage(folder):
         folder.mkdir()
     for name, draw, height in pictures:
@@ -114,7 +115,7 @@ def _curves(result: CompareResult, axes: Axes) -> None:
     for row, method in enumerate(result.methods):
         label = method.label
         for run in method.runs:
-            if run.cost:
+            if run.cost and run.cost.curve:
                 iterations = range(1, len(run.cost.curve) + 1)
                 axes.plot(iterations, run.cost.curve, color=_colour(row), marker=".", alpha=0.8, label=label)
                 label = "_"  # one entry of the legend for all seeds

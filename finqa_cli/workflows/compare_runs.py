@@ -10,7 +10,7 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.evals import MALFORMED, Outcome, read_outcome
-from finqa_cli.record.files import sha256_of
+from finqa_cli.record.files import read_document, sha256_of
 from finqa_cli.record.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.workflows.policies import run_of
@@ -18,19 +18,25 @@ from finqa_cli.workflows.policies import run_of
 INPUTS = ("run.json", "settings.json", "report.json", "metrics.jsonl", "trajectories.jsonl")
 """What is read of a run; the manifest of a comparison names them with their digests."""
 
+_TRAINING = ("train", "sft", "dpo")
+"""Commands that train; the lines of their steps in metrics.jsonl are of this kind."""
+
+PIPELINE_EVALUATION = "10_eval"
+"""Folder of a pipeline in which the trained policy is evaluated."""
+
 _AGAIN = "run the evaluation again: finqa eval TARGET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What training took.
+    """What training took, from the policy that it began from: not what made that policy, its demonstrations or pairs.
 
     Attributes:
-        iterations: Updates of the policy.
+        iterations: Of rollouts and updates; of methods without rollouts, optimizer steps.
         sampled_tokens: In rollouts; 0 for engines without tokens.
         trained_tokens: Seen by the learner, prompts included.
         hours: Wall time of its iterations, evaluations left out.
-        curve: Mean reward of the rollouts of each iteration.
+        curve: Mean reward of the rollouts of each iteration; empty without rollouts.
     """
 
     iterations: int
@@ -74,11 +80,12 @@ class EvaluatedRun:
 
 
 def load_run(path: Path) -> EvaluatedRun:
-    """Reads a run of `finqa eval`, or the last evaluation of a run of `finqa train`.
+    """Reads a run of `finqa eval`, the last evaluation of a run of `finqa train`, or that at the end of a pipeline.
 
     Raises:
         DataError: It is no run, is not finished, was never evaluated, is damaged, or has files of another version.
     """
+    path = _evaluation_of(path)
     if not (path / "run.json").is_file():
         raise DataError(f"{path} is no run folder: it has no run.json.", remedy="finqa eval TARGET --run-dir FOLDER")
     facts, settings = read_run(path), read_settings(path)
@@ -99,6 +106,17 @@ def load_run(path: Path) -> EvaluatedRun:
     return EvaluatedRun(path=path, finqa=str(facts.get("finqa")), files=digests, asked=settings, **found)
 
 
+def _evaluation_of(path: Path) -> Path:
+    """The folder itself; of a pipeline, that of the evaluation of what it trained."""
+    if read_document(path / "run.json").get("command") != "pipeline":
+        return path
+    if not (path / PIPELINE_EVALUATION / "run.json").is_file():
+        raise DataError(
+            f"{path} is a pipeline that has not evaluated its policy.", remedy=f"finqa pipeline --resume {path}"
+        )
+    return path / PIPELINE_EVALUATION
+
+
 def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     report = _report(path)
     target = str(report["target"])
@@ -115,7 +133,7 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
         "data_name": str(report["data"]["name"]),
         "data_digest": str(report["data"]["digest"]),
         **_outcomes(path, iteration=0, episodes=int(report["episodes"])),
-        "cost": _cost(trained) if trained and command == "train" else None,
+        "cost": _cost(trained, command) if trained and command in _TRAINING else None,
     }
 
 
@@ -132,7 +150,7 @@ def _of_training(path: Path, facts: Mapping[str, Any], settings: Mapping[str, An
         "data_name": str(data["path"] or data["snapshot"]),
         "data_digest": str(facts["snapshot digest"]),
         **_outcomes(path, iteration=int(last["iteration"]), episodes=int(last["episodes"])),
-        "cost": _cost(path),
+        "cost": _cost(path, "train"),
     }
 
 
@@ -179,8 +197,9 @@ def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
     return {"outcomes": tuple(found[key] for key in sorted(found)), "split": ", ".join(splits)}
 
 
-def _cost(path: Path) -> Cost:
-    records = [record for record in _records(path / "metrics.jsonl") if record["kind"] == "train"]
+def _cost(path: Path, command: str) -> Cost:
+    records = [record for record in _records(path / "metrics.jsonl") if record["kind"] == command]
+    timings = [record["timing"] for record in records]
     sampled = 0
     for record in _records(path / "trajectories.jsonl"):
         if record["phase"] == "train":
@@ -189,8 +208,8 @@ def _cost(path: Path) -> Cost:
         iterations=len(records),
         sampled_tokens=sampled,
         trained_tokens=sum(int(record.get("tokens", 0)) for record in records),
-        hours=sum(float(record["timing"]["iteration_s"]) for record in records) / 3600,
-        curve=tuple(float(record["reward_mean"]) for record in records),
+        hours=sum(float(timing.get("iteration_s", timing["update_s"])) for timing in timings) / 3600,
+        curve=tuple(float(record["reward_mean"]) for record in records if "reward_mean" in record),
     )
 
 

@@ -142,6 +142,8 @@ def _method_notes(result: CompareResult) -> str:
         "the clustered t-test; McNemar is the exact test on the questions that changed and takes them for independent.",
         f"- Holm's correction over all pairs ({len(result.comparisons)}) holds the chance of any false finding at "
         f"{100 - level:g} %. A difference counts as shown when both corrected tests say so.",
+        "- Cost is of the training of each policy from where it began: an earlier fine-tuning, demonstrations and "
+        "sampled pairs are not in it. An iteration of `sft` and `dpo` is one optimizer step.",
         "- Episodes that ended in faults of infrastructure are in no number but their count.",
     ]
     return "\n".join(lines)

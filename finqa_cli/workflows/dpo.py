@@ -17,13 +17,14 @@ from finqa_cli.record.preferences import pairs_file, read_pairs
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion
-from finqa_cli.workflows.dpo_loop import HeldOut, PreferenceTraining, final_policy, pair_steps
+from finqa_cli.workflows.dpo_loop import HeldOut, PreferenceTraining, pair_steps
 from finqa_cli.workflows.dpo_pairs import PairSet, load_pairs, refer
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.manifests import policy_inputs, write_manifest
-from finqa_cli.workflows.policies import whole_model
+from finqa_cli.workflows.kept_policies import best_policy, final_policy
+from finqa_cli.workflows.manifests import write_manifest
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.split_guard import guard_demonstrations
+from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.wiring import make_codec, make_learner, make_optimizer
 
 
@@ -76,16 +77,17 @@ async def dpo(
     path = pairs_file(source)
     trained = {pair.id for pair in read_pairs(path) if not pair.held_out}
     guard_demonstrations(settings, [path], trained, reporter)
-    model = whole_model(settings.model.name)
+    start = await asyncio.to_thread(find_start, settings.model.name, run)
     checkpoint = checkpoints.latest(run) if resume else None
-    pairs = load_pairs(path, make_codec(settings, model.model), most=most)
+    pairs = load_pairs(path, make_codec(settings, start.model), most=most)
     _tell(pairs, reporter)
-    inputs = {
-        "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
-        "policy": await asyncio.to_thread(policy_inputs, model),
-    }
     parameters = _parameters(settings, source, most)
     with _folder(settings, run, resume, checkpoint) as folder:
+        model = await asyncio.to_thread(whole_model, start, run, reporter)
+        inputs = {
+            "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
+            "policy": await asyncio.to_thread(start_inputs, model, run),
+        }
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)
@@ -93,7 +95,7 @@ async def dpo(
         result = DpoResult(
             run=run,
             policy=final_policy(run),
-            best=run / "checkpoints" / "best" if training.best else None,
+            best=best_policy(run) if training.best else None,
             best_step=training.best.step if training.best else None,
             steps=steps,
             pairs=len(pairs.train),

@@ -7,27 +7,24 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Learner
 from finqa_cli.contracts.preferences import PairPlan
-from finqa_cli.errors import FinqaError
 from finqa_cli.evals import clustered_interval
+from finqa_cli.learn import pads
 from finqa_cli.learn.preferences import PairOutcome, PairSamples, pair_batch, pair_outcomes
-from finqa_cli.record import checkpoints
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Settings
 from finqa_cli.types import LossSpec, UpdateReport
 from finqa_cli.workflows.dpo_pairs import PAIRS_PER_FORWARD
 from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.kept_policies import BatchNames, check_weights, keep_step, take_step
 from finqa_cli.workflows.reporter import Reporter
 
 TIE = 1e-4
 """Nats: a difference within it is rounding of the forward passes, and counts as half right."""
-
-_SHOWN_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +121,21 @@ class PreferenceTraining:
         """
         if done == 0 and held_out:
             self.before = self.after = await self._measure(held_out, 0)
+        padded = await asyncio.to_thread(pads, self._learner)
         self._reporter.start("dpo", len(steps))
         for number, pairs in enumerate(steps[done:], start=done + 1):
             if self._stopper.requested:
                 if done % validate_every:
                     await asyncio.to_thread(self._checkpoint, done)  # what was learned since the last one
                 break
-            report = await self._step(pairs)
+            names = BatchNames("pairs", [pair.id for pair in pairs])
+            batch = pair_batch(pairs, token_budget=self._settings.train.token_budget, padded=padded)
+            report = await take_step(self._learner, batch, self._loss, names=names, run=self._folder.path)
             self._folder.metrics(_line(number, report, len(pairs)))
             done = number
             if number % validate_every == 0 or number == len(steps):
-                await self._check(pairs, number)
+                samples = pairs[0].samples
+                await check_weights(self._learner, samples, number, names=names, run=self._folder.path)
                 if held_out:
                     self.after = await self._measure(held_out, number)
                 await asyncio.to_thread(self._checkpoint, number)
@@ -142,28 +143,6 @@ class PreferenceTraining:
             self._reporter.advance("dpo", number, **shown)
         self._reporter.finish("dpo")
         return done
-
-    async def _step(self, pairs: Sequence[PairSamples]) -> UpdateReport:
-        batch = pair_batch(pairs, token_budget=self._settings.train.token_budget)
-        try:
-            return await asyncio.to_thread(self._learner.update, batch, self._loss)
-        except FinqaError as error:
-            if type(error) is not FinqaError:
-                raise
-            raise self._failure(error.message, pairs) from error
-
-    async def _check(self, pairs: Sequence[PairSamples], step: int) -> None:
-        """Looks whether the newest weights still give numbers, before they become a checkpoint."""
-        rows = await asyncio.to_thread(self._learner.logprobs, pairs[0].samples)
-        if not all(math.isfinite(logp) for row in rows for logp in row):
-            raise self._failure(f"After step {step} the policy's log-probabilities are no finite numbers.", pairs)
-
-    def _failure(self, reason: str, pairs: Sequence[PairSamples]) -> FinqaError:
-        names = ", ".join(pair.id for pair in pairs[:_SHOWN_PAIRS])
-        more = f" and {len(pairs) - _SHOWN_PAIRS} more" if len(pairs) > _SHOWN_PAIRS else ""
-        newest = checkpoints.latest(self._folder.path)
-        kept = f" The newest good policy is {newest.path}." if newest else ""
-        return FinqaError(f"{reason} Its pairs: {names}{more}.{kept}", remedy="a lower --lr")
 
     async def _measure(self, held_out: Sequence[PairSamples], step: int) -> HeldOut:
         outcomes: list[PairOutcome] = []
@@ -181,19 +160,21 @@ class PreferenceTraining:
         return found
 
     def _checkpoint(self, step: int) -> None:
-        run = self._folder.path
-        if self.after is not None and (self.best is None or _merit(self.after) > _merit(self.best)):
+        is_best = self.after is not None and (self.best is None or _merit(self.after) > _merit(self.best))
+        if is_best:
             self.best = self.after
-            self._learner.publish(run / "checkpoints" / "best", step)
         state = {
-            "policy_version": step,
             "model": self._settings.model.name,
             **{name: _plain(getattr(self, name)) for name in ("before", "after", "best")},
         }
-        with checkpoints.writing(run, step, state) as folder:
-            self._learner.publish(folder / "policy", step)
-            self._learner.save(folder / "learner")
-        checkpoints.prune(run, self._settings.train.keep_checkpoints)
+        keep_step(
+            self._learner,
+            self._folder.path,
+            step,
+            state,
+            is_best=is_best,
+            keep_checkpoints=self._settings.train.keep_checkpoints,
+        )
 
 
 def _walk(pairs: Sequence[PairSamples], count: int, seed: int) -> Iterator[PairSamples]:
@@ -238,8 +219,3 @@ def _held_out(facts: Mapping[str, Any] | None) -> HeldOut | None:
         return None
     low, high = facts["accuracy_interval"]
     return HeldOut(**{**facts, "accuracy_interval": (low, high)})
-
-
-def final_policy(run: Path) -> Path:
-    """Where the policy of the last step lies."""
-    return run / "checkpoints" / "final"

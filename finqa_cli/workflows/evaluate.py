@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from finqa_cli.evals import (
 from finqa_cli.extend import registry
 from finqa_cli.record.files import write_csv, write_json
 from finqa_cli.record.jsonl import JsonlWriter
-from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
@@ -29,10 +29,22 @@ from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.manifests import policy_inputs, write_manifest
+from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.stage import Stage, stage
+
+OUTPUTS = (
+    "report.json",
+    "metrics.json",
+    "breakdown.csv",
+    "items.csv",
+    "trajectories.jsonl",
+    "samples/predictions.jsonl",
+)
+"""What an evaluation leaves in its folder; the manifest has their digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +59,17 @@ class EvalResult:
 
 
 async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Reporter, stopper: Stopper) -> EvalResult:
-    """Plays every question of the evaluation split; writes report.json, items.csv and what `write_metrics` does.
+    """Plays every question of the evaluation split; writes report.json, items.csv, manifest.json and `write_metrics`.
 
     Raises:
         DataError: The split has no questions.
+        ConfigError: A component or its options are wrong; then there is no run folder.
         InterruptedRun: A signal stopped it; finished episodes are on disk.
     """
     policy = policy_of(target, settings.engine.name)
-    facts = to_public_dict(settings)
-    with RunFolder.create(run, command="eval", settings=facts, save_token_ids=settings.run.save_token_ids) as folder:
+    inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    parameters = _parameters(settings, target)
+    with new_run(run, command="eval", settings=settings) as folder:
         async with stage(
             settings,
             policy,
@@ -69,6 +83,8 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
             tasks = eval_tasks(parts.environment, settings)
             if not tasks:
                 raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+            inputs |= {"data": asdict(parts.data)}
+            write_manifest(run, "eval", parameters=parameters, inputs=inputs)
             trajectories: list[Trajectory] = []
 
             def record(trajectory: Trajectory) -> None:
@@ -84,6 +100,8 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
         trajectories.sort(key=lambda trajectory: trajectory.id)
         write_csv(run / "items.csv", item_rows(trajectories))
         write_metrics(run, trajectories, facts)
+        outputs = [run / name for name in OUTPUTS]
+        await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
     registry().hook.on_eval(iteration=0, metrics=report.to_dict())
     return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
@@ -128,11 +146,11 @@ async def evaluate_tasks(
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    """The questions of the evaluation split, or a seeded choice of `eval.limit` of them."""
+    """The questions of the evaluation split, or `eval.limit` of them, by `eval.seed`: the same for runs of any seed."""
     tasks = environment.tasks(settings.data.eval_split)
     if not settings.eval.limit:
         return tasks
-    seed = derive(settings.train.seed, "eval-limit")
+    seed = derive(settings.eval.seed, "eval-limit")
     return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
 
 
@@ -158,3 +176,15 @@ def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[
         record = records[names[outcome.question, outcome.member]]
         samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
     samples.close()
+
+
+def _parameters(settings: Settings, target: str) -> dict[str, Any]:
+    """What the figures depend on."""
+    public = to_public_dict(settings)
+    sections = ("eval", "generation", "environment", "reward", "engine", "codec")
+    return {
+        "target": target,
+        "split": settings.data.eval_split,
+        "seed": settings.train.seed,
+        **{section: public[section] for section in sections},
+    }

@@ -15,6 +15,12 @@ from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
 
+START = "start"
+"""Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
+
+START_RECORD = "start.json"
+"""What it was made of, written once it is whole."""
+
 
 def resolve(reference: str) -> PolicyVersion:
     """The policy behind a reference. Hub ids are taken as they are; the engine finds out whether they exist.
@@ -90,28 +96,21 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
         )
 
 
-def whole_model(reference: str) -> PolicyVersion:
-    """A model to train from, as version 0.
+def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
+    """The policy that a training checkpoint holds.
 
     Raises:
-        ConfigError: The reference is an adapter: a new adapter would start from its base and drop it.
+        DataError, ConfigError: The model that its adapter is on is not there any more.
     """
-    policy = resolve(reference)
-    if policy.adapter is not None:
-        raise ConfigError(
-            f"{reference} is an adapter on {policy.model}; training starts from a whole model.",
-            remedy="finqa train --resume RUN to go on with its run, or merge it into a model folder first",
-        )
-    return replace(policy, number=0)
-
-
-def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
-    """The policy that a training checkpoint holds."""
     number = int(checkpoint.state["policy_version"])
     policy = checkpoint.path / "policy"
     if (policy / "config.json").exists():
         return PolicyVersion(number=number, model=str(policy))
+    if _own_start(policy) is not None:
+        return replace(_adapter(policy), number=number)
     base = resolve(str(checkpoint.state["model"]))
+    if base.adapter is not None:  # a copy outside its run, which began from that adapter merged
+        return replace(_adapter(policy), number=number)
     return PolicyVersion(number=number, model=base.model, adapter=policy)
 
 
@@ -132,7 +131,15 @@ def settings_of(reference: str) -> dict[str, Any] | None:
     return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
 
 
+def _own_start(path: Path) -> str | None:
+    """The merged model that the run around an adapter began from, wherever that run lies now."""
+    run = next((folder for folder in path.resolve().parents[:4] if (folder / "run.json").is_file()), None)
+    return str(run / START) if run is not None and (run / START_RECORD).is_file() else None
+
+
 def _adapter(path: Path) -> PolicyVersion:
+    if (start := _own_start(path)) is not None:
+        return PolicyVersion(number=1, model=start, adapter=path)
     try:
         base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -55,7 +55,8 @@ def sampling_settings(
             f"At temperature {temperature:g} all {candidates} candidates of a question are alike.",
             remedy="--temperature 0.8",
         )
-    chosen = settings.eval.model_copy(update={"attempts": candidates, "temperature": temperature, "limit": limit})
+    wanted = {"attempts": candidates, "temperature": temperature, "limit": limit, "seed": settings.train.seed}
+    chosen = settings.eval.model_copy(update=wanted)
     return settings.model_copy(
         update={
             "eval": chosen,

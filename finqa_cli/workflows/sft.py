@@ -1,203 +1,297 @@
-"""Supervised fine-tuning on recorded demonstrations, from a given model or from nothing."""
+"""Supervised fine-tuning on recorded demonstrations, from a given policy or from nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import random
+import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import ChatCodec, Learner
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.learn import demonstration_sample, pack
+from finqa_cli.record import checkpoints
+from finqa_cli.record.files import new_folder, sha256_of, write_json
+from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.record.trajectories import Demonstration, read_demonstrations
-from finqa_cli.rollout.seeds import derive
-from finqa_cli.settings import Choice, Settings, to_public_dict
-from finqa_cli.types import LossSpec, PolicyVersion, Sample
+from finqa_cli.record.trajectories import Demonstration, demonstrations_file
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.types import PolicyVersion, Task
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.policies import whole_model
+from finqa_cli.workflows.kept_policies import best_policy, final_policy
+from finqa_cli.workflows.manifests import policy_inputs, write_manifest
+from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.sft_data import ImitationSet, choose_demonstrations, imitation_set, imitation_steps, texts_of
+from finqa_cli.workflows.sft_loop import SupervisedTraining, Validation
+from finqa_cli.workflows.sft_samples import SAMPLES, asking, choose_questions
 from finqa_cli.workflows.split_guard import guard_demonstrations
+from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.wiring import make_codec, make_learner
 
-CROSS_ENTROPY = LossSpec(name="cross_entropy")
+WANTED_PARSE_RATE = 0.9
+"""Share of answers of the right form that reinforcement learning should begin with: seed 002's gate after step 03."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imitation:
+    """What is to be imitated, beside the settings.
+
+    Attributes:
+        sources: Run folders or trajectory files.
+        init: Specification of a model that is made anew and trained whole; None trains the settings' model.
+        most: At most so many demonstrations; 0 takes all.
+    """
+
+    sources: tuple[Path, ...]
+    init: Path | None = None
+    most: int = 0
+
+    def to_parameters(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        init = str(self.init) if self.init else None
+        return {"demonstrations": [str(path) for path in self.sources], "init": init, "most_demonstrations": self.most}
+
+    @classmethod
+    def from_parameters(cls, stored: Mapping[str, Any]) -> Imitation:
+        """Back from there."""
+        init = Path(stored["init"]) if stored["init"] else None
+        sources = tuple(Path(path) for path in stored["demonstrations"])
+        return cls(sources=sources, init=init, most=int(stored["most_demonstrations"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftResult:
-    """`policy` is the folder of the trained model (rank 0) or adapter; losses are nats per demonstrated token."""
+    """`policy` is the folder of the last model or adapter, `best` of the one with the lowest loss on what is held out.
+
+    Losses are nats per demonstrated token. `before`, `after` and `best_step` are of held-out companies; the parse rate
+    is of the last policy's answers to held-out questions, and `parse_rate_reached` whether it is 90 %. Each is None
+    where it was not measured.
+    """
 
     run: Path
     policy: Path
+    best: Path | None
+    best_step: int | None
     steps: int
     demonstrations: int
+    held_out: int
+    tokens: int
     loss: float
+    before: Validation | None
+    after: Validation | None
     validation_loss: float | None
+    parse_rate: float | None
+    parse_rate_reached: bool | None
     seconds: float
 
 
 async def sft(
-    settings: Settings, data: Sequence[Path], run: Path, *, init: Path | None, reporter: Reporter, stopper: Stopper
+    settings: Settings, wanted: Imitation, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper
 ) -> SftResult:
-    """Trains on demonstrations; with `init`, tokenizer and model are made anew from that specification first.
+    """Trains on demonstrations and validates on companies that are held out.
+
+    Args:
+        settings: What is trained, and the environment whose held-out questions the policy is asked meanwhile.
+        wanted: The demonstrations, and whether a model is made of them first.
+        run: A new folder, or with `resume` that of an interrupted run.
+        resume: Go on after the newest checkpoint.
+        reporter: Told of progress.
+        stopper: Asked whether to go on.
 
     Raises:
         DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
-        ConfigError: The specification is unreadable or no plugin knows its family.
+        ConfigError: Settings do not fit, the specification is unreadable, no plugin knows its family, or demonstrations
+            or model are no longer those that the run began with.
+        FinqaError: A loss was not finite.
+        ThresholdError: Too many answers to held-out questions ended in faults.
+        InterruptedRun: A signal stopped it; `--resume` goes on after the newest checkpoint.
     """
     started = time.perf_counter()
-    kept = _demonstrations(settings, data)
-    guard_demonstrations(settings, data, {item.id for item in kept}, reporter)
-    facts = to_public_dict(settings)
-    with RunFolder.create(run, command="sft", settings=facts, save_token_ids=False) as folder:
-        model = _create(init, kept, run, settings.train.seed) if init else whole_model(settings.model.name)
-        codec = make_codec(settings, model.model)
-        train, validation = _split(kept, settings, codec)
-        if not train or settings.sft.epochs * len(train) < 1:
-            raise DataError(f"Of {len(kept)} demonstrations none is left to train on.", remedy="more data, or --epochs")
-        reporter.line(f"{len(train)} demonstrations to train on, {len(validation)} to validate.")
-        plan = list(_plan(train, settings))
-        learner = make_learner(_scheduled(settings, len(plan), whole=init is not None), model.model)
-        await asyncio.to_thread(learner.start)
-        loss, held_out = await _train(learner, plan, validation, settings, folder, reporter, stopper)
-        policy = await asyncio.to_thread(learner.publish, run / "policy", 1)
-        stopper.check(f"the steps that were taken are in {run / 'policy'}")
+    kept = choose_demonstrations(settings, wanted.sources, most=wanted.most)
+    guard_demonstrations(settings, wanted.sources, {item.id for item in kept}, reporter)
+    checkpoint = checkpoints.latest(run) if resume else None
+    start = None if wanted.init else await asyncio.to_thread(find_start, settings.model.name, run)
+    parameters = _parameters(settings, wanted)
+    with _folder(settings, run, resume, checkpoint) as folder:
+        model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
+        model = await asyncio.to_thread(whole_model, model, run, reporter)
+        data = imitation_set(kept, settings, make_codec(settings, model.model))
+        questions = choose_questions(settings, data.companies, reporter)
+        reporter.line(f"{len(data.train)} demonstrations to train on, {len(data.held_out)} to validate.")
+        inputs = await asyncio.to_thread(_inputs, wanted, model, run)
+        folder.pin("demonstrations digest", _digest(inputs["demonstrations"]))
+        folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
+        write_manifest(run, "sft", parameters=parameters, inputs=inputs)
+        training, steps = await _train(
+            _trained_whole(settings) if wanted.init else settings,
+            model,
+            data,
+            questions,
+            checkpoint,
+            folder,
+            reporter,
+            stopper,
+        )
+        result = _result(run, data, training, steps, time.perf_counter() - started)
+        write_json(run / "report.json", document(result))
+        await asyncio.to_thread(
+            write_manifest, run, "sft", parameters=parameters, inputs=inputs, outputs=_outputs(result)
+        )
         folder.finish("completed")
-    return SftResult(
-        run=run,
-        policy=policy.adapter or Path(policy.model),
-        steps=len(plan),
-        demonstrations=len(train),
-        loss=loss,
-        validation_loss=held_out,
-        seconds=time.perf_counter() - started,
-    )
+    _tell(result, reporter)
+    return result
+
+
+def document(result: SftResult) -> dict[str, Any]:
+    """The `--json` form."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
 
 
 async def _train(
-    learner: Learner,
-    plan: Sequence[Sequence[Sample]],
-    validation: Sequence[Sample],
     settings: Settings,
+    model: PolicyVersion,
+    data: ImitationSet,
+    tasks: Sequence[Task],
+    checkpoint: checkpoints.Checkpoint | None,
     folder: RunFolder,
     reporter: Reporter,
     stopper: Stopper,
-) -> tuple[float, float | None]:
-    loss, held_out = math.nan, None
-    reporter.start("sft", len(plan))
-    for step, samples in enumerate(plan, start=1):
-        if stopper.requested:
-            break
-        batch = pack(samples, token_budget=settings.train.token_budget, max_rows=len(samples))
-        report = await asyncio.to_thread(learner.update, batch, CROSS_ENTROPY)
-        loss = report.loss
-        facts: dict[str, Any] = {"kind": "sft", "step": step, "loss": loss, "grad_norm": report.grad_norm}
-        if step % settings.sft.validate_every == 0 or step == len(plan):
-            if validation:
-                facts["validation_loss"] = held_out = await asyncio.to_thread(_loss, learner, validation)
-                reporter.line(f"step {step}: loss {loss:.4f}, validation loss {held_out:.4f}")
-            await asyncio.to_thread(learner.publish, folder.path / "policy", 1)  # a crash loses no more than this
-        facts |= {"learning_rate": report.learning_rate, "timing": {"update_s": round(report.seconds, 4)}}
-        folder.metrics(facts)
-        reporter.advance("sft", step, loss=round(loss, 4))
-    reporter.finish("sft")
-    return loss, held_out
+) -> tuple[SupervisedTraining, int]:
+    plan = imitation_steps(data.train, settings)
+    settings = _scheduled(settings, len(plan))
+    learner = make_learner(settings, model.model)
+    await asyncio.to_thread(learner.start)
+    done = 0
+    if checkpoint is not None:
+        await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+        done = checkpoint.iteration
+    async with asking(tasks, settings, model, folder, reporter, stopper) as questions:
+        training = SupervisedTraining(learner, settings, folder, questions, reporter, stopper)
+        if checkpoint is not None:
+            training.restore(checkpoint.state)
+        taken = await training.run(plan, data.held_out, done=done)
+    stopper.check(f"finqa sft --resume {folder.path}")
+    await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
+    return training, taken
 
 
-def _demonstrations(settings: Settings, data: Sequence[Path]) -> list[Demonstration]:
-    minimum = settings.sft.minimum_reward
-    found = [item for source in data for item in read_demonstrations(source)]
-    kept = [item for item in found if item.messages and (minimum is None or item.reward >= minimum)]
-    if not kept:
-        wanted = f" with a reward of at least {minimum:g}" if minimum is not None else ""
-        raise DataError(f"None of the {len(found)} recorded episodes is a demonstration{wanted}.")
-    return kept
+def _trained_whole(settings: Settings) -> Settings:
+    """A model made from nothing has nothing that an adapter could lie on."""
+    return settings.model_copy(update={"lora": settings.lora.model_copy(update={"rank": 0})})
 
 
-def _split(
-    demonstrations: Sequence[Demonstration], settings: Settings, codec: ChatCodec
-) -> tuple[list[Sample], list[Sample]]:
-    """Samples to train on and to validate on; validation companies are held out whole."""
-    clusters = sorted({item.cluster for item in demonstrations})
-    random.Random(derive(settings.train.seed, "sft-validation")).shuffle(clusters)
-    share = settings.sft.validation_share
-    held_out = set(clusters[: math.ceil(share * len(clusters))]) if share and len(clusters) > 1 else set()
-    train: list[Sample] = []
-    validation: list[Sample] = []
-    for item in demonstrations:
-        sample = demonstration_sample(item.prompt, item.messages, codec, name=item.id)
-        (validation if item.cluster in held_out else train).append(sample)
-    return train, validation
-
-
-def _plan(samples: Sequence[Sample], settings: Settings) -> Iterator[list[Sample]]:
-    """The batches of all optimizer steps, in order: each epoch in a seeded order of its own."""
-    remaining = round(settings.sft.epochs * len(samples))
-    batch: list[Sample] = []
-    tokens = epoch = 0
-    while remaining > 0:
-        order = list(samples)
-        random.Random(derive(settings.train.seed, "sft-epoch", epoch)).shuffle(order)
-        for sample in order[:remaining]:
-            if batch and tokens + len(sample.token_ids) > settings.sft.batch_tokens:
-                yield batch
-                batch, tokens = [], 0
-            batch.append(sample)
-            tokens += len(sample.token_ids)
-        remaining -= len(order)
-        epoch += 1
-    if batch:
-        yield batch
-
-
-def _scheduled(settings: Settings, steps: int, *, whole: bool) -> Settings:
-    """The settings with the schedule that fits the plan; a model made from nothing is trained whole."""
+def _scheduled(settings: Settings, steps: int) -> Settings:
+    """The settings with the schedule that fits the plan; the learner works at temperature 1."""
     schedule = {
         "schedule": "cosine",
         "total_steps": steps,
-        "warmup_steps": round(settings.sft.warmup_share * steps),
+        "warmup_steps": min(steps - 1, round(settings.sft.warmup_share * steps)),
         **settings.learner.options,
     }
     return settings.model_copy(
         update={
-            "learner": Choice(name=settings.learner.name, options=schedule),
+            "learner": settings.learner.model_copy(update={"options": schedule}),
             "train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate}),
-            "lora": settings.lora.model_copy(update={"rank": 0}) if whole else settings.lora,
             "generation": settings.generation.model_copy(update={"temperature": 1.0}),
         }
     )
 
 
-def _create(specification: Path, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
+def _create(specification: Path | None, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
+    """Model and tokenizer in RUN/init, made once: a resumed run finds them."""
+    assert specification is not None
+    target = (run / "init").resolve()
+    made = PolicyVersion(number=0, model=str(target))
+    if target.is_dir():
+        return made
     if not specification.is_file():
         raise ConfigError(f"There is no model specification at {specification}.", remedy="finqa config list")
-    texts = [text for item in demonstrations for text in _texts(item)]
-    policy: PolicyVersion | None = registry().hook.create_policy(
-        specification=specification, texts=texts, folder=run / "init", seed=seed
+    with new_folder(target) as folder:
+        policy: PolicyVersion | None = registry().hook.create_policy(
+            specification=specification, texts=texts_of(demonstrations), folder=folder, seed=seed
+        )
+        if policy is None:
+            raise ConfigError(
+                f"No plugin makes a model from the specification {specification}.", remedy="finqa plugins"
+            )
+    return made
+
+
+def _folder(
+    settings: Settings, run: Path, resume: bool, checkpoint: checkpoints.Checkpoint | None
+) -> AbstractContextManager[RunFolder]:
+    if not resume:
+        return new_run(run, command="sft", settings=settings)
+    iteration = checkpoint.iteration if checkpoint else -1
+    folder = RunFolder.reopen(run, settings=to_public_dict(settings), save_token_ids=False, iteration=iteration)
+    checkpoints.discard_after(run, iteration)
+    return folder
+
+
+def _parameters(settings: Settings, wanted: Imitation) -> dict[str, Any]:
+    """What the trained policy and its validation depend on."""
+    public = to_public_dict(settings)
+    sections = ("sft", "lora", "learner", "codec", "environment", "reward", "generation")
+    return {
+        **wanted.to_parameters(),
+        "model": None if wanted.init else settings.model.name,
+        "split": settings.data.eval_split,
+        "seed": settings.train.seed,
+        "max_grad_norm": settings.train.max_grad_norm,
+        **{section: public[section] for section in sections},
+    }
+
+
+def _inputs(wanted: Imitation, model: PolicyVersion, run: Path) -> dict[str, Any]:
+    files = [demonstrations_file(source) for source in wanted.sources]
+    inputs: dict[str, Any] = {"demonstrations": [{"path": str(path), "sha256": sha256_of(path)} for path in files]}
+    if wanted.init is None:
+        return {**inputs, "policy": start_inputs(model, run)}
+    specification = {"path": str(wanted.init), "sha256": sha256_of(wanted.init)}
+    return {**inputs, "specification": specification, "policy": policy_inputs(model)}
+
+
+def _digest(files: Sequence[Mapping[str, str]]) -> str:
+    return hashlib.sha256("".join(file["sha256"] for file in files).encode()).hexdigest()
+
+
+def _result(run: Path, data: ImitationSet, training: SupervisedTraining, steps: int, seconds: float) -> SftResult:
+    after, best = training.after, training.best
+    rate = after.samples.parse_rate if after and after.samples else None
+    metrics = read_jsonl(run / "metrics.jsonl")
+    return SftResult(
+        run=run,
+        policy=final_policy(run),
+        best=best_policy(run) if best else None,
+        best_step=best.step if best else None,
+        steps=steps,
+        demonstrations=len(data.train),
+        held_out=len(data.held_out),
+        tokens=sum(record["tokens"] for record in metrics if record["kind"] == "sft"),
+        loss=training.loss,
+        before=training.before,
+        after=after,
+        validation_loss=after.loss if after else None,
+        parse_rate=rate,
+        parse_rate_reached=None if rate is None else rate >= WANTED_PARSE_RATE,
+        seconds=seconds,
     )
-    if policy is None:
-        raise ConfigError(f"No plugin makes a model from the specification {specification}.", remedy="finqa plugins")
-    return policy
 
 
-def _texts(demonstration: Demonstration) -> Iterator[str]:
-    """Everything that is said in a demonstration, for a tokenizer to learn from."""
-    yield from (json.dumps(tool.as_function(), ensure_ascii=False) for tool in demonstration.prompt.tools)
-    for message in (*demonstration.prompt.messages, *demonstration.messages):
-        if message.content:
-            yield message.content
-        if message.tool_call is not None:
-            call = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
-            yield json.dumps(call, ensure_ascii=False)
+def _outputs(result: SftResult) -> list[Path]:
+    files = [result.run / name for name in ("report.json", "metrics.jsonl")]
+    folders = [result.policy, *([result.best] if result.best else []), result.run / SAMPLES]
+    return files + [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
 
 
-def _loss(learner: Learner, samples: Sequence[Sample]) -> float:
-    logprobs = learner.logprobs(samples)
-    return -math.fsum(map(math.fsum, logprobs)) / sum(sample.loss_tokens for sample in samples)
+def _tell(result: SftResult, reporter: Reporter) -> None:
+    if result.parse_rate is not None and not result.parse_rate_reached:
+        reporter.line(
+            f"Only {100 * result.parse_rate:.0f} % of the answers have the right form, fewer than the "
+            f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning should begin with: see "
+            f"{result.run / SAMPLES}, and train longer (--epochs) or on more."
+        )

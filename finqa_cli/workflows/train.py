@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import TokenEngine
-from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
+from finqa_cli.contracts import Optimizer, TokenEngine
+from finqa_cli.contracts.preferences import PreferenceOptimizer
+from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError, UsageError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
@@ -19,10 +21,14 @@ from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.evaluate import eval_tasks
 from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.policies import of_checkpoint, whole_model
+from finqa_cli.workflows.manifests import write_manifest
+from finqa_cli.workflows.new_runs import new_run
+from finqa_cli.workflows.policies import of_checkpoint
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.schedules import scheduled
 from finqa_cli.workflows.split_guard import guard_training
 from finqa_cli.workflows.stage import stage
+from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
 from finqa_cli.workflows.updates import training_loss, training_passes
@@ -44,6 +50,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """Runs the training loop in a new run folder, or goes on after the newest checkpoint of an existing one.
 
     Raises:
+        UsageError: The optimizer learns from pairs, which are not played.
         ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to go on.
@@ -52,13 +59,15 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
-    base = whole_model(settings.model.name)
+    start = await asyncio.to_thread(find_start, settings.model.name, run)
     _check_sampling(settings)
     optimizer = make_optimizer(settings)
+    _check_groups(optimizer, settings)
     training_loss(optimizer, settings.train)  # both refuse before boxes and engine are started
-    training_passes(optimizer, settings.train)
+    scheduled(settings, training_passes(optimizer, settings.train))
     guard_training(settings, reporter)
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
+        base = await asyncio.to_thread(whole_model, start, run, reporter)
         progress = _progress(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         try:
@@ -103,7 +112,11 @@ async def _train(
         tasks = parts.environment.tasks(settings.data.train_split)
         if not tasks:
             raise DataError(f"Split {settings.data.train_split!r} of {parts.data.name!r} has no questions.")
-        learner = make_learner(settings, base.model)
+        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), "data": asdict(parts.data)}
+        parameters = _parameters(settings)
+        write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
+        optimizer = make_optimizer(settings)
+        learner = make_learner(scheduled(settings, training_passes(optimizer, settings.train)), base.model)
         await asyncio.to_thread(learner.start)
         if checkpoint is not None:
             await asyncio.to_thread(learner.load, checkpoint.path / "learner")
@@ -112,7 +125,7 @@ async def _train(
             parts=parts,
             engine=engine,
             learner=learner,
-            optimizer=make_optimizer(settings),
+            optimizer=optimizer,
             tasks=tasks,
             held_out=eval_tasks(parts.environment, settings),
             folder=folder,
@@ -122,8 +135,37 @@ async def _train(
             progress=progress,
         )
         await trainer.run(fresh=checkpoint is None)
+    outputs = _outputs(folder.path, trainer.progress.iteration)
+    await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)
     folder.finish("completed")
     return trainer
+
+
+def _outputs(run: Path, iteration: int) -> list[Path]:
+    """The records, and the checkpoint of the last iteration with the trained policy in it."""
+    checkpoint = checkpoints.folder_of(run, iteration)
+    files = [run / "metrics.jsonl", run / "trajectories.jsonl", *sorted(checkpoint.rglob("*"))]
+    return [path for path in files if path.is_file()]
+
+
+def _parameters(settings: Settings) -> dict[str, Any]:
+    """What the trained policy and its figures depend on."""
+    public = to_public_dict(settings)
+    sections = ("environment", "reward", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
+    return {
+        "model": settings.model.name,
+        "seed": settings.train.seed,
+        **{section: public[section] for section in (*sections, "train", "eval")},
+    }
+
+
+def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
+    if isinstance(optimizer, PreferenceOptimizer):
+        name = settings.optimizer.name
+        raise UsageError(
+            f"{name} learns from recorded pairs of attempts, not from groups that are played, and no pairs are given.",
+            remedy=f"finqa sample TARGET, finqa prefs RUN, finqa train --optimizer {name} --pairs PAIRS",
+        )
 
 
 def _check_sampling(settings: Settings) -> None:
@@ -164,12 +206,11 @@ def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint
     )
 
 
-def _folder(settings: Settings, run: Path, resume: bool, iteration: int) -> RunFolder:
-    save_token_ids = settings.run.save_token_ids
-    if resume:
-        facts = to_public_dict(settings)
-        return RunFolder.reopen(run, settings=facts, save_token_ids=save_token_ids, iteration=iteration)
-    return RunFolder.create(run, command="train", settings=to_public_dict(settings), save_token_ids=save_token_ids)
+def _folder(settings: Settings, run: Path, resume: bool, iteration: int) -> AbstractContextManager[RunFolder]:
+    if not resume:
+        return new_run(run, command="train", settings=settings)
+    facts = to_public_dict(settings)
+    return RunFolder.reopen(run, settings=facts, save_token_ids=settings.run.save_token_ids, iteration=iteration)
 
 
 def _evaluations(run: Path) -> list[dict[str, Any]]:

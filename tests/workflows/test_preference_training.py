@@ -231,4 +231,4 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     assert "split test" in refusal(["dpo", "p", model], capsys, 65)
     path.write_text(text.replace("no 4", "yes 4"))
     assert "row 5 (q4#0): chosen and rejected say the same" in refusal(["dpo", "p", model], capsys, 65)
-    assert "finqa dpo PAIRS" in refusal(["train", "--optimizer=dpo", "--model=embedded"], capsys, 78)
+    assert "--optimizer dpo --pairs PAIRS" in refusal(["train", "--optimizer=dpo", "--model=embedded"], capsys, 2)

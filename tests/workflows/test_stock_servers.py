@@ -130,7 +130,8 @@ async def test_the_first_verdict_stands(small: Any, stock: StockServer) -> None:
     again = await session.step(ToolCall(name="submit_answer", arguments={"answer": "better idea"}))
     assert (again.done, again.is_error) == (True, True)
     assert stock.answers == ["no idea"], "the server, which would have scored it again, was asked"
-    assert await session.grade() == Rewards(total=0.0, components={"correct": 0.0}, explanation="")
+    parts = {"correct": 0.0, "exact": 0.0}
+    assert await session.grade() == Rewards(total=0.0, components=parts, explanation="")
     await session.close()
 
 

@@ -241,11 +241,6 @@ def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_onc
     assert sorted(path.name for path in (run / "policies").iterdir()) == [f"v{newest - 1:05d}", f"v{newest:05d}"]
 
 
-def test_an_adapter_is_not_silently_dropped(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
-    _, errors = finish(finqa("train", f"--model={unbroken}", "--sandboxes=4"), expected=78)
-    assert "is an adapter" in errors
-
-
 def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     demonstrations, run = tmp_path / "demonstrations", tmp_path / "sft"
     finish(finqa("eval", "scripted", "--split=dev", "--limit=24", f"--run-dir={demonstrations}", "--sandboxes=8"))
@@ -253,7 +248,8 @@ def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subproces
         finqa("sft", str(demonstrations), "--model=embedded", "--epochs=4", "--lr=2e-3", f"--run-dir={run}", "--json")
     )
     document = json.loads(output)
-    losses = [record["loss"] for record in metrics(run)]
+    losses = [record["loss"] for record in metrics(run) if record["kind"] == "sft"]
     assert losses[-1] < 0.7 * losses[0]
-    assert document["policy"] == str(run / "policy") and document["validation_loss"] is not None
+    assert document["policy"] == str(run / "checkpoints" / "final") and document["validation_loss"] is not None
+    assert document["parse_rate"] > 0.9 and document["after"]["samples"]["questions"] == 16
     finish(finqa("eval", document["policy"], "--limit=2", f"--run-dir={tmp_path / 'eval'}"))

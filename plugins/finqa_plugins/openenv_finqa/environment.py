@@ -13,7 +13,7 @@ from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, SandboxSpec,
 from finqa_plugins.openenv_finqa.client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.dealing import asks, deal
-from finqa_plugins.openenv_finqa.judging import Judge
+from finqa_plugins.openenv_finqa.judging import Judge, Truths
 from finqa_plugins.openenv_finqa.prompt import opening
 from finqa_plugins.openenv_finqa.tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 
@@ -32,7 +32,8 @@ class FinQAEnvironment:
         self._config = config or FinQAConfig()
         self._snapshot: Snapshot = context.snapshot
         self._max_turns = context.max_turns
-        self._judge = Judge(context.reward, context.snapshot) if context.reward else None
+        self._truths = Truths(context.snapshot)
+        self._judge = Judge(context.reward, self._truths) if context.reward else None
         self._by_split: dict[str, tuple[Task, ...]] | None = None
 
     def sandbox_spec(self) -> SandboxSpec | None:
@@ -96,7 +97,7 @@ class FinQAEnvironment:
         except BaseException:
             await client.close()
             raise
-        return FinQASession(client, task, self._judge)
+        return FinQASession(client, task, self._truths, self._judge)
 
     def _count(self) -> int:
         return sum(len(tasks) for tasks in self._tasks().values())
@@ -114,9 +115,10 @@ class FinQAEnvironment:
 class FinQASession:
     """See `finqa_cli.contracts.Session`."""
 
-    def __init__(self, client: OpenEnvClient, task: Task, judge: Judge | None = None) -> None:
+    def __init__(self, client: OpenEnvClient, task: Task, truths: Truths, judge: Judge | None = None) -> None:
         self._client = client
         self._task = task
+        self._truths = truths
         self._judge = judge
         self._answer = ""
         self._reward: float | None = None
@@ -153,22 +155,28 @@ class FinQASession:
     async def grade(self) -> Rewards:
         """The server's reward, with its reason; 0 for an episode without an answer.
 
+        Its parts are the server's verdict, `correct`, and `exact`: whether the answer is the gold answer, character by
+        character once both are stripped. `exact` is measured on this side and no part of the reward.
+
         The state is asked first: it shows that question and replies belonged together to the end (see the client). Only
         a session that was given up in mid-call has nothing left to ask, and no answer.
 
         Raises:
             SandboxError: The connection is lost, so that nothing shows which episode the reward belongs to.
             EnvironmentFault: The server broke its protocol, or asks another question by now.
+            DataError: The snapshot has no truth for the task.
         """
         answered = self._reward is not None
         state = await self._client.state() if answered or self._client.connected else None
         if state is not None and not asks(state, self._task):
             raise EnvironmentFault(f"The environment server has left question {self._task.id!r} in mid-episode.")
         if state is None or self._reward is None:
-            verdict = Rewards(total=0.0, components={"correct": 0.0}, explanation=NO_ANSWER)
+            verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
         else:
             explanation = str(state.get("explanation", ""))
-            verdict = Rewards(total=self._reward, components={"correct": self._reward}, explanation=explanation)
+            exact = self._answer.strip() == self._truths.of(self._task).strip()
+            components = {"correct": self._reward, "exact": float(exact)}
+            verdict = Rewards(total=self._reward, components=components, explanation=explanation)
         return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
 
     async def close(self) -> None:

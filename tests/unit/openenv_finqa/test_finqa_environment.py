@@ -109,7 +109,8 @@ async def test_an_episode(server: RunningServer) -> None:
     assert (await session.step(call("sql_query", **QUERY))).text == '[{"2024":6118}]'
     ending = await session.step(call("submit_answer", answer="6118"))
     assert (ending.text, ending.done, ending.is_error) == ("Answer submitted: 6118", True, False)
-    assert await session.grade() == Rewards(total=1.0, components={"correct": 1.0}, explanation="'6118' matches.")
+    parts = {"correct": 1.0, "exact": 1.0}
+    assert await session.grade() == Rewards(total=1.0, components=parts, explanation="'6118' matches.")
     again = await session.step(call("submit_answer", answer="5"))
     assert (again.done, again.is_error) == (True, True)
     assert (await session.grade()).total == 1.0
@@ -121,7 +122,17 @@ async def test_no_answer_is_worth_nothing(server: RunningServer) -> None:
     session = await opened(server)
     await session.step(call("sql_query", **QUERY))
     await session.close()
-    assert await session.grade() == Rewards(total=0.0, components={"correct": 0.0}, explanation="no answer submitted")
+    parts = {"correct": 0.0, "exact": 0.0}
+    assert await session.grade() == Rewards(total=0.0, components=parts, explanation="no answer submitted")
+
+
+@pytest.mark.parametrize(("answer", "exact"), [(" 6118\n", 1.0), ("6,118", 0.0), ("6118.0", 0.0), (6118, 1.0)])
+async def test_what_is_right_need_not_be_exact(server: RunningServer, answer: object, exact: float) -> None:
+    session = await opened(server)
+    await session.step(call("submit_answer", answer=answer))
+    rewards = await session.grade()
+    assert (rewards.total, dict(rewards.components)) == (1.0, {"correct": 1.0, "exact": exact})
+    await session.close()
 
 
 async def test_our_turn_limit_comes_first(server: RunningServer) -> None:

@@ -15,7 +15,7 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.types import Rewards, Task, ToolCall
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
-from finqa_plugins.openenv_finqa.judging import Judge
+from finqa_plugins.openenv_finqa.judging import Judge, Truths
 
 TASK = Task(id="q1", prompt="What are total revenues in 2024?", split="train", cluster="acme", kind="lookup")
 VERDICT = Rewards(total=0.0, components={"correct": 0.0}, explanation="not by these rules")
@@ -27,7 +27,7 @@ def reward(name: str, **options: Any) -> Reward:
 
 
 def test_the_reward_decides_and_the_servers_part_stays(tmp_path: Path) -> None:
-    judge = Judge(reward("weighted", format="plain"), write_tiny_snapshot(tmp_path))
+    judge = Judge(reward("weighted", format="plain"), Truths(write_tiny_snapshot(tmp_path)))
     rewards = judge.judge(TASK, "6118", VERDICT)
     assert rewards.total == 1.0 and rewards.components == {"exact": 1.0, "numerical": 0.0, "correct": 0.0}
     assert judge.judge(TASK, "", VERDICT).total == 0.0
@@ -36,7 +36,7 @@ def test_the_reward_decides_and_the_servers_part_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["weighted", "ternary", "graded"])
 def test_a_reward_that_reads_json_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="plain answers") as caught:
-        Judge(reward(name, format="json"), write_tiny_snapshot(tmp_path))
+        Judge(reward(name, format="json"), Truths(write_tiny_snapshot(tmp_path)))
     assert "format=plain" in caught.value.remedy
 
 
@@ -45,7 +45,7 @@ def test_a_damaged_truth_is_told_with_the_command_that_mends_it(tmp_path: Path, 
     snapshot = write_tiny_snapshot(tmp_path)
     (tmp_path / "truth.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match="'tiny' is damaged") as caught:
-        Judge(reward("graded"), snapshot).judge(TASK, "6118", VERDICT)
+        Judge(reward("graded"), Truths(snapshot)).judge(TASK, "6118", VERDICT)
     assert caught.value.remedy == "finqa snapshot build --snapshot-name tiny"
 
 
@@ -65,3 +65,5 @@ async def test_an_episode_on_the_real_server(server: RunningServer, answer: str,
     rewards = await session.grade()
     await session.close()
     assert rewards.total == pytest.approx(total) and rewards.components["correct"] == correct
+    assert rewards.components["environment_exact"] == correct, "the reward has a part `exact` of its own"
+    assert sum(rewards.components[name] for name in ("exact", "numerical")) == rewards.total

@@ -47,6 +47,13 @@ def test_a_run_that_is_older_than_asynchronous_training_stays_synchronous() -> N
     assert (older.train.max_staleness, older.train.off_policy, older.generation.engine_replicas) == (0, "auto", 1)
 
 
+def test_a_run_that_is_older_than_eval_seed_keeps_asking_what_it_asked() -> None:
+    public = to_public_dict(load_settings(flags={"train.seed": 5}).settings)
+    assert from_public_dict(public).eval.seed == 0
+    del public["eval"]["seed"]
+    assert from_public_dict(public).eval.seed == 5
+
+
 @pytest.mark.parametrize("name", ["api_key", "DAYTONA_API_KEY", "apikey", "HF_TOKEN", "password", "client_secret"])
 def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)

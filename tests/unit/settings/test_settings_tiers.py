@@ -31,7 +31,7 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_models_and_optimizers_of_the_comparison_ship_with_the_package() -> None:
     small = {"embedded", "dialogpt-medium", "tinyllama-1.1b", "llama-3.2-1b", "llama-3.2-1b-ultrafast"}
     assert set(MODELS) == small | {"llama-3-8b", "qwen3-4b", "qwen3-8b", "qwen3-14b"}
-    assert {"grpo", "ppo", "sft"} <= set(OPTIMIZERS)
+    assert set(OPTIMIZERS) == {"grpo", "ppo", "rloo", "reinforce", "dpo", "sft"}
     assert all(item.about and item.file.is_file() for item in list_shipped())
     names = [item.name for item in list_shipped()]
     assert len(set(names)) == len(names), "a name stands for one file"
@@ -58,6 +58,11 @@ def test_the_tiers_say_what_the_published_comparison_ran_with() -> None:
     assert (ppo.train.learning_rate, ppo.train.group_size * ppo.train.target_groups_per_iter) == (1.41e-5, 8 * 8)
     chosen = {"epochs": 4, "clip_low": 0.2, "value_clip": 0.0, "value_coef": 0.1, "kl_coef": 0.05, "target_kl": 0.1}
     assert chosen.items() <= ppo.optimizer.options.items()
+    rloo = load_settings(files=["llama-3.2-1b", "rloo"]).settings
+    assert (rloo.train.learning_rate, rloo.train.group_size * rloo.train.target_groups_per_iter) == (1.5e-5, 8 * 8)
+    assert rloo.optimizer.options == {"baseline": "leave_one_out", "whiten_rewards": False, "kl": "off"}
+    reinforce = load_settings(files=["llama-3.2-1b", "reinforce"]).settings
+    assert (reinforce.train, reinforce.generation) == (rloo.train, rloo.generation), "they differ in the method alone"
     sft = load_settings(files=["llama-3-8b", "sft"]).settings
     assert (sft.lora.rank, sft.lora.alpha, sft.lora.dropout) == (32, 64, 0.05)
     assert (sft.sft.learning_rate, sft.sft.epochs, sft.sft.validate_every) == (5e-6, 3.0, 500)

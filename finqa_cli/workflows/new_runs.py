@@ -1,0 +1,51 @@
+"""A new run folder that is gone again when a mistake of the user's ended the run before it recorded anything."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.settings import Settings, to_public_dict
+
+_WRITTEN_FIRST = {".lock", "run.json", "settings.json"}
+
+
+@contextmanager
+def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFolder]:
+    """As `RunFolder.create`, for the length of the block.
+
+    A setting, model or data file that proves wrong before the first record leaves nothing behind, so that the same
+    command can be given again once it is mended. Other failures keep the folder, for they may be gone on with.
+
+    Raises:
+        ConfigError: There is something in the folder already, or another process holds it.
+    """
+    existed = path.is_dir()
+    facts = to_public_dict(settings)
+    folder = RunFolder.create(path, command=command, settings=facts, save_token_ids=settings.run.save_token_ids)
+    try:
+        with folder:
+            yield folder
+    except (UsageError, DataError, ConfigError):
+        if _is_untouched(path):
+            _remove(path, keep=existed)
+        raise
+
+
+def _is_untouched(path: Path) -> bool:
+    """Nothing was recorded: no other file than the first ones has any content."""
+    files = [entry for entry in path.rglob("*") if not entry.is_dir()]
+    return all(file.name in _WRITTEN_FIRST or not file.stat().st_size for file in files)
+
+
+def _remove(path: Path, *, keep: bool) -> None:
+    """Deletes the folder; with `keep`, which was there before the run, its content only."""
+    for entry in list(path.iterdir()) if keep else [path]:
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

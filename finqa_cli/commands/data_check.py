@@ -12,11 +12,19 @@ from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit
 from finqa_cli.data.check_report import summary, write_report
 from finqa_cli.data.checks import check_path
+from finqa_cli.data.embedded import embedded_layout
 from finqa_cli.record.run_folder import new_run_path
+from finqa_cli.settings import EMBEDDED
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="A data folder, a file of the original FinQA, or any question file.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A data folder, a file of the original FinQA, any question file, or `embedded`: that is written to "
+            "`data` in the folder of the report first."
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -35,8 +43,9 @@ def check(
 
     Example: finqa data check my-data --out report
     """
-    report = check_path(path)
     folder = out or new_run_path(Path("runs"), "check_")
+    embedded = path == Path(EMBEDDED) and not path.exists()
+    report = check_path(embedded_layout(folder / "data") if embedded else path)
     write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     document = {**report.document(), "report": str(folder)}
     emit(document, as_json=as_json, text=f"{summary(report)}\nReport: {folder / 'check_report.md'}")

@@ -12,6 +12,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural, print_table
 from finqa_cli.extend import missing_requirements, registry
+from finqa_cli.masking import masked
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.workflows import reward_scores as scoring
 from finqa_cli.workflows import rewards as workflow
@@ -40,7 +41,12 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to.")]
 @app.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Name of a reward.", show_default="list them all")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a reward, or `environment` for that one's own verdict.", show_default="list them all"
+        ),
+    ] = None,
     spec: Spec = None,
     weights: Weights = None,
     out: Out = None,
@@ -59,7 +65,7 @@ def show(
         emit({"rewards": listed}, as_json=as_json, text=lambda: _print_list(listed))
         return
     settings = _settings(ctx, name, spec, weights)
-    found = workflow.specification(workflow.chosen(settings), settings)
+    found = _specification(settings)
     document: dict[str, Any] = {"reward": settings.reward.name, "specification": found}
     if out is not None:
         stats = {"tests": len(found.get("tests", ()))}
@@ -154,6 +160,16 @@ def _settings(ctx: typer.Context, name: str | None, spec: Path | None, weights: 
     chosen = workflow.name_of(options.load(ctx, quiet=True).settings, name)
     given = {"reward.name": chosen, "reward.options.spec": spec and str(spec), "reward.options.weights": weights}
     return options.load(ctx, given, quiet=True).settings
+
+
+def _specification(settings: Settings) -> dict[str, Any]:
+    """Of the reward; of the environment's own verdict, the environment with its options, which are its rules."""
+    if settings.reward.name != ENVIRONMENT or settings.reward.options:
+        return workflow.specification(workflow.chosen(settings), settings)
+    choice = settings.environment
+    config = registry().config(registry().find("environment", choice.name), choice.options)
+    rules: dict[str, Any] = masked(config.model_dump(mode="json")) if config is not None else {}
+    return {"environment": choice.name, **rules}
 
 
 def _listed() -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-vllm, check, compat, tiny-policy, clean.
+# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, tiny-policy, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-vllm check compat format tiny-policy clean
+.PHONY: install demo test test-trl test-vllm check compat format tiny-policy clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -41,6 +41,17 @@ $(VLLM)/.installed: tests/vllm_server/requirements.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet torch==2.13.0
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/vllm_server/requirements.txt
+	touch $@
+
+# TRL's trainers run in an environment of their own; tensors pass between the two through files.
+TRL := .venv-trl
+test-trl: install $(TRL)/.installed  ## Our losses, advantages and gradients beside those of TRL's own trainers; a minute.
+	FINQA_TRL_PYTHON=$(TRL)/bin/python $(BIN)/python -m pytest tests/trl_parity $(ARGS)
+
+$(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/trl_parity/requirements.txt
 	touch $@
 
 check: install  ## Format, lint, types and architecture.
@@ -74,4 +85,4 @@ tiny-policy: install  ## Train the embedded policy again from nothing, as shippe
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) $(VLLM) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(TRL) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

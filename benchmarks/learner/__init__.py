@@ -1,0 +1,1 @@
+"""What an update of the learner costs, against other forms of the same update."""

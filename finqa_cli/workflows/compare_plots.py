@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB")
+_LINES = ("-", "--", ":", "-.")
+"""Curves of methods that go the same way for a while are all to be seen."""
 """Paul Tol's bright scheme, distinct for the colour-blind."""
 
 _Draw = Callable[[CompareResult, "Axes"], None]
@@ -117,7 +119,15 @@ def _curves(result: CompareResult, axes: Axes) -> None:
         for run in method.runs:
             if run.cost and run.cost.curve:
                 iterations = range(1, len(run.cost.curve) + 1)
-                axes.plot(iterations, run.cost.curve, color=_colour(row), marker=".", alpha=0.8, label=label)
+                axes.plot(
+                    iterations,
+                    run.cost.curve,
+                    linestyle=_LINES[row % len(_LINES)],
+                    color=_colour(row),
+                    marker=".",
+                    alpha=0.8,
+                    label=label,
+                )
                 label = "_"  # one entry of the legend for all seeds
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("iteration")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from finqa_cli.evals import REASONS, Comparison, t_quantile
 from finqa_cli.workflows.compare import CompareResult, Method
@@ -85,6 +86,8 @@ def _differences(result: CompareResult) -> str:
 
 def _cost(result: CompareResult) -> str:
     headers = ["method", "seed", "run", "iterations", "sampled tokens", "learner tokens", "hours", "tokens per answer"]
+    paths = [run.path for run in result.runs]
+    names = dict(zip(paths, folder_names(paths), strict=True))
     rows: list[list[object]] = []
     for method in result.methods:
         for run in method.runs:
@@ -96,7 +99,7 @@ def _cost(result: CompareResult) -> str:
                 if cost
                 else ["-"] * 4
             )
-            rows.append([method.label, run.seed, run.path.name, *spent, per_answer])
+            rows.append([method.label, run.seed, names[run.path], *spent, per_answer])
     return _table(headers, rows)
 
 
@@ -126,9 +129,16 @@ def _share(method: Method, reason: str) -> str:
 
 
 def _settings(result: CompareResult) -> str:
-    headers = ["setting", *(run.path.name for run in result.runs)]
+    headers = ["setting", *folder_names([run.path for run in result.runs])]
     rows = [[path, *("-" if value is None else value for value in found)] for path, found in result.differing.items()]
     return _table(headers, rows)
+
+
+def folder_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of each path: as few as tell all of them apart."""
+    depths = range(1, max(len(path.parts) for path in paths) + 1)
+    tails = ([str(Path(*path.parts[-depth:])) for path in paths] for depth in depths)
+    return next((names for names in tails if len(set(names)) == len(names)), [str(path) for path in paths])
 
 
 def _method_notes(result: CompareResult) -> str:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -39,7 +38,6 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-MIB = 2**20
 
 
 class TimedTrainer(trl.GRPOTrainer):
@@ -138,10 +136,10 @@ def make_trainer(arguments: argparse.Namespace, batch: dict[str, Any], clock: Cl
     return trainer
 
 
-def resident() -> float:
-    """MiB that the process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / MIB
+def resident_mib(which: str = "VmRSS") -> float:
+    """Memory of this process in RAM; its most so far as `VmHWM`. Measured as `memory.py` does for our side."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{which}:")).split()[1]) / 1024
 
 
 def main() -> None:
@@ -165,7 +163,7 @@ def main() -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = make_trainer(arguments, batch, clock, scratch)
-        before = resident()
+        before = resident_mib()
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     steps = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
@@ -176,7 +174,7 @@ def main() -> None:
         "grad_norm": [entry["grad_norm"] for entry in steps],
         "loss": steps[0]["loss"],
         "tokens": tokens,
-        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_rss_mib": resident_mib("VmHWM"),
         "rss_before_mib": before,
         "threads": torch.get_num_threads(),
         "versions": {package.__name__: package.__version__ for package in (torch, transformers, trl)},

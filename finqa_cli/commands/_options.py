@@ -83,6 +83,11 @@ def _option(names: str, text: str, panel: str, default: str | bool = False) -> A
     return typer.Option(*names.split(), help=text, rich_help_panel=panel, show_default=default)
 
 
+def of_method(names: str, text: str, default: str | bool) -> Any:
+    """An option of one training method; `default` is how the help shows it, for the method's settings decide."""
+    return _option(names, text, "Method", default)
+
+
 AsJson = Annotated[bool, _option("--json", "Print one JSON document on stdout and nothing else there.", GENERAL)]
 Quiet = Annotated[bool, _option("--quiet -q", "No progress on stderr.", GENERAL)]
 Config = Annotated[
@@ -229,7 +234,7 @@ AllowOverlap = Annotated[
 Limit = Annotated[int | None, _option("--limit", "Ask only so many questions; 0 asks all.", ROLLOUT, "0")]
 Attempts = Annotated[int | None, _option("--attempts", "Attempts per question.", ROLLOUT, "1")]
 
-RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, "runs/YYYYMMDD_HHMMSS")]
+RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, "a new one below runs/")]
 SaveTokenIds = Annotated[bool | None, _option("--save-token-ids", "Token ids in trajectories.jsonl.", RUN)]
 
 

@@ -11,8 +11,10 @@ import typer
 
 from finqa_cli.commands import _options as options
 from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.learn.pairing import Rule
 from finqa_cli.settings import EMBEDDED, Choice, Loaded
 from finqa_cli.settings.tiers import file_layers
+from finqa_cli.workflows.pipeline_checks import check_spec
 from finqa_cli.workflows.pipeline_data import find_data
 from finqa_cli.workflows.pipeline_spec import (
     Candidates,
@@ -66,6 +68,10 @@ CandidateTemperature = Annotated[
     float | None, _option("--candidate-temperature", "Of step 04.", "0.8; 1 with the embedded policy")
 ]
 CandidateTopP = Annotated[float | None, _option("--candidate-top-p", "Of step 04.", "0.9; 1 with the embedded policy")]
+PairRule = Annotated[
+    Rule | None,
+    _option("--pair-rule", "Which candidates step 08 pairs, for dpo; see finqa prefs --rule.", "best-worst"),
+]
 CompareWith = Annotated[
     list[Path] | None, _option("--compare-with", "Another pipeline or evaluated run for step 11; repeatable.")
 ]
@@ -104,6 +110,8 @@ CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
 def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
     """What the command line asks for."""
     given = ctx.params
+    if given["pair_rule"] is not None and method != "dpo":
+        raise UsageError(f"{method} learns from no pairs, so --pair-rule would have no effect.", remedy="--method dpo")
     of_imitation, of_training = _files(given["config"] or (), method)
     imitation = _loaded(ctx, of_imitation, "sft", quiet=True)
     training = _loaded(ctx, of_training, method, quiet=False)
@@ -123,7 +131,7 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
     tools = data.kind in ("embedded", "folder", "snapshot")  # elsewhere the expert knows the gold solutions
     careless = embedded and tools if given["careless"] is None else given["careless"]
     taught = with_defaults(imitation, {**small, **(QUICK_IMITATION if quick else {})})
-    return PipelineSpec(
+    spec = PipelineSpec(
         method=method,
         imitation=taught.model_copy(update={"optimizer": Choice(name="sft")}),  # options are of the method
         training=with_defaults(training, learnt),
@@ -138,9 +146,12 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
             top_p=counts["candidate_top_p"],
             limit=counts["candidate_questions"],
         ),
+        pair_rule=given["pair_rule"] or "best-worst",
         compare_with=tuple(map(str, given["compare_with"] or ())),
         plots=importlib.util.find_spec("matplotlib") is not None,
     )
+    check_spec(spec)
+    return spec
 
 
 def _files(references: Sequence[str], method: Method) -> tuple[list[str], list[str]]:

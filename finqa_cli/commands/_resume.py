@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,31 @@ FREE = ("resume", "as_json", "quiet")
 
 
 def check_resumed(ctx: typer.Context, run: Path, *, command: str, free: Collection[str] = FREE) -> dict[str, Any]:
+    """The flags on the command line, as `only_free` looks at them, for a run of this command.
+
+    Raises:
+        UsageError: Another flag than `free` is given.
+        ConfigError: It is a run of another command.
+        DataError: The folder is no run.
+    """
+    given = only_free(ctx, run, command=command, free=free)
+    if (theirs := read_run(run).get("command")) != command:
+        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
+    return given
+
+
+def only_free(ctx: typer.Context, run: Path, *, command: str, free: Collection[str]) -> dict[str, Any]:
     """The flags on the command line, none of which may be others than `free`: with other settings it is another run.
 
     Raises:
         UsageError: Another flag is given.
-        ConfigError: It is a run of another command.
-        DataError: The folder is no run.
     """
     given = given_flags(ctx)
-    if refused := sorted(set(given) - set(free)):
-        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
+    if refused := set(given) - set(free):
         raise UsageError(
-            f"A resumed run keeps its settings; it does not take {flags}.", remedy=f"finqa {command} --resume {run}"
+            f"What is gone on with keeps its settings; --resume does not take {as_typed(ctx, refused)}.",
+            remedy=f"finqa {command} --resume {shlex.quote(str(run))}",
         )
-    if (theirs := read_run(run).get("command")) != command:
-        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
     return given
 
 
@@ -45,6 +56,12 @@ def given_flags(ctx: typer.Context) -> dict[str, Any]:
         for name, value in ctx.params.items()
         if (source := ctx.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
+
+
+def as_typed(ctx: typer.Context, names: Collection[str]) -> str:
+    """Parameters of the command as they are written on a command line: `--set, --split`."""
+    written = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    return ", ".join(written[name] for name in sorted(names))
 
 
 def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Settings, str]:

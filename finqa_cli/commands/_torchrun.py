@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from finqa_cli.errors import ConfigError, UsageError
 TRAINING = ("train", "sft", "dpo")
 """The commands that several processes may share."""
 
+_HEAD_START_S = 1.0
+"""Of the first process, which alone says what is wrong with a command: torchrun ends all when one fails."""
+
 
 def begin(arguments: Sequence[str]) -> None:
     """Lets the first process alone say anything; with --debug errors of the others are shown as well.
@@ -22,6 +26,7 @@ def begin(arguments: Sequence[str]) -> None:
         UsageError: The command has no learner that could be shared.
     """
     if os.environ["RANK"] != "0":
+        time.sleep(_HEAD_START_S)
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as the process
         if "--debug" not in arguments:
             sys.stderr = sys.stdout

@@ -23,8 +23,8 @@ def main(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of `finqa eval`, or of `finqa train` for its last evaluation. LABEL=FOLDER names a method; "
-            "runs of one label are its seeds."
+            help="Folders of `finqa eval`, of `finqa train` for its last evaluation, or of `finqa pipeline`. "
+            "LABEL=FOLDER names a method; runs of one label are its seeds."
         ),
     ],
     baseline: Annotated[

@@ -24,26 +24,20 @@ from finqa_cli.workflows.dpo_loop import HeldOut
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
-METHOD = "Method"
-
-
-def _of_method(name: str, text: str, default: str | bool) -> Any:
-    return typer.Option(name, help=text, rich_help_panel=METHOD, show_default=default)
-
 
 LossType = Annotated[
-    Literal["sigmoid", "hinge", "ipo"] | None, _of_method("--loss-type", "Form of the loss.", "sigmoid")
+    Literal["sigmoid", "hinge", "ipo"] | None, options.of_method("--loss-type", "Form of the loss.", "sigmoid")
 ]
-Beta = Annotated[float | None, _of_method("--beta", "Pull towards the reference.", "0.1")]
+Beta = Annotated[float | None, options.of_method("--beta", "Pull towards the reference.", "0.1")]
 LabelSmoothing = Annotated[
-    float | None, _of_method("--label-smoothing", "Share of preferences that may be wrong; sigmoid only.", "0")
+    float | None, options.of_method("--label-smoothing", "Share of preferences that may be wrong; sigmoid only.", "0")
 ]
-ReferenceFree = Annotated[bool | None, _of_method("--reference-free", "Leave the reference policy out.", False)]
-Epochs = Annotated[float | None, _of_method("--epochs", "Passes over the pairs.", "1")]
-PairsPerStep = Annotated[int | None, _of_method("--pairs-per-step", "Of one optimizer step.", "16")]
+ReferenceFree = Annotated[bool | None, options.of_method("--reference-free", "Leave the reference policy out.", False)]
+Epochs = Annotated[float | None, options.of_method("--epochs", "Passes over the pairs.", "1")]
+PairsPerStep = Annotated[int | None, options.of_method("--pairs-per-step", "Of one optimizer step.", "16")]
 ValidateEvery = Annotated[
     int | None,
-    _of_method("--validate-every", "Steps between looks at held-out pairs, each with a checkpoint.", "50"),
+    options.of_method("--validate-every", "Steps between looks at held-out pairs, each with a checkpoint.", "50"),
 ]
 
 QUICK_PAIRS = 8

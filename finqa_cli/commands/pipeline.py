@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import _pipeline as of_pipeline
 from finqa_cli.commands._output import emit, plain_table
-from finqa_cli.commands._resume import given_flags
+from finqa_cli.commands._resume import only_free
 from finqa_cli.errors import UsageError
 from finqa_cli.workflows import pipeline as workflow
 from finqa_cli.workflows.pipeline_record import new_output
-from finqa_cli.workflows.pipeline_spec import PipelineSpec
+from finqa_cli.workflows.pipeline_spec import METHODS, PipelineSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,6 +40,7 @@ def main(
     candidate_questions: of_pipeline.CandidateQuestions = None,
     candidate_temperature: of_pipeline.CandidateTemperature = None,
     candidate_top_p: of_pipeline.CandidateTopP = None,
+    pair_rule: of_pipeline.PairRule = None,
     compare_with: of_pipeline.CompareWith = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
@@ -74,7 +74,7 @@ def main(
     """
     spec, run = _wanted(ctx)
     if dry_run:
-        shown = workflow.preview(spec, run)
+        shown = workflow.preview(spec, run, redo=redo, until=until)
         emit(workflow.document(shown), as_json=as_json, text="\n".join(step.command for step in shown.steps))
         return
     result = workflow.run_pipeline(
@@ -91,11 +91,11 @@ def _wanted(ctx: typer.Context) -> tuple[PipelineSpec, Path]:
     """What is to be done, and in which folder."""
     given = ctx.params
     if (resume := given["resume"]) is not None:
-        _check_resumed(ctx, resume)
+        only_free(ctx, resume, command="pipeline", free=FREE_ON_RESUME)
         logs.configure()
         return workflow.stored_spec(resume), resume
     if given["method"] is None:
-        raise UsageError("Say what trains the policy.", remedy="finqa pipeline --method ppo|grpo|rloo|dpo")
+        raise UsageError("Say what trains the policy.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
     spec = of_pipeline.asked(ctx, given["method"])
     if given["output"] is not None:
         workflow.check_same(given["output"], spec)
@@ -105,15 +105,6 @@ def _wanted(ctx: typer.Context) -> tuple[PipelineSpec, Path]:
         spec, unnamed, redo=given["redo"], until=given["until"]
     )  # may refuse, before a folder is made
     return spec, unnamed if given["dry_run"] else new_output(OUTPUTS)
-
-
-def _check_resumed(ctx: typer.Context, run: Path) -> None:
-    if refused := sorted(set(given_flags(ctx)) - set(FREE_ON_RESUME)):
-        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
-        raise UsageError(
-            f"A pipeline keeps its settings; with --resume it does not take {flags}.",
-            remedy=f"finqa pipeline --resume {shlex.quote(str(run))}",
-        )
 
 
 def _text(result: workflow.PipelineResult) -> str:

@@ -11,7 +11,7 @@ import typer
 from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._resume import check_resumed, given_flags, stored_parameter
+from finqa_cli.commands._resume import as_typed, check_resumed, given_flags, stored_parameter
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.commands.dpo import followed
 from finqa_cli.errors import UsageError
@@ -21,26 +21,20 @@ from finqa_cli.workflows.sft import Imitation, SftResult, document, sft
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
-METHOD = "Method"
 
-
-def _of_method(names: str, text: str, default: str) -> Any:
-    return typer.Option(*names.split(), help=text, rich_help_panel=METHOD, show_default=default)
-
-
-Epochs = Annotated[float | None, _of_method("--epochs", "Passes over the data.", "3")]
-PeakLearningRate = Annotated[float | None, _of_method("--lr --learning-rate", "Peak AdamW step size.", "5e-6")]
-BatchTokens = Annotated[int | None, _of_method("--batch-tokens", "Tokens of one optimizer step.", "8192")]
+Epochs = Annotated[float | None, options.of_method("--epochs", "Passes over the data.", "3")]
+PeakLearningRate = Annotated[float | None, options.of_method("--lr --learning-rate", "Peak AdamW step size.", "5e-6")]
+BatchTokens = Annotated[int | None, options.of_method("--batch-tokens", "Tokens of one optimizer step.", "8192")]
 MinimumReward = Annotated[
-    float | None, _of_method("--minimum-reward", "Imitate only episodes that earned this.", "all")
+    float | None, options.of_method("--minimum-reward", "Imitate only episodes that earned this.", "all")
 ]
 ValidateEvery = Annotated[
     int | None,
-    _of_method("--validate-every", "Steps between looks at held-out companies, each with a checkpoint.", "200"),
+    options.of_method("--validate-every", "Steps between looks at held-out companies, each with a checkpoint.", "200"),
 ]
 ValidationSamples = Annotated[
     int | None,
-    _of_method(
+    options.of_method(
         "--validation-samples", "Held-out questions that the policy answers at each look; 0 asks none.", "16 if any"
     ),
 ]
@@ -147,10 +141,9 @@ def main(
 def _check(ctx: typer.Context) -> None:
     if ctx.params["init"] is None:
         return
-    if refused := sorted(set(given_flags(ctx)) & set(OF_A_MODEL)):
-        flags = ", ".join("--" + name.replace("_", "-") for name in refused)
+    if refused := set(given_flags(ctx)) & set(OF_A_MODEL):
         raise UsageError(
-            f"With --init a new model is trained whole, so {flags} would have no effect.",
+            f"With --init a new model is trained whole, so {as_typed(ctx, refused)} would have no effect.",
             remedy="finqa sft DATA --init FILE without them",
         )
 

@@ -12,7 +12,7 @@ from finqa_cli.commands import _reports as reports
 from finqa_cli.commands import dpo
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
-from finqa_cli.commands._resume import check_resumed, given_flags
+from finqa_cli.commands._resume import as_typed, check_resumed, given_flags
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
@@ -152,12 +152,10 @@ def main(
 def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
     """What `finqa dpo` does with the same flags."""
     given = ctx.params
-    if refused := sorted(set(given_flags(ctx)) - set(WITH_PAIRS)):
-        names = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
-        flags = ", ".join(names[name] for name in refused)
+    if refused := set(given_flags(ctx)) - set(WITH_PAIRS):
         raise UsageError(
-            f"With --pairs nothing is played, so {flags} would have no effect.",
-            remedy=f"finqa train --optimizer dpo --pairs {pairs}",
+            f"With --pairs nothing is played, so {as_typed(ctx, refused)} would have no effect.",
+            remedy=f"finqa dpo --resume {given['resume']}" if given["resume"] else f"finqa dpo {pairs}",
         )
     extra = {**dpo.followed(pairs), **(dpo.quick_steps() if given["quick_test"] else {})}
     settings = options.load(ctx, extra).settings

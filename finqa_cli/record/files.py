@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import StorageError
+from finqa_cli.errors import ConfigError, StorageError
 
 
 @contextmanager
@@ -76,10 +78,36 @@ def new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def lock_folder(path: Path) -> int:
+    """Makes the folder and holds it for this process until the descriptor is closed; its `.lock` says who holds it.
+
+    Raises:
+        ConfigError: Another process holds it.
+        StorageError: It cannot be made.
+    """
+    with storage(path):
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(f"{path} is in use by process {owner}.", remedy=f"ps -p {owner}") from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def now() -> str:
+    """The time in UTC to the second, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def sync_folder(folder: Path) -> None:

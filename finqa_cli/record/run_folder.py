@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import platform
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, InterruptedRun
-from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.files import lock_folder, now, write_json
 from finqa_cli.record.jsonl import JsonlWriter, rewind
 from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.types import Trajectory
+
+_RESUMABLE = ("train", "sft", "dpo", "sample")
+"""Commands that take --resume."""
 
 
 class RunFolder:
@@ -48,15 +50,16 @@ class RunFolder:
         """
         if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
             known = (path / "run.json").is_file()
-            remedy = f"finqa train --resume {path}" if known and read_run(path).get("command") == "train" else ""
+            begun = read_run(path).get("command") if known else ""
+            remedy = f"finqa {begun} --resume {path}, or another --run-dir" if begun in _RESUMABLE else ""
             what = "holds a run already" if known else "is not empty"
             raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")
-        lock = _lock(path)
+        lock = lock_folder(path)
         facts = {
             "schema_version": 1,
             "id": path.name,
             "command": command,
-            "created": _now(),
+            "created": now(),
             "status": "running",
             "pid": os.getpid(),
             "finqa": __version__,
@@ -74,11 +77,11 @@ class RunFolder:
             ConfigError: Another process holds it.
         """
         facts = read_run(path)
-        lock = _lock(path)
+        lock = lock_folder(path)
         for name in ("trajectories.jsonl", "metrics.jsonl"):
             rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
         write_json(path / "settings.json", dict(settings))
-        resumed = [*facts.get("resumed", []), {"at": _now(), "iteration": iteration}]
+        resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
@@ -113,7 +116,7 @@ class RunFolder:
 
     def finish(self, status: str) -> None:
         """Writes the final status."""
-        self._facts = {**self._facts, "status": status, "finished": _now()}
+        self._facts = {**self._facts, "status": status, "finished": now()}
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:
@@ -169,22 +172,3 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} is damaged: expected a JSON object.")
     return value
-
-
-def _lock(path: Path) -> int:
-    with storage(path):
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise ConfigError(f"{path} is in use by process {owner}.", remedy=f"ps -p {owner}") from error
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -86,7 +86,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
         UsageError: Fewer than two methods, one run twice, or no method of the baseline's name.
         DataError: A run cannot be read, or they cannot be compared.
     """
-    labels, paths = zip(*map(_label_and_path, named), strict=True) if named else ((), ())
+    labels, paths = zip(*map(label_and_path, named), strict=True) if named else ((), ())
     check_paths(paths)
     runs = [load_run(path) for path in paths]
     check_comparable(runs)
@@ -111,7 +111,12 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
     )
 
 
-def _label_and_path(text: str) -> tuple[str, Path]:
+def label_and_path(text: str) -> tuple[str, Path]:
+    """What LABEL=FOLDER or FOLDER means; no label is empty.
+
+    Raises:
+        UsageError: One of the two is missing.
+    """
     label, equals, rest = text.partition("=")
     if equals and "/" not in label and not Path(text).exists():
         if not label or not rest:

@@ -9,20 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts.preferences import PairPlan, PreferenceOptimizer
+from finqa_cli.contracts.preferences import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import sha256_of, write_json
 from finqa_cli.record.preferences import pairs_file, read_pairs
 from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.dpo_loop import HeldOut, PreferenceTraining, pair_steps
 from finqa_cli.workflows.dpo_pairs import PairSet, load_pairs, refer
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import best_policy, final_policy
 from finqa_cli.workflows.manifests import write_manifest
+from finqa_cli.workflows.new_runs import training_run
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.schedules import over_steps
 from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.wiring import make_codec, make_learner, make_optimizer
@@ -82,7 +84,7 @@ async def dpo(
     pairs = load_pairs(path, make_codec(settings, start.model), most=most)
     _tell(pairs, reporter)
     parameters = _parameters(settings, source, most)
-    with _folder(settings, run, resume, checkpoint) as folder:
+    with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
         model = await asyncio.to_thread(whole_model, start, run, reporter)
         inputs = {
             "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
@@ -129,7 +131,8 @@ async def _train(
     count = len(pair_steps(pairs.train, plan, settings.train.seed))
     if count < 1:
         raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
-    learner = make_learner(_scheduled(settings, plan, count), model.model)
+    of_plan = over_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count)
+    learner = make_learner(of_plan, model.model)
     await asyncio.to_thread(learner.start)
     train, held_out = pairs.train, pairs.held_out
     if not loss.parameters.get("reference_free"):
@@ -147,32 +150,6 @@ async def _train(
     stopper.check(f"finqa dpo --resume {folder.path}")
     await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
     return training, taken
-
-
-def _scheduled(settings: Settings, plan: PairPlan, steps: int) -> Settings:
-    """The settings with a schedule that fits the plan; the learner works at temperature 1."""
-    schedule = {
-        "schedule": "linear",
-        "total_steps": steps,
-        "warmup_steps": min(steps - 1, round(plan.warmup_share * steps)),
-        **settings.learner.options,
-    }
-    return settings.model_copy(
-        update={
-            "learner": settings.learner.model_copy(update={"options": schedule}),
-            "generation": settings.generation.model_copy(update={"temperature": 1.0}),
-        }
-    )
-
-
-def _folder(settings: Settings, run: Path, resume: bool, checkpoint: checkpoints.Checkpoint | None) -> RunFolder:
-    facts = to_public_dict(settings)
-    if not resume:
-        return RunFolder.create(run, command="dpo", settings=facts, save_token_ids=False)
-    iteration = checkpoint.iteration if checkpoint else -1
-    folder = RunFolder.reopen(run, settings=facts, save_token_ids=False, iteration=iteration)
-    checkpoints.discard_after(run, iteration)
-    return folder
 
 
 def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:

@@ -160,21 +160,12 @@ class PreferenceTraining:
         return found
 
     def _checkpoint(self, step: int) -> None:
-        is_best = self.after is not None and (self.best is None or _merit(self.after) > _merit(self.best))
+        after = self.after if self.after and self.after.step == step else None  # none at a stop between two looks
+        is_best = after is not None and (self.best is None or _merit(after) > _merit(self.best))
         if is_best:
-            self.best = self.after
-        state = {
-            "model": self._settings.model.name,
-            **{name: _plain(getattr(self, name)) for name in ("before", "after", "best")},
-        }
-        keep_step(
-            self._learner,
-            self._folder.path,
-            step,
-            state,
-            is_best=is_best,
-            keep_checkpoints=self._settings.train.keep_checkpoints,
-        )
+            self.best = after
+        state = {name: _plain(getattr(self, name)) for name in ("before", "after", "best")}
+        keep_step(self._learner, self._folder.path, step, state, is_best=is_best, settings=self._settings)
 
 
 def _walk(pairs: Sequence[PairSamples], count: int, seed: int) -> Iterator[PairSamples]:

@@ -12,6 +12,7 @@ from typing import Any
 from finqa_cli.contracts import Learner
 from finqa_cli.errors import FinqaError
 from finqa_cli.record import checkpoints
+from finqa_cli.settings import Settings
 from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
 
 _SHOWN = 3
@@ -40,7 +41,7 @@ def final_policy(run: Path) -> Path:
 
 
 def keep_step(
-    learner: Learner, run: Path, step: int, state: Mapping[str, Any], *, is_best: bool, keep_checkpoints: int
+    learner: Learner, run: Path, step: int, state: Mapping[str, Any], *, is_best: bool, settings: Settings
 ) -> None:
     """Writes the policy and the learner's state as checkpoints/step_N, and before that the policy as best if it is.
 
@@ -48,19 +49,20 @@ def keep_step(
         learner: Whose weights they are.
         run: Folder of the run.
         step: Optimizer steps behind them.
-        state: What a resumed run needs besides; `model` is what training began from.
+        state: What a resumed run needs besides.
         is_best: It did better on what is held out than all before it.
-        keep_checkpoints: So many of step_N stay; 0 keeps all.
+        settings: `model.name` is what training began from; `train.keep_checkpoints` of step_N stay, at 0 all.
 
     Raises:
         StorageError: The disk is full or may not be written to.
     """
     if is_best:
         learner.publish(best_policy(run), step)
-    with checkpoints.writing(run, step, {"policy_version": step, **state}) as folder:
+    facts = {"policy_version": step, "model": settings.model.name, **state}
+    with checkpoints.writing(run, step, facts) as folder:
         learner.publish(folder / "policy", step)
         learner.save(folder / "learner")
-    checkpoints.prune(run, keep_checkpoints)
+    checkpoints.prune(run, settings.train.keep_checkpoints)
 
 
 async def take_step(learner: Learner, batch: Batch, loss: LossSpec, *, names: BatchNames, run: Path) -> UpdateReport:

@@ -6,12 +6,11 @@ import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from finqa_cli import __version__
-from finqa_cli.record.files import sha256_of, storage, write_json
+from finqa_cli.record.files import now, sha256_of, storage, write_json
 from finqa_cli.types import PolicyVersion
 
 MANIFEST = "manifest.json"
@@ -45,7 +44,7 @@ def write_manifest(
         {
             "schema_version": 1,
             "command": command,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": now(),
             "versions": {"finqa": __version__, "python": platform.python_version(), **_versions()},
             "parameters": dict(parameters),
             "inputs": inputs,

@@ -1,17 +1,20 @@
-"""A new run folder that is gone again when a mistake of the user's ended the run before it recorded anything."""
+"""Run folders: a new one is gone again when a mistake of the user's ended the run before it recorded anything."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.record import checkpoints
+from finqa_cli.record.checkpoints import Checkpoint
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.workflows.manifests import MANIFEST
 
-_WRITTEN_FIRST = {".lock", "run.json", "settings.json"}
+_WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
 
 
 @contextmanager
@@ -34,6 +37,22 @@ def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFold
         if _is_untouched(path):
             _remove(path, keep=existed)
         raise
+
+
+def training_run(
+    path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
+) -> AbstractContextManager[RunFolder]:
+    """The folder of training on a file: a new one, or that of the run that goes on after the checkpoint.
+
+    Raises:
+        ConfigError: There is something in the folder already, or another process holds it.
+    """
+    if not resume:
+        return new_run(path, command=command, settings=settings)
+    iteration = checkpoint.iteration if checkpoint else -1
+    folder = RunFolder.reopen(path, settings=to_public_dict(settings), save_token_ids=False, iteration=iteration)
+    checkpoints.discard_after(path, iteration)
+    return folder
 
 
 def _is_untouched(path: Path) -> bool:

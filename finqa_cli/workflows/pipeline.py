@@ -11,7 +11,8 @@ from typing import Any
 
 from finqa_cli.errors import ConfigError, FinqaError, InterruptedRun, UsageError
 from finqa_cli.record.files import read_document, storage, write_json
-from finqa_cli.workflows.pipeline_data import data_path
+from finqa_cli.workflows.pipeline_checks import check_variables
+from finqa_cli.workflows.pipeline_data import check_unchanged, data_path
 from finqa_cli.workflows.pipeline_plan import (
     COMPARISON,
     IMITATION_FILE,
@@ -75,13 +76,20 @@ def check_same(run: Path, spec: PipelineSpec) -> None:
         )
 
 
-def preview(spec: PipelineSpec, run: Path) -> PipelineResult:
-    """The steps, and which of them are done; nothing is written."""
-    steps = plan(spec, run)
+def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:
+    """The steps up to `until`, and which of them are done; those from `redo` on are to do. Nothing is written.
+
+    Raises:
+        UsageError: There is no such step, or the one comes after the other.
+        ConfigError: A setting does not fit, or the folder was changed by hand.
+    """
+    steps, first, last = chosen_steps(spec, run, redo=redo, until=until)
     facts = read_facts(run)
     folder = PipelineFolder(run, facts) if facts is not None else None
-    states = [folder.state(step) if folder else "to do" for step in steps]
-    return _result(spec, run, steps, states, folder)
+    states: list[State] = ["to do"] * len(steps)
+    if folder is not None:
+        states[:first] = [folder.state(step) for step in steps[:first]]
+    return _result(spec, run, steps[: last + 1], states[: last + 1], folder)
 
 
 def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tuple[list[Step], int, int]:
@@ -114,7 +122,8 @@ def run_pipeline(
 
     Raises:
         UsageError: There is no such step.
-        ConfigError: The folder is of another configuration, held by another process, or was changed by hand.
+        ConfigError: The folder is of another configuration, held by another process, or was changed by hand; or data
+            or environment variables are no longer what they were.
         FinqaError: A step failed; with its exit code.
         InterruptedRun: A signal stopped a step; `--resume` goes on with it.
     """
@@ -128,6 +137,9 @@ def run_pipeline(
             for moved in folder.set_aside(steps[first:]):
                 show(f"Set aside: {moved}")
         states = _states(folder, steps)
+        if any(state != "done" for state in states[: last + 1]):
+            check_unchanged(spec.data)
+            check_variables(run / IMITATION_FILE, run / TRAINING_FILE)
         for number, step in enumerate(steps[: last + 1], start=1):
             if states[number - 1] != "done":
                 if relay.stopped is not None:
@@ -206,9 +218,8 @@ def _failed(step: Step, ended: Ended, run: Path) -> FinqaError:
     log = run / "logs" / f"{step.name.replace('/', '_')}.log"
     reason = f": {ended.reason}" if ended.reason else f"; what it said is in {log}."
     again = f"finqa pipeline --resume {run}"
-    error = FinqaError(
-        f"Step {step.name} failed ({how}){reason}", remedy=f"{ended.remedy}; then {again}" if ended.remedy else again
-    )
+    mended = f"{ended.remedy}; then {again}. It keeps its settings: others are a new pipeline (--output)"
+    error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=mended if ended.remedy else again)
     error.exit_code = ended.code if ended.code > 0 else 1
     return error
 

@@ -16,7 +16,7 @@ from finqa_cli.data.problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.reader import read_layout
 from finqa_cli.data.rows import read_rows
 from finqa_cli.data.snapshots import DEFAULT_NAME, LocalSnapshots
-from finqa_cli.errors import DataError, StorageError
+from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.extend import registry
 from finqa_cli.settings import Settings
 from finqa_cli.splits import split_of_name
@@ -66,7 +66,7 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
         if not path.is_dir():
             remedy = "--environment finqa-text, or finqa data import finqa-json FILE --out FOLDER"
             raise DataError(f"There is no data folder at {path}.", remedy=remedy)
-        digest = _digest(path, [file for file in path.rglob("*") if file.is_file()])
+        digest = _digest(path, _files(path))
         return DataSource(
             kind="folder", path=str(path), snapshot=snapshot if named else _name(path, digest), digest=digest
         )
@@ -81,6 +81,23 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
     return DataSource(
         kind="finqa", path=str(path), files=tuple(map(str, used or files)), digest=digest, by_company=by_company
     )
+
+
+def check_unchanged(data: DataSource) -> None:
+    """Looks whether the files are still those that the pipeline began with.
+
+    Raises:
+        ConfigError: They are not.
+        DataError: There are none any more.
+    """
+    if not data.digest:
+        return
+    path = Path(data.path)
+    if _digest(path, _files(path) if data.kind == "folder" else _question_files(path)) != data.digest:
+        raise ConfigError(
+            f"The data at {path} was changed since the pipeline began.",
+            remedy="put back what was there, or begin anew with another --output",
+        )
 
 
 def data_commands(data: DataSource, run: Path, *, settings: str, seed: int) -> list[tuple[str, list[str], str]]:
@@ -134,6 +151,10 @@ def _is_of_the_user(store: LocalSnapshots) -> bool:
         compiled = Path(folder) / "compiled"
         compiled.mkdir()
         return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled) != current
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
 
 
 def _question_files(path: Path) -> list[Path]:

@@ -66,8 +66,8 @@ def plan(spec: PipelineSpec, run: Path) -> list[Step]:
         _sample(spec, run, training),
     ]
     if spec.method == "dpo":
-        seed = str(spec.training.train.seed)
-        arguments = ("prefs", f"{run / CANDIDATES}", "--seed", seed, "--run-dir", f"{run / PAIRS}")
+        asked = ("--rule", spec.pair_rule, "--seed", str(spec.training.train.seed))
+        arguments = ("prefs", f"{run / CANDIDATES}", *asked, "--run-dir", f"{run / PAIRS}")
         steps.append(Step(name=PAIRS, arguments=arguments, reads=(CANDIDATES,)))
     return [*steps, _training(spec, run, training), *_evaluations(spec, run, training), _comparison(spec, run)]
 
@@ -135,7 +135,7 @@ def _sample(spec: PipelineSpec, run: Path, settings: str) -> Step:
         "--split": spec.training.data.train_split,
         "--limit": str(wanted.limit),
     }
-    words = [word for pair in asked.items() for word in pair]
+    words = (*[word for pair in asked.items() for word in pair], *_rules(spec.training))
     return Step(
         name=CANDIDATES,
         arguments=("sample", f"{run / SFT}", "--config", settings, *words, "--run-dir", f"{run / CANDIDATES}"),
@@ -152,12 +152,8 @@ def _training(spec: PipelineSpec, run: Path, settings: str) -> Step:
 
 
 def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
-    """Of the trained policy and of the imitating one, on the same questions under the same limits."""
-    limits = spec.training.generation
-    asked = (
-        *("--config", settings, "--split", spec.training.data.eval_split),
-        *("--max-steps", str(limits.max_steps), "--max-gen-tokens", str(limits.max_gen_tokens)),
-    )
+    """Of the trained policy and of the imitating one, on the same questions under the same rules."""
+    asked = ("--config", settings, "--split", spec.training.data.eval_split, *_rules(spec.training))
     trained = TRAINED[spec.method]
     policy = run / trained / "checkpoints" / "final" if spec.method == "dpo" else run / trained
     targets = {EVALUATION: (policy, trained), IMITATED: (run / SFT, SFT)}
@@ -169,6 +165,15 @@ def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
         )
         for name, (target, source) in targets.items()
     ]
+
+
+def _rules(settings: Settings) -> tuple[str, ...]:
+    """Who asks and judges, and under which limits; where no flag says so, the run of the policy decides."""
+    limits = settings.generation
+    return (
+        *("--environment", settings.environment.name, "--reward", settings.reward.name),
+        *("--max-steps", str(limits.max_steps), "--max-gen-tokens", str(limits.max_gen_tokens)),
+    )
 
 
 def _comparison(spec: PipelineSpec, run: Path) -> Step:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.processes import start_time
-from finqa_cli.record.files import read_document, sha256_of, storage, write_json
+from finqa_cli.record.files import lock_folder, now, read_document, sha256_of, storage, write_json
 from finqa_cli.record.run_folder import read_run
 from finqa_cli.workflows.manifests import MANIFEST, write_manifest
 from finqa_cli.workflows.pipeline_plan import Step
@@ -82,7 +80,7 @@ class PipelineFolder:
             "recipe": _recipe(step, self.path),
             "last_command": ["finqa", *arguments],
             "reads": earlier.get("reads") or self._digests(step),
-            "started": earlier.get("started") or _now(),
+            "started": earlier.get("started") or now(),
             "seconds": earlier.get("seconds", 0.0),
             "pid": pid,
             "pid_start": start_time(pid),
@@ -128,7 +126,7 @@ class PipelineFolder:
 
     def finish(self, status: str) -> None:
         """Writes the status of the whole."""
-        self._facts |= {"status": status, "finished": _now()}
+        self._facts |= {"status": status, "finished": now()}
         self._write()
 
     def _changed(self, step: Step, record: Mapping[str, Any]) -> str:
@@ -162,7 +160,7 @@ class PipelineFolder:
             files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
             facts = {"arguments": list(step.arguments)}
             write_manifest(folder, step.command, parameters=facts, inputs=record["reads"], outputs=files)
-        record |= {"status": "completed", "finished": _now(), "manifest": sha256_of(folder / MANIFEST)}
+        record |= {"status": "completed", "finished": now(), "manifest": sha256_of(folder / MANIFEST)}
         record["outputs"] = _outputs(folder)
         self._write()
 
@@ -185,14 +183,17 @@ def opened(path: Path, parameters: Mapping[str, Any]) -> Iterator[PipelineFolder
         ConfigError: Another process holds it, or something else is in it.
         StorageError: It cannot be made or written.
     """
-    with _held(path):
+    lock = lock_folder(path)
+    try:
         facts = read_facts(path)
         if facts is None:
-            facts = {"schema_version": 1, "id": path.name, "command": "pipeline", "created": _now(), "steps": {}}
+            facts = {"schema_version": 1, "id": path.name, "command": "pipeline", "created": now(), "steps": {}}
             facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
         facts |= {"status": "running", "pid": os.getpid()}
         with PipelineFolder(path, facts) as folder:
             yield folder
+    finally:
+        os.close(lock)
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
@@ -227,24 +228,6 @@ def new_output(base: Path) -> Path:
     raise ConfigError(f"There is no free run number below {base}.", remedy="--output FOLDER")
 
 
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    with storage(path):
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise ConfigError(
-            f"Another pipeline works in {path}.", remedy="wait for it, or choose another --output"
-        ) from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _runs(record: Mapping[str, Any]) -> bool:
     pid, begun = record.get("pid"), record.get("pid_start")
     return record.get("status") == "running" and begun is not None and start_time(int(pid or 0)) == begun
@@ -267,7 +250,3 @@ def _recipe(step: Step, run: Path) -> list[str]:
 
 def _free(folder: Path, name: str) -> Path:
     return next(path for number in range(1, 1_000_000) if not (path := folder / f"{name}_{number}").exists())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.learn.pairing import Rule
 from finqa_cli.masking import is_secret
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.workflows.compare_checks import flat
@@ -54,6 +55,7 @@ class PipelineSpec:
         init: Specification of a model to be made from nothing, as `finqa sft --init` takes it; empty: `model.name`.
         demonstrations: What is imitated.
         candidates: What is sampled.
+        pair_rule: Which candidates step 08 pairs; of no use to methods without pairs.
         compare_with: Further runs or pipelines of the last step.
         plots: The comparison draws.
     """
@@ -65,6 +67,7 @@ class PipelineSpec:
     init: str
     demonstrations: Demonstrations
     candidates: Candidates
+    pair_rule: Rule
     compare_with: tuple[str, ...]
     plots: bool
 
@@ -76,6 +79,7 @@ class PipelineSpec:
             "data": {**asdict(self.data), "files": list(self.data.files)},
             "demonstrations": asdict(self.demonstrations),
             "candidates": asdict(self.candidates),
+            "pair_rule": self.pair_rule,
             "compare_with": list(self.compare_with),
             "plots": self.plots,
             "imitation": to_public_dict(self.imitation),
@@ -99,6 +103,7 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
             init=document["init"],
             demonstrations=Demonstrations(**document["demonstrations"]),
             candidates=Candidates(**document["candidates"]),
+            pair_rule=document["pair_rule"],
             compare_with=tuple(document["compare_with"]),
             plots=document["plots"],
         )
@@ -151,7 +156,7 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
     """
     document = to_public_dict(settings)
     document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
-    del document["run"]
+    del document["run"]["dir"]
     return {section: _stated(body) for section, body in document.items()}
 
 

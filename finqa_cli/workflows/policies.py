@@ -11,6 +11,7 @@ from finqa_cli.contracts import ChatEngine, Sleeper, TokenEngine
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.record.checkpoints import Checkpoint, latest, verified
+from finqa_cli.record.files import read_document
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
@@ -41,6 +42,11 @@ def resolve(reference: str) -> PolicyVersion:
                 remedy="give a run folder, a checkpoint, a model folder, a hub id, or `embedded`",
             )
         return PolicyVersion(number=0, model=reference)
+    if _is_pipeline(path):
+        raise DataError(
+            f"{path} is a pipeline, not a policy.",
+            remedy=f"name the step that trained it, such as {path / '03_sft'}; ls {path}",
+        )
     if (path / "run.json").exists():
         if (checkpoint := latest(path)) is not None:
             return of_checkpoint(checkpoint)
@@ -118,7 +124,8 @@ def run_of(reference: str) -> Path | None:
     """The run folder that a reference lies in, if it lies in one."""
     path = Path(reference).resolve()
     candidates = (path, *path.parents[:2])
-    return next((folder for folder in candidates if (folder / "run.json").exists()), None)
+    found = next((folder for folder in candidates if (folder / "run.json").exists()), None)
+    return None if found is None or _is_pipeline(found) else found
 
 
 def settings_of(reference: str) -> dict[str, Any] | None:
@@ -129,6 +136,11 @@ def settings_of(reference: str) -> dict[str, Any] | None:
     """
     run = run_of(reference)
     return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
+
+
+def _is_pipeline(folder: Path) -> bool:
+    """It is the folder around the runs of a pipeline, which is none itself."""
+    return read_document(folder / "run.json").get("command") == "pipeline"
 
 
 def _own_start(path: Path) -> str | None:

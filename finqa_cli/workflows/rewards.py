@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from finqa_cli.answers import Case
 from finqa_cli.contracts import Reward, RewardRequest, Specified
 from finqa_cli.errors import ConfigError, EnvironmentFault
 from finqa_cli.extend import registry
-from finqa_cli.record.files import storage, write_json
+from finqa_cli.record.files import now, storage, write_json
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import Task
 from finqa_cli.workflows.wiring import make_reward
@@ -84,7 +83,7 @@ def write_specification(name: str, document: Mapping[str, Any], folder: Path, st
     """
     spec, manifest = folder / SPEC_FILE, folder / "manifest.json"
     write_text(spec, as_yaml(document))
-    facts = {"module": "rewards", "timestamp": datetime.now(UTC).isoformat(timespec="seconds")}
+    facts = {"module": "rewards", "timestamp": now()}
     write_json(manifest, {**facts, "config": {"reward": name, **document}, "stats": dict(stats)})
     return [spec, manifest]
 

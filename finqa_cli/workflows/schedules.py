@@ -1,6 +1,8 @@
-"""The learning rate of a training run over its planned steps."""
+"""The learning rate over the planned steps of a run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import Settings, TrainSettings
@@ -32,7 +34,24 @@ def scheduled(settings: Settings, passes: Passes) -> Settings:
             remedy="keep train.schedule and train.warmup_share, which count the steps themselves",
         )
     steps = train.iterations * passes.epochs * passes.minibatches
-    warmup = min(steps - 1, round(train.warmup_share * steps))
-    values = dict(zip(_OF_THE_LEARNER, (train.schedule, warmup, steps), strict=True))
-    options = {**learner.options, **values}
-    return settings.model_copy(update={"learner": learner.model_copy(update={"options": options})})
+    return _with_options(settings, {**learner.options, **_plan(train.schedule, train.warmup_share, steps)})
+
+
+def over_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
+    """The settings of training on a file; the learner's own options win over the schedule.
+
+    The learner works at temperature 1, for these losses are of the model's own distribution.
+    """
+    planned = _with_options(settings, {**_plan(schedule, warmup_share, steps), **settings.learner.options})
+    generation = settings.generation.model_copy(update={"temperature": 1.0})
+    return planned.model_copy(update={"generation": generation})
+
+
+def _plan(schedule: str, warmup_share: float, steps: int) -> dict[str, Any]:
+    """Options of the learner."""
+    warmup = min(steps - 1, round(warmup_share * steps))
+    return dict(zip(_OF_THE_LEARNER, (schedule, warmup, steps), strict=True))
+
+
+def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
+    return settings.model_copy(update={"learner": settings.learner.model_copy(update={"options": options})})

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ from finqa_cli.types import PolicyVersion, Task
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import best_policy, final_policy
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
-from finqa_cli.workflows.new_runs import new_run
+from finqa_cli.workflows.new_runs import training_run
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.schedules import over_steps
 from finqa_cli.workflows.sft_data import ImitationSet, choose_demonstrations, imitation_set, imitation_steps, texts_of
 from finqa_cli.workflows.sft_loop import SupervisedTraining, Validation
 from finqa_cli.workflows.sft_samples import SAMPLES, asking, choose_questions
@@ -116,7 +116,7 @@ async def sft(
     checkpoint = checkpoints.latest(run) if resume else None
     start = None if wanted.init else await asyncio.to_thread(find_start, settings.model.name, run)
     parameters = _parameters(settings, wanted)
-    with _folder(settings, run, resume, checkpoint) as folder:
+    with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         data = imitation_set(kept, settings, make_codec(settings, model.model))
@@ -185,20 +185,10 @@ def _trained_whole(settings: Settings) -> Settings:
 
 
 def _scheduled(settings: Settings, steps: int) -> Settings:
-    """The settings with the schedule that fits the plan; the learner works at temperature 1."""
-    schedule = {
-        "schedule": "cosine",
-        "total_steps": steps,
-        "warmup_steps": min(steps - 1, round(settings.sft.warmup_share * steps)),
-        **settings.learner.options,
-    }
-    return settings.model_copy(
-        update={
-            "learner": settings.learner.model_copy(update={"options": schedule}),
-            "train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate}),
-            "generation": settings.generation.model_copy(update={"temperature": 1.0}),
-        }
-    )
+    """The settings with the schedule that fits the plan, and the rate of imitation."""
+    planned = over_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
+    rate = settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})
+    return planned.model_copy(update={"train": rate})
 
 
 def _create(specification: Path | None, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
@@ -219,17 +209,6 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
                 f"No plugin makes a model from the specification {specification}.", remedy="finqa plugins"
             )
     return made
-
-
-def _folder(
-    settings: Settings, run: Path, resume: bool, checkpoint: checkpoints.Checkpoint | None
-) -> AbstractContextManager[RunFolder]:
-    if not resume:
-        return new_run(run, command="sft", settings=settings)
-    iteration = checkpoint.iteration if checkpoint else -1
-    folder = RunFolder.reopen(run, settings=to_public_dict(settings), save_token_ids=False, iteration=iteration)
-    checkpoints.discard_after(run, iteration)
-    return folder
 
 
 def _parameters(settings: Settings, wanted: Imitation) -> dict[str, Any]:

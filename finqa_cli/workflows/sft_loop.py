@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from finqa_cli.contracts import Learner
+from finqa_cli.errors import FinqaError
 from finqa_cli.learn import pack, pads
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings
@@ -108,9 +109,14 @@ class SupervisedTraining:
         return pack(samples, token_budget=budget, max_rows=len(samples), padded=padded)
 
     async def _look(self, held_out: Sequence[Sample], step: int) -> None:
-        """Measures, asks and keeps. Cut short by a signal it is due again when the run goes on."""
+        """Measures, asks and keeps. Cut short by a signal or by faults it is due again when the run goes on."""
         loss = await self._held_out_loss(held_out, step)
-        samples = None if self._questions is None else await self._questions.ask(self._learner, step)
+        try:
+            samples = None if self._questions is None else await self._questions.ask(self._learner, step)
+        except FinqaError:
+            self._looked = False
+            await asyncio.to_thread(self._checkpoint, step)
+            raise
         self._looked = self._questions is None or samples is not None
         if self._looked:
             self.after = Validation(step=step, loss=loss, samples=samples)
@@ -148,19 +154,11 @@ class SupervisedTraining:
         if is_best:
             self.best = self.after
         state = {
-            "model": self._settings.model.name,
             "loss": self.loss,
             "looked": self._looked,
             **{name: _plain(getattr(self, name)) for name in ("before", "after", "best")},
         }
-        keep_step(
-            self._learner,
-            self._folder.path,
-            step,
-            state,
-            is_best=is_best,
-            keep_checkpoints=self._settings.train.keep_checkpoints,
-        )
+        keep_step(self._learner, self._folder.path, step, state, is_best=is_best, settings=self._settings)
 
 
 def _is_better(found: Validation | None, best: Validation | None) -> bool:

@@ -7,10 +7,9 @@ import shutil
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from finqa_cli.contracts import Learner, Sleeper, TokenEngine
-from finqa_cli.errors import DataError, FinqaError, ThresholdError
+from finqa_cli.errors import DataError, ThresholdError
 from finqa_cli.evals import evaluation_metrics, read_outcome
 from finqa_cli.record.jsonl import JsonlWriter
 from finqa_cli.record.run_folder import RunFolder
@@ -73,7 +72,7 @@ def choose_questions(settings: Settings, trained: Collection[str], reporter: Rep
                 f"Split {split!r} of {environment.data().name!r} has no question of a company that is not trained on.",
                 remedy="another --split or --snapshot, or --validation-samples 0",
             )
-    except FinqaError as error:
+    except DataError as error:
         if wanted is not None:
             raise
         reporter.line(f"The policy is asked no questions while it learns. {error.message}")
@@ -184,21 +183,22 @@ async def asking(
             "train": settings.train.model_copy(update={"max_staleness": 0}),  # nothing is played during a step
         }
     )
-    remove = Path(folder.path, "policies")
-    async with stage(
-        greedy,
-        policy,
-        run_id=folder.path.name,
-        reporter=reporter,
-        trains=True,
-        run_dir=folder.path,
-        episodes=lambda environment: len(tasks),
-        check_stop=lambda: stopper.check(f"finqa sft --resume {folder.path}"),
-        on_event=lambda name, facts: folder.event(name, **facts),
-    ) as parts:
-        engine = parts.engine
-        assert isinstance(engine, TokenEngine), "the stage gives training no other"
-        if isinstance(engine, Sleeper) and engine.sleeps:
-            await engine.sleep()
-        yield HeldOutQuestions(parts, engine, tasks, greedy, folder, reporter, stopper)
-    shutil.rmtree(remove, ignore_errors=True)  # the engine has served them; checkpoints stay
+    try:
+        async with stage(
+            greedy,
+            policy,
+            run_id=folder.path.name,
+            reporter=reporter,
+            trains=True,
+            run_dir=folder.path,
+            episodes=lambda environment: len(tasks),
+            check_stop=lambda: stopper.check(f"finqa sft --resume {folder.path}"),
+            on_event=lambda name, facts: folder.event(name, **facts),
+        ) as parts:
+            engine = parts.engine
+            assert isinstance(engine, TokenEngine), "the stage gives training no other"
+            if isinstance(engine, Sleeper) and engine.sleeps:
+                await engine.sleep()
+            yield HeldOutQuestions(parts, engine, tasks, greedy, folder, reporter, stopper)
+    finally:
+        shutil.rmtree(folder.path / "policies", ignore_errors=True)  # the engine has served them; checkpoints stay

@@ -50,7 +50,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """Runs the training loop in a new run folder, or goes on after the newest checkpoint of an existing one.
 
     Raises:
-        UsageError: The optimizer learns from pairs, which are not played.
+        UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
         ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to go on.
@@ -60,11 +60,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
     start = await asyncio.to_thread(find_start, settings.model.name, run)
-    _check_sampling(settings)
-    optimizer = make_optimizer(settings)
-    _check_groups(optimizer, settings)
-    training_loss(optimizer, settings.train)  # both refuse before boxes and engine are started
-    scheduled(settings, training_passes(optimizer, settings.train))
+    check_method(settings)
     guard_training(settings, reporter)
     with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
         base = await asyncio.to_thread(whole_model, start, run, reporter)
@@ -84,6 +80,20 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         after=evaluations[-1] if evaluations else {},
         seconds=time.perf_counter() - started,
     )
+
+
+def check_method(settings: Settings) -> None:
+    """Looks whether the method can train with the settings, before boxes and engine are started.
+
+    Raises:
+        UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
+        ConfigError: An option is wrong, or settings do not go with the method or with each other.
+    """
+    _check_sampling(settings)
+    optimizer = make_optimizer(settings)
+    _check_groups(optimizer, settings)
+    training_loss(optimizer, settings.train)
+    scheduled(settings, training_passes(optimizer, settings.train))
 
 
 async def _train(
@@ -160,8 +170,14 @@ def _parameters(settings: Settings) -> dict[str, Any]:
 
 
 def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
+    name = settings.optimizer.name
+    if name == "sft":
+        raise UsageError(
+            "sft imitates all that it is shown, right or wrong, so it learns from demonstrations and not from groups "
+            "that the policy plays itself.",
+            remedy="finqa eval scripted --split train, finqa sft RUN",
+        )
     if isinstance(optimizer, PreferenceOptimizer):
-        name = settings.optimizer.name
         raise UsageError(
             f"{name} learns from recorded pairs of attempts, not from groups that are played, and no pairs are given.",
             remedy=f"finqa sample TARGET, finqa prefs RUN, finqa train --optimizer {name} --pairs PAIRS",

@@ -77,6 +77,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "show", "--orign"], "--origin", "finqa config show --help"),
         (["plugins", "show"], "Missing argument", "finqa plugins show --help"),
         (["sandbox", "reap", "--older-than", "soon"], "90s, 30m", ""),
+        (["train", "--resume", "r", "--set", "train.seed=1"], "--resume does not take --set.", "train --resume r"),
+        (["sample", "me", "--resume", "r", "-k", "3"], "does not take --num-candidates, target.", "sample --resume r"),
+        (["pipeline", "--resume", "r", "--lr", "1", "--until", "sft"], "does not take --lr.", "pipeline --resume r"),
     ],
 )
 def test_usage_errors(arguments: list[str], reason: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:

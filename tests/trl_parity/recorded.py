@@ -23,9 +23,8 @@ def random_groups(seed: int, *, turns: int = 1, longest: int = 24, groups: int =
 
 def with_sampler(groups: Sequence[Group], logprobs: Callable[[Sequence[Sample]], Rows], *, noise: float) -> list[Group]:
     """The groups as if sampled by a policy whose log-probabilities differ from `logprobs` by at most `noise`."""
-    rng = random.Random(
-        10
-    )  # of the seeds tried, 9 puts a ratio within 6e-8 of a clip, where rounding decides a gradient
+    # of the seeds tried, 9 puts a ratio within 6e-8 of a clip, where rounding decides a gradient
+    rng = random.Random(10)
     rows = iter(logprobs([sample for group in groups for each in group.trajectories for sample in _samples(each)]))
 
     def sampled(trajectory: Trajectory) -> Trajectory:

@@ -18,7 +18,7 @@ from fixtures.command_calls import document, failure
 
 from finqa_cli.app import main
 from finqa_cli.errors import DataError, FinqaError
-from finqa_cli.record.files import sha256_of, write_json
+from finqa_cli.record.files import lock_folder, sha256_of, write_json
 from finqa_cli.workflows.compare_runs import load_run
 from finqa_cli.workflows.pipeline import run_pipeline, stored_spec
 from finqa_cli.workflows.pipeline_process import Ended, Relay
@@ -64,7 +64,8 @@ def test_steps_leave_folders_with_manifests_logs_and_a_record(begun: Path) -> No
 
 
 def test_what_is_done_is_not_done_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file() and file.name != "run.json"}
+    kept = [file for file in run.rglob("*") if file.is_file() and file not in (run / "run.json", run / ".lock")]
+    before = {file: file.stat().st_mtime_ns for file in kept}
     told = document(["pipeline", f"--resume={run}", "--until=rewards"], capsys)
     assert [step["state"] for step in told["steps"][:5]] == ["done"] * 4 + ["to do"] and told["report"] is None
     again = ["pipeline", "--method=grpo", f"--output={run}", "--until=02", *SMALL]
@@ -77,8 +78,8 @@ def test_another_configuration_is_shown_and_changes_nothing(run: Path, capsys: p
     status, told = failure(["pipeline", "--method=rloo", f"--output={run}", "--seed=3", *SMALL], capsys)
     assert status == 78 and "method: grpo, now rloo" in told and "training.train.seed: 0, now 3" in told
     assert f"--resume {run}" in told and (run / "run.json").read_bytes() == before
-    status, told = failure(["pipeline", f"--resume={run}", "--seed=3"], capsys)
-    assert status == 2 and "--seed" in told
+    status, told = failure(["pipeline", f"--resume={run}", "--seed=3", "--set=train.seed=3"], capsys)
+    assert status == 2 and "does not take --set, --seed." in told
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("all of it")
     status, told = failure(["pipeline", "--method=grpo", "--output=taken"], capsys)
@@ -116,12 +117,39 @@ def test_a_step_that_is_missing_below_later_ones_is_not_quietly_made_again(
     assert status == 2 and "01_dataset/demonstrations is not done yet" in told
 
 
+def test_variables_that_would_win_over_the_settings_of_the_steps_are_told(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINQA_OPTIMIZER__NAME", "rloo")
+    monkeypatch.setenv("TRAINING_ITERATIONS", "24")  # as it is anyway
+    Path(".env").write_text("LORA_RANK=3\n")
+    status, told = failure(["pipeline", f"--resume={run}", "--until=03_sft"], capsys)
+    assert status == 78 and "lora.rank: 16, now 3 by .env LORA_RANK" in told and "ITERATIONS" not in told
+    assert "optimizer.name: sft, now rloo by environment FINQA_OPTIMIZER__NAME" in told
+    assert not (run / "03_sft").exists() and main(["pipeline", f"--resume={run}", "--until=02", "-q"]) == 0
+
+
+def test_a_dry_run_shows_what_would_be_done(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--from=01_dataset/demonstrations", "--until=03"]
+    shown = document(["pipeline", f"--resume={run}", "--dry-run", *chosen], capsys)
+    states = [(step["name"], step["state"]) for step in shown["steps"]]
+    assert states == [
+        *((name, "done") for name in ("00_data_validation", "01_dataset")),
+        *((name, "to do") for name in ("01_dataset/demonstrations", "02_rewards", "03_sft")),
+    ]
+
+
+def test_a_pipeline_is_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = failure(["eval", str(run)], capsys)
+    assert status == 65 and "is a pipeline, not a policy" in told and "03_sft" in told
+
+
 def test_a_failed_step_says_why_and_what_next(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(Path(__file__).parent, "data")  # a folder, but not of data
     assert main(["pipeline", "--method=ppo", "--data=data", "--quiet"]) == 65
     told = capsys.readouterr().err
     assert told.count("error: ") == told.count("fix: ") == 1 and "Step 00_data_validation failed (exit code 65)" in told
-    assert "finqa pipeline --resume outputs/run_001" in told
+    assert "; then finqa pipeline --resume outputs/run_001. It keeps its settings" in told
     assert facts(Path("outputs/run_001"))["status"] == "failed"
     assert facts(Path("outputs/run_001"))["steps"]["00_data_validation"]["exit_code"] == 65
 
@@ -208,6 +236,14 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=grpo", "--set=run.dir=here"], 2, "--output"),
         (["--method=grpo", "--set=reward.options.format=json"], 78, "reward"),
         (["--method=grpo", "--set=engine.options.api_key=sk-secret-1"], 78, "is a secret"),
+        (["--method=grpo", "--set=optimizer.options.varient=dapo"], 78, "varient"),
+        (["--method=ppo", "--set=train.updates_per_iteration=2"], 78, "train.updates_per_iteration=2 has no effect"),
+        (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
+        (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
+        (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
+        (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
+        (["--method=grpo", "--pair-rule=all"], 2, "--pair-rule would have no effect"),
+        (["--method=grpo", "--dry-run", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--data=nothing"], 65, "no data folder"),
         (["--method=grpo", "--environment=finqa-text", "--data=nothing"], 65, "no question files"),
         (["--resume=nothing"], 78, "no pipeline in nothing"),
@@ -252,3 +288,13 @@ def test_four_methods_end_in_one_comparison(empty_folder: Path, capsys: pytest.C
     found = document(["compare", *(f"outputs/run_{number:03d}" for number in range(1, 5)), "--out=all"], capsys)
     assert {method["label"] for method in found["methods"]} == {"ppo", "grpo", "rloo", "dpo"}
     assert len({row["questions"] for row in found["runs"]}) == 1
+
+
+def test_one_process_at_a_time_works_in_a_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, lock = facts(run), lock_folder(run)
+    try:
+        status, told = failure(["pipeline", f"--resume={run}", "--quiet"], capsys)
+    finally:
+        os.close(lock)
+    assert status == 78 and f"in use by process {os.getpid()}" in told
+    assert facts(run) == before

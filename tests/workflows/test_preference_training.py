@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document
+from fixtures.stops import StopsAt
 from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
+from finqa_cli.errors import InterruptedRun
 from finqa_cli.record.jsonl import read_jsonl
-from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.record.run_folder import read_settings
+from finqa_cli.settings import Settings, from_public_dict, to_public_dict
+from finqa_cli.workflows.dpo import dpo
 from finqa_cli.workflows.policies import resolve
 
 pytest.importorskip("torch", reason="needs finqa[train]")
@@ -191,6 +196,20 @@ def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], t
     pair_file("other", 9)
     shutil.copy("other/pairs.jsonl", "p/pairs.jsonl")
     assert "was begun with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
+
+
+def test_a_stop_before_the_first_look_makes_nothing_the_best(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    pair_file("p")
+    flags = ["--epochs=2", "--pairs-per-step=4", "--validate-every=9", "--lr=1e-3", f"--model={tiny}", "-q"]
+    whole = document(["dpo", "p", *flags, "--run-dir=a"], capsys)
+    reporter = StopsAt("dpo", 2)
+    settings = from_public_dict(read_settings(Path("a")))
+    stopped = dpo(settings, Path("p"), Path("b"), resume=False, most=0, reporter=reporter, stopper=reporter.stopper)
+    with pytest.raises(InterruptedRun):
+        asyncio.run(stopped)
+    assert Path("b/checkpoints/step_1/learner").is_dir() and not Path("b/checkpoints/best").exists()
+    resumed = document(["dpo", "--resume=b"], capsys)
+    assert resumed["best_step"] == whole["best_step"] == 4 and resumed["after"] == whole["after"]
 
 
 def test_a_quick_test_takes_two_steps_and_knows_the_environment_of_its_pairs(

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,18 @@ from typing import Any
 import pytest
 from fixtures.command_calls import document, failure
 from fixtures.finqa_text_rows import prepared, write
+from fixtures.stops import StopsAt
 from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
-from finqa_cli.errors import InterruptedRun
+from finqa_cli.contracts import Learner
+from finqa_cli.errors import InterruptedRun, ThresholdError
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import from_public_dict
-from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.policies import resolve
-from finqa_cli.workflows.reporter import NullReporter
 from finqa_cli.workflows.sft import Imitation, sft
+from finqa_cli.workflows.sft_samples import HeldOutQuestions
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
@@ -131,42 +131,39 @@ def test_a_low_parse_rate_is_told(capsys: pytest.CaptureFixture[str], tiny: Path
     assert parameters["sft"]["batch_tokens"] == 60000 and parameters["most_demonstrations"] == 16
 
 
-class StopsAt(NullReporter):
-    """Asks to stop when a phase begins for the n-th time, as a signal at that moment would."""
-
-    def __init__(self, phase: str, times: int) -> None:
-        self._phase, self._times = phase, times
-        self.stopper = Stopper(self)
-
-    def start(self, phase: str, total: int | None) -> None:
-        self._times -= phase == self._phase
-        if phase == self._phase and self._times == 0:
-            self.stopper.signal = signal.SIGINT
-
-    def advance(self, phase: str, done: int, **fields: object) -> None:
-        if phase == self._phase and phase == "sft":
-            self.start(phase, None)
-
-
-def interrupted(run: str, wanted: Imitation, phase: str, times: int) -> None:
-    """The run `unbroken`, stopped on its way."""
+def broken(run: str, wanted: Imitation, phase: str = "", times: int = 0) -> None:
+    """The run `unbroken`, stopped on its way, or ended by an error."""
     reporter = StopsAt(phase, times)
     settings = from_public_dict(read_settings(Path("unbroken")))
-    with pytest.raises(InterruptedRun) as caught:
+    with pytest.raises((InterruptedRun, ThresholdError)) as caught:
         asyncio.run(sft(settings, wanted, Path(run), resume=False, reporter=reporter, stopper=reporter.stopper))
     assert caught.value.remedy == f"finqa sft --resume {run}"
+    assert not Path(run, "policies").exists()
 
 
-def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path) -> None:
+async def too_many_faults(questions: HeldOutQuestions, learner: Learner, step: int) -> None:
+    await questions._serve(learner, step)
+    raise ThresholdError("3 of the 3 answers ended in faults.", remedy="finqa sft --resume faulty")
+
+
+def test_a_resumed_run_is_the_unbroken_one(
+    capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = [f"--model={tiny}", "--lr=3e-3", "--set=lora.dropout=0.1", *SHORT]
     whole = document(["sft", str(gold), *flags, "--run-dir=unbroken"], capsys)
     last = whole["steps"]
     wanted = Imitation(sources=(gold,))
-    interrupted("looking", wanted, "eval", 1)
-    assert json.loads(Path("looking/checkpoints/step_2/state.json").read_text())["looked"] is False
-    interrupted("stepping", wanted, "sft", 4)
+    broken("looking", wanted, "eval", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldOutQuestions, "ask", too_many_faults)
+        broken("faulty", wanted)
+    for run in ("looking", "faulty"):  # what was learned is kept, and the look is due again
+        assert json.loads(Path(run, "checkpoints/step_2/state.json").read_text())["looked"] is False
+    broken("stepping", wanted, "sft", 4)
     assert Path("stepping/checkpoints/step_3").is_dir() and not Path("stepping/valid_samples/step_3.jsonl").exists()
-    for run in ("looking", "stepping"):
+    code, told = failure(["sft", str(gold), *flags, "--run-dir=stepping"], capsys)
+    assert code == 78 and "finqa sft --resume stepping" in told
+    for run in ("looking", "faulty", "stepping"):
         resumed = document(["sft", f"--resume={run}"], capsys)
         for name in ("steps", "tokens", "loss", "before", "after", "best_step", "validation_loss"):
             assert resumed[name] == whole[name], (run, name)
@@ -224,5 +221,7 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
     assert not list(Path("n").glob("checkpoints/*")), "no weights are kept that give no numbers"
     told = refused(1, *diverging, "--validate-every=9", "--run-dir=m")
     assert "Step 1 was not taken" in told and "Its demonstrations: eval/" in told
+    assert "nope" in refused(78, str(gold), model, "--set=environment.options.nope=1", "--run-dir=v")
+    assert not Path("v").exists()
     assert main(["sft", f"--resume={gold}"]) == 78 and "is a run of `finqa eval`" in capsys.readouterr().err
-    assert "keeps its settings" in refused(2, "--resume=n", "--epochs=3")
+    assert "does not take --split, --lr." in refused(2, "--resume=n", "--lr=3", "--split=dev")

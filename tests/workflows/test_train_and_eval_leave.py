@@ -128,15 +128,24 @@ def test_dpo_by_train_is_dpo_and_takes_no_flag_of_rollouts(capsys: pytest.Captur
 
     status, told = failure(["train", "--pairs=pairs.jsonl", "--sandboxes=3", "--split=dev"], capsys)
     assert status == 2 and "--split, --sandboxes would have no effect" in told
+    status, told = failure(["train", "--pairs=pairs.jsonl", "--resume=one"], capsys)
+    assert status == 2 and "fix: finqa dpo --resume one" in told
+    status, told = failure(["train", "--optimizer=sft", f"--model={tiny}", "--engine=transformers"], capsys)
+    assert status == 2 and "finqa sft RUN" in told
     status, told = failure(["train", "--optimizer=dpo", f"--model={tiny}", "--engine=transformers"], capsys)
     assert status == 2 and "--optimizer dpo --pairs PAIRS" in told
     status, told = failure(["train", "--pairs=pairs.jsonl", f"--model={tiny}"], capsys)
     assert status == 78 and "'grpo' does not learn from pairs" in told and not Path("runs").exists()
+    wrong = [f"--model={tiny}", "--set=learner.options.nope=1", "--run-dir=three"]
+    status, told = failure(["dpo", "pairs.jsonl", *wrong], capsys)
+    assert status == 78 and "nope" in told and not Path("three").exists()
 
 
 def test_a_comparison_knows_what_imitation_cost(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     document(["eval", "scripted", "--split=train", "--limit=4", "--run-dir=shown", *TEXT], capsys)
     flags = ["--epochs=1", "--batch-tokens=4000", "--set=sft.validation_samples=0", "--run-dir=taught", "--quiet"]
+    status, told = failure(["sft", "shown", f"--model={tiny}", "--set=learner.options.nope=1", *flags], capsys)
+    assert status == 78 and "nope" in told and not Path("taught").exists()
     taught = document(["sft", "shown", f"--model={tiny}", *flags], capsys)
     document(["eval", "taught", "--limit=2", "--max-gen-tokens=4", "--run-dir=evaluated", *TEXT], capsys)
     run = load_run(Path("evaluated"))

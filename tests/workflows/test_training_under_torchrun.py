@@ -79,8 +79,11 @@ def test_a_command_without_a_learner_is_refused_and_said_once(
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", rank)
+    pauses: list[float] = []
+    monkeypatch.setattr("finqa_cli.commands._torchrun.time.sleep", pauses.append)
     assert main(["eval", "scripted"]) == 2
     said = capsys.readouterr().err
+    assert len(pauses) == int(rank)  # the first is heard before torchrun ends it for another's failure
     assert said == "" if rank == "1" else "torchrun is for train, sft, dpo" in said
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from finqa_cli.errors import ConfigError
 
-_PROBE = ' two  spaces\n\n{"name": "caf\u00e9", "year": -2024.5}\n<|user|>\n'
+_PROBE = ' two  spaces\n\n{"Name": "Caf\u00e9", "year": -2024.5}\n<|user|>\n'
 _CHILDREN = ("normalizers", "pretokenizers", "decoders")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from finqa_cli.contracts import LearnerContext
-from finqa_plugins.torch_learner.attention import takes_packed_rows
+from finqa_plugins.torch_learner.attention import attend_within_segments, takes_packed_rows
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.distributed import Alone
 from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base
@@ -52,25 +52,29 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
     adapts = context.lora_rank > 0
     targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
     loading = _loading_device(device, processes)
-    base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
-    identity = Identity(
-        base=fingerprint(base),
-        lora_rank=context.lora_rank,
-        lora_alpha=context.lora_alpha if adapts else 0,
-        lora_target_modules=tuple(sorted(targets)) if adapts else (),
-    )
-    model = add_adapter(base, context, targets) if adapts else base
-    width = int(base.get_output_embeddings().weight.shape[1])
-    packs = takes_packed_rows(base, config.packing)
-    if context.gradient_checkpointing:
-        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    with processes.in_turn():  # so that a machine never holds the whole weights of more than one process
+        base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
+        identity = Identity(
+            base=fingerprint(base),
+            lora_rank=context.lora_rank,
+            lora_alpha=context.lora_alpha if adapts else 0,
+            lora_target_modules=tuple(sorted(targets)) if adapts else (),
+        )
+        model = add_adapter(base, context, targets) if adapts else base
+        width = int(base.get_output_embeddings().weight.shape[1])
+        found = takes_packed_rows(base, config.packing) if processes.leads else False
+        if context.gradient_checkpointing:
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        forward = _forward(base, device, processes)
+    if packs := processes.gathered(found)[0]:  # what one found goes for all: they must cut batches alike
+        attend_within_segments(base)
     return Assembly(
         device=device,
         dtype=dtype,
         identity=identity,
         model=model,
         causal=base,
-        forward=_forward(base, device, processes),
+        forward=forward,
         packs=packs,
         width=width,
     )
@@ -78,10 +82,12 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
 
 def frozen_base(assembly: Assembly, context: LearnerContext, processes: Alone) -> PolicyForward:
     """A copy of the base model that is not trained, with the same layout."""
-    base = load_base(context.model, dtype=assembly.dtype, device=_loading_device(assembly.device, processes))
-    if assembly.packs:
-        takes_packed_rows(base, "on")
-    return _forward(base.requires_grad_(False).eval(), assembly.device, processes)
+    loading = _loading_device(assembly.device, processes)
+    with processes.in_turn():
+        base = load_base(context.model, dtype=assembly.dtype, device=loading)
+        if assembly.packs:
+            attend_within_segments(base)
+        return _forward(base.requires_grad_(False).eval(), assembly.device, processes)
 
 
 def _loading_device(device: torch.device, processes: Alone) -> torch.device:

@@ -66,14 +66,11 @@ def use_packed_rows(base: Any) -> str | None:
     Returns:
         None, or why it cannot; then it is as it was.
     """
-    from transformers import AttentionInterface
-
     if not getattr(base, "_supports_attention_backend", False):
         return "its architecture does not let its attention be chosen"
     config = base.config.get_text_config()
     if reason := _partial_attention(config):
         return reason
-    AttentionInterface.register(_NAME, segment_attention)
     before, training = base.config._attn_implementation, base.training
     base.eval()
     try:
@@ -82,7 +79,7 @@ def use_packed_rows(base: Any) -> str | None:
             parts = torch.split(ids, list(_PROBE.sizes))
             alone = [_states(base, torch.cat([parts[index] for index in path])) for path in _PROBE.paths]
             wanted = torch.cat([states[-size:] for states, size in zip(alone, _PROBE.sizes, strict=True)])
-            base.set_attn_implementation(_NAME)
+            attend_within_segments(base)
             positions = [torch.arange(end - size, end) for size, end in zip(_PROBE.sizes, _PROBE.contexts, strict=True)]
             found = _states(base, ids, position_ids=torch.cat(positions).to(ids.device)[None], segments=_PROBE)
         difference = float((found - wanted).norm() / wanted.norm())
@@ -95,6 +92,14 @@ def use_packed_rows(base: Any) -> str | None:
     if reason:
         base.set_attn_implementation(before)
     return reason
+
+
+def attend_within_segments(base: Any) -> None:
+    """Makes a model that is known to compute them right take packed rows."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, segment_attention)
+    base.set_attn_implementation(_NAME)
 
 
 def segment_attention(
@@ -142,8 +147,7 @@ def segment_attention(
     if torch.is_autocast_enabled(kind):  # SDPA would do it; norms of queries and keys compute in float32
         query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
     kernel = _variable_length_kernel()
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    if kernel and kind == "cuda" and half and query.shape[-1] <= _LARGEST_HEAD and not dropout:
+    if kernel and kind == "cuda" and _fits(query) and not dropout:
         return _variable_length(kernel, query, key, value, scaling, segments), None
     return _by_groups(query, key, value, scaling, segments, dropout=dropout), None
 
@@ -205,6 +209,12 @@ def _variable_length(
     longest = (max(segments.sizes), max(segments.contexts))
     gqa = query.shape[1] != key.shape[1]
     return kernel(*packed, *ends, *longest, scale=scaling, window_size=(-1, 0), enable_gqa=gqa)[None]
+
+
+def _fits(query: torch.Tensor) -> bool:
+    """Whether FlashAttention takes heads of this type and size; SDPA would pad them, the kernel does not."""
+    size = query.shape[-1]
+    return query.dtype in (torch.bfloat16, torch.float16) and size <= _LARGEST_HEAD and size % 8 == 0
 
 
 def _gathered(part: torch.Tensor, segments: Segments, steps: list[int]) -> torch.Tensor:

@@ -6,8 +6,9 @@ group of the device's own (NCCL on CUDA, gloo on the CPU).
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,6 +45,11 @@ class Alone:
         """Over what weights are cut; None where they are not."""
         del device
         return None
+
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The block runs in one process after the other."""
+        yield
 
     def gathered(self, item: Any) -> list[Any]:
         """What each process gives, by rank."""
@@ -107,6 +113,15 @@ class Processes(Alone):
             self._mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("shard",))
         return self._mesh
 
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The block runs in one process after the other; one that fails in it lets the others lose touch."""
+        for _ in range(self.rank):
+            dist.barrier()
+        yield
+        for _ in range(self.rank, self.size):
+            dist.barrier()
+
     def gathered(self, item: Any) -> list[Any]:
         """What each process gives, by rank."""
         found: list[Any] = [None] * self.size
@@ -137,11 +152,11 @@ class Processes(Alone):
         try:
             self._tell((name, args))
             return work(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             self._broken = True
-            if not _lost_touch(error):
-                raise
-            raise self._failure(error) from error
+            if isinstance(error, Exception) and _lost_touch(error):
+                raise self._failure(error) from error
+            raise
         finally:
             self._in_a_call = False
 
@@ -164,8 +179,10 @@ class Processes(Alone):
             self._store.set("failure", f"process {self.rank + 1} of {self.size} failed: {reason}")
 
     def close(self) -> None:
-        """Ends the others' service, and this process's part. After a failure they end by themselves."""
-        if self._broken:
+        """Ends the others' service, and this process's part. After a failure, or while a call is under way, they end
+        by themselves once this process is gone.
+        """
+        if self._broken or self._in_a_call:
             return
         try:
             if self.leads:

@@ -163,6 +163,10 @@ def _chunk_logprobs(
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+    del logits  # so that no more than two tensors of this size exist at once where nothing carries a gradient
+    if entropy_gradient and torch.is_grad_enabled():
         entropy = -(normalised.exp() * normalised).sum(dim=-1)
+    else:
+        with torch.no_grad():
+            entropy = -normalised.exp().mul_(normalised).sum(dim=-1)
     return normalised.gather(1, targets[:, None])[:, 0], entropy

@@ -280,10 +280,11 @@ class TorchLearner:
     def _mode(self, *, training: bool) -> Iterator[None]:
         self._model.train(training)
         mixed = self._context.lora_rank == 0 and self._assembly.dtype != torch.float32
+        keeps = self._processes.mesh(self._device) is None  # casts of weights: kept ones of cut weights lose gradients
         devices = [self._device] if self._device.type == "cuda" else []
         with (
             torch.random.fork_rng(devices=devices),
-            torch.autocast(self._device.type, self._assembly.dtype, enabled=mixed),
+            torch.autocast(self._device.type, self._assembly.dtype, enabled=mixed, cache_enabled=keeps),
         ):
             torch.manual_seed((self._context.seed * 1_000_003 + self._step + _APART * self._processes.rank) % 2**63)
             yield

@@ -79,8 +79,8 @@ def _damaged(folder: Path, damage: str) -> None:
         facts |= {"tokenizer_class": "PreTrainedTokenizerFast"}
         facts.pop("eos_token")
     elif damage == "lower case":
-        backend = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        backend["normalizer"]["normalizers"].append({"type": "Lowercase"})
+        backend = json.loads(tokenizer_of(folder).backend_tokenizer.to_str())
+        backend["normalizer"] = {"type": "Lowercase"}
         (folder / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
         facts |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     elif damage == "bytes":
@@ -96,7 +96,7 @@ def _damaged(folder: Path, damage: str) -> None:
     ("damage", "problem"),
     [
         ("no end", "has no end token"),
-        ("lower case", "does not keep text as it is"),
+        ("lower case", r"does not keep text as it is: ' two  spaces.*Caf\u00e9.* becomes ' two  spaces.*caf\u00e9"),
         ("bytes", "has no fast form"),
         ("torn", "cannot be loaded"),
         ("empty", r"has no tokenizer\.json"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fixtures import shared_training
 from fixtures.shared_training import KINDS, train
 from hypothesis import given
@@ -19,6 +20,8 @@ from finqa_plugins.torch_learner.learner import TorchLearner
 from finqa_plugins.torch_learner.shares import shares
 
 HANG_GUARD_S = 300
+TOLERANCE = {"half": 3e-2, "autocast": 3e-2}
+"""Of kinds that compute in bfloat16: after a step, weights that are apart by rounding are rounded apart again."""
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +86,14 @@ def test_two_processes_measure_what_one_does(
     single: tuple[Path, dict[str, Any]], double: tuple[Path, dict[str, Any]], kind: str
 ) -> None:
     ours, theirs = double[1][kind], single[1][kind]
+    tolerance = TOLERANCE.get(kind, 1e-5)
     for name, value in theirs["reports"][-1].items():
         for step, report in enumerate(theirs["reports"]):
-            assert ours["reports"][step][name] == pytest.approx(report[name], rel=1e-5, abs=1e-6), (name, step)
+            wanted = pytest.approx(report[name], rel=tolerance, abs=tolerance / 10)
+            assert ours["reports"][step][name] == wanted, (name, step)
         assert math.isfinite(value)
     for name in set(theirs) - {"reports"}:
-        assert apart(ours[name], theirs[name]) < 1e-5
+        assert apart(ours[name], theirs[name]) < tolerance
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +105,7 @@ def test_two_processes_write_what_one_does(
     assert files == sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
     for name in files:
         if name.suffix == ".safetensors":
-            assert tensors_apart(ours / name, theirs / name) < 1e-5, name
+            assert tensors_apart(ours / name, theirs / name) < TOLERANCE.get(kind, 1e-5), name
         elif name.name == "adapter_config.json":  # it lists a set
             assert flat_text(ours / name) == flat_text(theirs / name)
         else:
@@ -116,10 +121,24 @@ def test_a_state_goes_on_with_any_number_of_processes(
     kind: str,
 ) -> None:
     ours = train(TorchLearner, learner_model, tmp_path, kind, begin=double[0] / kind / "state")
-    assert apart(ours, double[1][f"{kind} resumed"]) < 1e-5
+    tolerance = TOLERANCE.get(kind, 1e-5)
+    assert apart(ours, double[1][f"{kind} resumed"]) < tolerance
     file = Path(kind) / "state" / "trained.safetensors"
-    assert tensors_apart(tmp_path / file, double[0] / "resumed" / file) < 1e-5
+    assert tensors_apart(tmp_path / file, double[0] / "resumed" / file) < tolerance
     assert tensors_apart(tmp_path / file, single[0] / file) > 1e-4
+
+
+def test_adapters_of_a_base_in_bfloat16_are_float32(double: tuple[Path, dict[str, Any]]) -> None:
+    for file in ("state/trained.safetensors", "policy/adapter_model.safetensors"):
+        assert {part.dtype for part in load_file(double[0] / "half" / file).values()} == {torch.float32}
+
+
+def test_one_process_at_a_time_has_the_whole_weights(double: tuple[Path, dict[str, Any]]) -> None:
+    notes = (double[0] / "loads").read_text(encoding="utf-8").split("\n")[:-1]
+    begun, ended = ([line.split() for line in notes[place::2]] for place in (0, 1))
+    assert [word for _, word in begun] == ["loads"] * len(begun) and [word for _, word in ended] == ["cut"] * len(ended)
+    assert [process for process, _ in begun] == [process for process, _ in ended]
+    assert len({process for process, _ in begun}) == 2
 
 
 def test_a_process_that_fails_ends_the_step_of_all_and_the_first_says_why(double: tuple[Path, dict[str, Any]]) -> None:

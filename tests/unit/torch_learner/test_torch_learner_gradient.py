@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples, relative
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from finqa_cli.learn import pack
 from finqa_cli.types import LossSpec, Sample
+from finqa_plugins.torch_learner.forward import state_logprobs
 
 OPENING = tuple(range(60))
 
@@ -46,6 +51,42 @@ def test_head_in_chunks_does_not_change_the_gradient(learner_model: Path, monkey
     whole = gradient(learner, batch)
     monkeypatch.setattr("finqa_plugins.torch_learner.forward._LOGITS_PER_CHUNK", 300 * 7)
     assert relative(gradient(learner, batch), whole) <= 1e-6
+
+
+class Peak(TorchDispatchMode):
+    """How many tensors of at least this many numbers exist at once.
+
+    Attributes:
+        found: The most so far.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.found = 0
+        self._numbers = numbers
+        self._seen: dict[int, StorageWeakRef] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor) and output.numel() >= self._numbers:
+            seen = StorageWeakRef(output.untyped_storage())
+            self._seen = {place: other for place, other in self._seen.items() if not other.expired()}
+            self._seen[seen.cdata] = seen
+            self.found = max(self.found, len(self._seen))
+        return output
+
+
+def test_of_the_size_of_a_chunk_of_logits_two_tensors_exist_at_once_and_three_in_the_backward_pass() -> None:
+    head = torch.nn.Linear(8, 1000, bias=False)
+    causal = SimpleNamespace(get_output_embeddings=lambda: head)
+    states, targets = torch.randn(16, 8, requires_grad=True), torch.arange(16)
+    with Peak(16 * 1000) as scored, torch.no_grad():
+        state_logprobs(causal, states, targets, 0.7)
+    with Peak(16 * 1000) as learned:
+        state_logprobs(causal, states, targets, 0.7)[0].sum().backward()
+    assert (scored.found, learned.found) == (2, 3)
 
 
 def test_loss_matches_full_logits_computed_plainly(learner_model: Path) -> None:

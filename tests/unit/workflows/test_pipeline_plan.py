@@ -13,7 +13,7 @@ import typer.main
 from finqa_cli.app import COMMANDS
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.settings import Choice, Loaded, Settings, load_settings
-from finqa_cli.workflows.pipeline_data import DataSource, data_path, find_data
+from finqa_cli.workflows.pipeline_data import DataSource, check_unchanged, data_path, find_data
 from finqa_cli.workflows.pipeline_plan import Step, find_step, plan
 from finqa_cli.workflows.pipeline_spec import (
     METHODS,
@@ -48,6 +48,7 @@ def spec_of(method: str = "grpo", settings: Settings | None = None, data: DataSo
         init="",
         demonstrations=Demonstrations(limit=8, unquoted_years=0.85, undivided_percentages=0.0),
         candidates=Candidates(each=3, temperature=0.8, top_p=0.9, limit=5),
+        pair_rule="right-wrong",
         compare_with=("outputs/run_009",),
         plots=False,
     )
@@ -82,7 +83,10 @@ def test_every_step_is_a_command_that_exists(method: str, trained: list[str]) ->
     assert "undivided" not in by_name["01_dataset/demonstrations"]
     assert f"--model {RUN}/03_sft" in by_name[trained[-1]] and f"sample {RUN}/03_sft" in by_name["04_candidates"]
     asked = [by_name[name].partition(" --config ")[2].partition(" --run-dir")[0] for name in ("10_eval", "10_eval/sft")]
-    assert asked[0] == asked[1]  # both policies meet the same questions under the same limits
+    assert asked[0] == asked[1]  # both policies meet the same questions under the same rules
+    for name in ("04_candidates", "10_eval"):  # by no rules that the imitating policy was trained under
+        assert "--environment finqa --reward environment --max-steps 8 --max-gen-tokens 160" in by_name[name]
+    assert method != "dpo" or "--rule right-wrong" in by_name["08_prefs"]
     assert by_name["11_compare"].endswith(
         f"{RUN}/10_eval/sft {RUN}/10_eval outputs/run_009 --baseline sft --no-plots --out {RUN}/11_compare"
     )
@@ -167,7 +171,9 @@ def test_data_is_found_by_what_the_environment_takes(tmp_path: Path, finqa_home:
     found = find_data(of_folder, named=False)
     assert found.kind == "folder" and found.snapshot.startswith("my-data-") and found.digest.startswith("sha256:")
     (folder / "dataset.json").write_text("[]")
-    assert find_data(of_folder, named=False).digest != found.digest
+    check_unchanged(find_data(of_folder, named=False))
+    with pytest.raises(ConfigError, match="was changed since the pipeline began"):
+        check_unchanged(found)
     missing = tools.model_copy(update={"data": tools.data.model_copy(update={"path": tmp_path / "none"})})
     with pytest.raises(DataError, match="There is no data folder"):
         find_data(missing, named=False)

@@ -1,0 +1,69 @@
+"""What can be found wrong with a pipeline before its first step, instead of hours later by a step that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import registry
+from finqa_cli.masking import is_secret
+from finqa_cli.record.files import read_document
+from finqa_cli.settings import ENVIRONMENT, Choice, Settings, load_settings, to_public_dict
+from finqa_cli.workflows.compare import label_and_path
+from finqa_cli.workflows.compare_checks import flat
+from finqa_cli.workflows.compare_runs import load_run
+from finqa_cli.workflows.pipeline_spec import PipelineSpec
+from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.train import check_method
+
+
+def check_spec(spec: PipelineSpec) -> None:
+    """Looks at everything that later steps will insist on and that is there already.
+
+    Raises:
+        ConfigError: A component or an option is unknown, the method does not go with the settings, or there is no such
+            model or specification.
+        DataError: A run to compare with cannot be compared, or the run of the first policy is damaged.
+        UsageError: A run to compare with is not named.
+    """
+    for settings in (spec.imitation, spec.training):
+        _check_options(settings)
+    if spec.method != "dpo":
+        check_method(spec.training)
+    if not spec.init:
+        resolve(spec.imitation.model.name)
+    elif not Path(spec.init).is_file():
+        raise ConfigError(f"There is no model specification at {spec.init}.", remedy="finqa config list")
+    for named in spec.compare_with:
+        load_run(label_and_path(named)[1])
+
+
+def check_variables(*files: Path) -> None:
+    """Looks whether environment variables or .env say something else than these settings files: they would win.
+
+    Raises:
+        ConfigError: They do; the message shows what differs.
+    """
+    for file in files:
+        loaded, stated = load_settings(files=[file]), flat(read_document(file))
+        found = flat(to_public_dict(loaded.settings))
+        differing = {
+            origin.rpartition(" ")[2]: f"{path}: {stated.get(path, 'unset')}, now {found.get(path)} by {origin}"
+            for path, origin in loaded.origins.items()
+            if origin.startswith(("environment", ".env")) and found.get(path) != stated.get(path)
+            if not is_secret(path.rpartition(".")[2])
+        }
+        if differing:
+            raise ConfigError(
+                f"The steps of the pipeline would not run with its settings. {'; '.join(differing.values())}.",
+                remedy=f"unset {' '.join(differing)} (.env counts too); a new pipeline takes other settings as flags",
+            )
+
+
+def _check_options(settings: Settings) -> None:
+    named = {name: value for name, value in settings if isinstance(value, Choice)}
+    if settings.reward.name == ENVIRONMENT:
+        del named["reward"]  # no component
+    choices = [*named.items(), *(("tracker", choice) for choice in settings.trackers)]
+    for kind, choice in choices:
+        registry().config(registry().find(kind, choice.name), choice.options)

@@ -125,8 +125,8 @@ class TrainSettings(Section):
     `off_policy_cap`; `auto` is `clip` at max_staleness 0, else `token`.
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
-    it stays, or falls to 0 as `schedule` says (sft and dpo have a warm-up of their own and fall by a cosine). Steps that
-    are skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
+    it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
+    skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
     """
 
     iterations: PositiveInt = 10

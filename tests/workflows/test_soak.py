@@ -33,6 +33,7 @@ def failed(document: dict[str, Any]) -> list[str]:
     return [f"{figure['part']}: {figure['name']}" for figure in document["figures"] if not figure["passed"]]
 
 
+@pytest.mark.slow
 def test_every_part_runs_and_loses_nothing() -> None:
     status, document = benchmark("--quick", "--seed", "3")
     assert [part for part in PARTS if any(figure["part"] == part for figure in document["figures"])] == PARTS

@@ -198,6 +198,7 @@ def test_a_run_is_not_resumed_on_other_data(
     assert "snapshot digest" in errors and "begun with sha256:other" in errors
 
 
+@pytest.mark.slow
 def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
     finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -22,7 +22,8 @@ from finqa_plugins.daytona_sandbox.provider import DaytonaSandboxProvider
 from finqa_plugins.daytona_sandbox.recipe import image_name, make_recipe
 
 BUILD = "POST /api/snapshots"
-SLOW = Latency(build=Delay(median_s=0.7))
+SLOW = Latency(build=Delay(median_s=1.0))
+SLOWER = Latency(build=Delay(median_s=4.0))
 
 
 class Cloud:
@@ -98,7 +99,7 @@ async def test_a_build_streams_its_log_and_is_done_once(cloud: Any) -> None:
 
 
 async def test_an_interrupted_build_is_waited_for_and_not_sent_again(cloud: Any) -> None:
-    async with cloud(latency=SLOW) as at:
+    async with cloud(latency=SLOWER) as at:
         building = asyncio.create_task(at.build())
         await at.until("building")
         building.cancel()

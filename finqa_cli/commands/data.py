@@ -12,7 +12,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import data_import
 from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands.data_check import check
+from finqa_cli.commands.data_check import QUICK_ROWS, check
 from finqa_cli.commands.data_fetch import fetch_data
 from finqa_cli.commands.data_show import show
 from finqa_cli.commands.data_texts import (
@@ -83,6 +83,10 @@ def prepare_data(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
     splits: Splits = DEFAULT_SPLITS,
     skip_bad: SkipBad = False,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help=f"The first {QUICK_ROWS} rows of each file, to see that everything works."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
@@ -93,11 +97,18 @@ def prepare_data(
 
     Example: finqa data prepare train.json dev.json test.json --out prepared
     """
-    prepared = prepare(files, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad)
+    most = QUICK_ROWS if quick_test else None
+    prepared = prepare(files, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
     document = manifest(
         "data prepare",
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
-        config={"split_by": prepared.split_by, "seed": seed, "splits": splits, "skip_bad": skip_bad},
+        config={
+            "split_by": prepared.split_by,
+            "seed": seed,
+            "splits": splits,
+            "skip_bad": skip_bad,
+            "rows_of_each_file": most,
+        },
         stats=prepared.stats(),
         inputs=files,
         source=f"{SOURCE}: {', '.join(path.name for path in files)}",

@@ -13,8 +13,11 @@ from finqa_cli.commands._output import emit
 from finqa_cli.data.check_report import summary, write_report
 from finqa_cli.data.checks import check_path
 from finqa_cli.data.embedded import embedded_layout
+from finqa_cli.errors import UsageError
 from finqa_cli.record.run_folder import new_run_path
 from finqa_cli.settings import EMBEDDED
+
+QUICK_ROWS = 64
 
 
 def check(
@@ -33,6 +36,10 @@ def check(
             show_default="runs/check_YYYYMMDD_HHMMSS",
         ),
     ] = None,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help=f"Of a file, the first {QUICK_ROWS} rows, to see that everything works."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check every table and row. Tells counts and quirks, and lists what is wrong: file, row, field, reason.
@@ -45,9 +52,14 @@ def check(
     """
     folder = out or new_run_path(Path("runs"), "check_")
     embedded = path == Path(EMBEDDED) and not path.exists()
-    report = check_path(embedded_layout(folder / "data") if embedded else path)
+    if quick_test and (embedded or path.is_dir()):
+        raise UsageError(
+            "--quick-test is of files: the tables of a data folder belong together.", remedy=f"finqa data check {path}"
+        )
+    report = check_path(embedded_layout(folder / "data") if embedded else path, most=QUICK_ROWS if quick_test else None)
     write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     document = {**report.document(), "report": str(folder)}
-    emit(document, as_json=as_json, text=f"{summary(report)}\nReport: {folder / 'check_report.md'}")
+    part = f"At most {QUICK_ROWS} rows were looked at.\n" if quick_test else ""
+    emit(document, as_json=as_json, text=f"{summary(report)}\n{part}Report: {folder / 'check_report.md'}")
     if report.problems:
         raise typer.Exit(65)

@@ -37,6 +37,8 @@ Weights = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write to.")]
 
+QUICK_ROWS = 16
+
 
 @app.command()
 def show(
@@ -125,6 +127,9 @@ def score(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a scores.jsonl that is there.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave malformed rows out instead of failing.")] = False,
+    quick_test: Annotated[
+        bool, typer.Option("--quick-test", help=f"Score the first {QUICK_ROWS} rows, to see that everything works.")
+    ] = False,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
@@ -150,6 +155,7 @@ def score(
         out=folder,
         overwrite=overwrite,
         skip_bad=skip_bad,
+        most=QUICK_ROWS if quick_test else None,
     )
     document = {"reward": settings.reward.name, **scoring.document(scores)}
     emit(document, as_json=as_json, text=_scores_text(scores, settings.reward.name))

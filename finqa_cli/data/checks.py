@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,14 +60,18 @@ class CheckReport:
         }
 
 
-def check_path(path: Path) -> CheckReport:
+def check_path(path: Path, *, most: int | None = None) -> CheckReport:
     """Checks what is at a path.
+
+    Args:
+        path: A data folder or a question file.
+        most: Rows of a file that are looked at, the first ones; all when None. A folder is always checked whole.
 
     Raises:
         DataError: Nothing can be read there at all (missing, unreadable, of no known kind).
     """
     try:
-        return _check_folder(path) if path.is_dir() else _check_file(path)
+        return _check_folder(path) if path.is_dir() else _check_file(path, most)
     except ProblemError as error:
         raise as_data_error(
             [error.problem], remedy="finqa data check takes a data folder or a question file"
@@ -98,10 +103,10 @@ class _Rows:
     rows: list[tuple[int, dict[str, object]]] = field(default_factory=list)
 
 
-def _check_file(path: Path) -> CheckReport:
+def _check_file(path: Path, most: int | None) -> CheckReport:
     read = _Rows()
     finqa = FinqaFacts(str(path))
-    for item in read_rows(path):
+    for item in itertools.islice(read_rows(path), most):
         if isinstance(item, Problem):
             read.problems.append(item)
             continue

@@ -17,6 +17,7 @@ The truth is `exe_ans` because `answer` differs from it by more than 5 % in abou
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def prepare(
     seed: int = 0,
     shares: SplitShares | None = None,
     skip_bad: bool = False,
+    most: int | None = None,
 ) -> Preparation:
     """Reads FinQA files and divides their rows.
 
@@ -98,6 +100,7 @@ def prepare(
         seed: Of the split by company.
         shares: Of the companies by split. Not used when a file is FinQA's test split: all of it then becomes `test`.
         skip_bad: Leave out malformed rows instead of failing.
+        most: Rows that are taken of each file, the first ones; all when None.
 
     Raises:
         DataError: A file or row is malformed, or two splits share an id, a page or a question.
@@ -115,7 +118,7 @@ def prepare(
     read = 0
     seen: set[tuple[str, str]] = set()
     for path in files:
-        for row in _read(path):
+        for row in itertools.islice(_read(path), most):
             read += 1
             if isinstance(row, Problem):
                 problems.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,15 @@ class Scores:
 
 
 def score(
-    reward: Reward, source: Path, settings: Settings, *, truth: Path | None, out: Path, overwrite: bool, skip_bad: bool
+    reward: Reward,
+    source: Path,
+    settings: Settings,
+    *,
+    truth: Path | None,
+    out: Path,
+    overwrite: bool,
+    skip_bad: bool,
+    most: int | None = None,
 ) -> Scores:
     """Scores every answer and writes scores.jsonl.
 
@@ -63,6 +72,7 @@ def score(
         out: Folder of scores.jsonl.
         overwrite: Replace one that is there.
         skip_bad: Leave malformed rows out.
+        most: Rows that are scored, the first ones; all when None.
 
     Raises:
         ConfigError: The reward wants JSON replies, and the run submitted plain answers through a tool.
@@ -80,7 +90,7 @@ def score(
         _require_json_replies(source)
     totals: list[tuple[Answered, list[Rewards], float]] = []
     problems: list[Problem] = []
-    for item in _answers(source, settings, truth):
+    for item in itertools.islice(_answers(source, settings, truth), most):
         if isinstance(item, Problem):
             problems.append(item)
         elif skip_bad or not problems:  # else nothing will be written, and only the problems are still looked for

@@ -214,6 +214,7 @@ def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
     assert weights(broken, 4) == weights(whole, 4)
 
 
+@pytest.mark.slow
 def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_once(
     finqa: Callable[..., subprocess.Popen[str]], home: Path, tmp_path: Path
 ) -> None:
@@ -242,6 +243,7 @@ def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_onc
     assert sorted(path.name for path in (run / "policies").iterdir()) == [f"v{newest - 1:05d}", f"v{newest:05d}"]
 
 
+@pytest.mark.slow
 def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     demonstrations, run = tmp_path / "demonstrations", tmp_path / "sft"
     finish(finqa("eval", "scripted", "--split=dev", "--limit=24", f"--run-dir={demonstrations}", "--sandboxes=8"))

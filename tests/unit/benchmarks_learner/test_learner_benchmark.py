@@ -65,6 +65,7 @@ def test_another_gradient_is_found(start: Path, tmp_path: Path) -> None:
     assert against_turns.gradient_difference(ours, other)[0] > against_turns.SAME_GRADIENT
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_gives_the_same_numbers(start: Path) -> None:
     here = measured_here(job(start))
     there = measure(job(start), threads=torch.get_num_threads())

@@ -22,8 +22,8 @@ from finqa_plugins.daytona_sandbox.provider import DaytonaSandboxProvider
 from finqa_plugins.daytona_sandbox.recipe import image_name, make_recipe
 
 BUILD = "POST /api/snapshots"
-SLOW = Latency(build=Delay(median_s=1.0))
-SLOWER = Latency(build=Delay(median_s=4.0))
+SLOW = Latency(build=Delay(median_s=0.7))
+SLOWER = Latency(build=Delay(median_s=3.6))
 
 
 class Cloud:

@@ -102,10 +102,13 @@ class Images:
             log.hear(f"Base image {self._config.base_image} names no digest: the same build may differ another day.")
         with tempfile.TemporaryDirectory(prefix="finqa-image-") as folder:
             dockerfile = await asyncio.to_thread(write_context, recipe, Path(folder))
+            _under_way.add(log)
             try:
                 return _described(await self._built(recipe, dockerfile, log)), True
             finally:
-                await _end_followers()
+                _under_way.discard(log)
+                if not _under_way:
+                    await _end_followers()
 
     async def _built(self, recipe: Recipe, dockerfile: Path, log: _BuildLog) -> Snapshot:
         """Sends the build and waits for it.
@@ -224,8 +227,12 @@ class _BuildLog:
         return "\n".join(["", "The end of its log:", *(f"  {line}" for line in self._last)]) if self._last else ""
 
 
+_under_way: set[_BuildLog] = set()
+"""Builds of this process. Whose a follower is cannot be told, so none is ended while another build may need its own."""
+
+
 async def _end_followers() -> None:
-    """Ends the task that follows the log: the SDK leaves it behind when its `create` is cut short, to fail later."""
+    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is cut short, to fail later."""
     left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == _FOLLOWER]
     for task in left:
         task.cancel()

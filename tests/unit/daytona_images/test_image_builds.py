@@ -118,6 +118,22 @@ async def test_two_builds_at_once_make_one_image(cloud: Any) -> None:
             assert [image.name for image in await builder.images()] == [at.name]
 
 
+async def test_a_build_that_is_given_up_leaves_another_its_log(cloud: Any) -> None:
+    async with cloud(latency=SLOWER) as at:
+        kept = asyncio.create_task(at.build())
+        while not any("FROM python:3.12-slim" in line for line in at.log):
+            assert not kept.done(), "the log must be heard while the build runs"
+            await asyncio.sleep(0.05)
+        given_up = asyncio.create_task(at.build(cpu=2))
+        while await at.builds() < 2:
+            assert not given_up.done()
+            await asyncio.sleep(0.05)
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        assert given_up.cancelled() and not kept.done()
+        assert await kept == (at.name, True)
+
+
 async def test_a_failed_build_shows_the_end_of_its_log_and_is_done_again(cloud: Any) -> None:
     async with cloud(latency=SLOW, build_fails="executor failed running pip install") as at:
         with pytest.raises(FinqaError, match="executor failed running pip install") as caught:

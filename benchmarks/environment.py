@@ -33,7 +33,7 @@ from finqa_cli.contracts import EnvironmentContext, SandboxContext
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.layout import write_layout
 from finqa_cli.data.snapshots import LocalSnapshots
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
 from finqa_plugins.local_sandbox.server_process import ServerProcess
 from finqa_plugins.openenv_finqa.client import OpenEnvClient
@@ -142,7 +142,7 @@ async def measure_side(name: str, side: Side, gold: Mapping[str, Calls], session
     note("RSS MiB of the process", resident_mib(side.pid))
 
 
-async def many_sessions(spec: SandboxSpec, home: Path, sessions: int, gold: Mapping[str, Calls]) -> dict[str, float]:
+async def many_sessions(spec: ServerSpec, home: Path, sessions: int, gold: Mapping[str, Calls]) -> dict[str, float]:
     """Boxes from nothing, all connected and reset; then one episode in each."""
     provider = LocalSandboxProvider(None, SandboxContext(home=home))
     try:
@@ -170,7 +170,7 @@ async def many_sessions(spec: SandboxSpec, home: Path, sessions: int, gold: Mapp
 
 
 @asynccontextmanager
-async def our_server(spec: SandboxSpec, home: Path) -> AsyncIterator[Side]:
+async def our_server(spec: ServerSpec, home: Path) -> AsyncIterator[Side]:
     """Our server, as the local provider starts it."""
     process = ServerProcess(spec, home / "server.log")
     try:

@@ -28,7 +28,7 @@ from finqa_cli.types import (
     Prompt,
     Rewards,
     Sample,
-    SandboxSpec,
+    ServerSpec,
     Task,
     ToolCall,
     UpdateReport,
@@ -46,7 +46,7 @@ class SimulatedEnvironment:
             Task(id=f"q{number}", prompt="What is it?", split="train", cluster=f"c{number}") for number in range(tasks)
         ]
 
-    def sandbox_spec(self) -> SandboxSpec | None:
+    def sandbox_spec(self) -> ServerSpec | None:
         """Needs no box."""
         return None
 

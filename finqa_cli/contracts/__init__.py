@@ -3,7 +3,14 @@
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
-from finqa_cli.contracts.environment import Demonstrator, Environment, EnvironmentContext, Session, TextSession
+from finqa_cli.contracts.environment import (
+    Demonstrator,
+    Environment,
+    EnvironmentContext,
+    Measures,
+    Session,
+    TextSession,
+)
 from finqa_cli.contracts.learner import (
     Learner,
     LearnerContext,
@@ -20,7 +27,14 @@ from finqa_cli.contracts.optimizer import (
     RepeatsPasses,
 )
 from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
-from finqa_cli.contracts.sandbox import ImageBuilder, Sandbox, SandboxContext, SandboxProvider
+from finqa_cli.contracts.sandbox import (
+    ExecutingSandbox,
+    ImageBuilder,
+    Sandbox,
+    SandboxContext,
+    SandboxProvider,
+    ServingSandbox,
+)
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
@@ -35,10 +49,12 @@ __all__ = [
     "Environment",
     "EnvironmentContext",
     "EstimatesAdvantages",
+    "ExecutingSandbox",
     "ImageBuilder",
     "Learner",
     "LearnerContext",
     "LearnerProcesses",
+    "Measures",
     "Metered",
     "Optimizer",
     "PacksSequences",
@@ -55,6 +71,7 @@ __all__ = [
     "SandboxProvider",
     "Schemas",
     "Session",
+    "ServingSandbox",
     "Sleeper",
     "Specified",
     "TextSession",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox import Sandbox
@@ -20,6 +20,7 @@ from finqa_cli.types import (
     Snapshot,
     Task,
     ToolCall,
+    Trajectory,
 )
 
 
@@ -98,6 +99,19 @@ class Demonstrator(Protocol):
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """What a perfect policy says next in this conversation; None when the environment knows no solution."""
+        ...
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """What an environment may offer besides: figures of its own about a set of episodes, beside accuracy."""
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
+        """Numbers by name; a group of numbers may be a mapping of its own. JSON-ready and finite. Pure.
+
+        Args:
+            trajectories: Of an evaluation, or of an iteration of training; faulted ones are among them.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec
+from finqa_cli.types import ExecutionRequest, ExecutionResult, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,8 @@ class Sandbox(Protocol):
         """The provider's id."""
         ...
 
-    def url(self) -> str:
-        """Base `http://` or `https://` address of the server inside, reachable from here."""
-        ...
-
     async def healthy(self) -> bool:
-        """True when the server answers its health path within a few seconds. Never raises."""
+        """True when the box, and the server that it runs, answers within a few seconds. Never raises."""
         ...
 
     async def stop(self) -> None:
@@ -46,16 +42,38 @@ class Sandbox(Protocol):
 
 
 @runtime_checkable
+class ServingSandbox(Sandbox, Protocol):
+    """What a `ServerSpec` gives."""
+
+    def url(self) -> str:
+        """Base `http://` or `https://` address of the server inside, reachable from here."""
+        ...
+
+
+@runtime_checkable
+class ExecutingSandbox(Sandbox, Protocol):
+    """What an `ExecutionSpec` gives."""
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        """Executes a command that nobody trusts; nothing of it is left when this returns. Several may run at once.
+
+        Raises:
+            SandboxError: The box failed, so what the code would have done is not known. Never because of what it did.
+        """
+        ...
+
+
+@runtime_checkable
 class SandboxProvider(Protocol):
     """Starts, lists and ends boxes. Constructed as `Provider(config, context)`."""
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
-        """Starts a box and waits until its server is healthy. Waits its turn where the provider limits starts.
+        """Starts a box and waits until it, or its server, is healthy. Waits its turn where the provider limits starts.
 
         Raises:
             SandboxError: It did not become ready; nothing of it is left behind. Another try may succeed.
             FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
-                image does not exist.
+                image does not exist, the provider has no boxes of this kind, code cannot be isolated here.
         """
         ...
 
@@ -80,7 +98,7 @@ class SandboxProvider(Protocol):
 class ImageBuilder(Protocol):
     """What a provider offers besides whose boxes cannot see this machine's files: images with code and data inside."""
 
-    async def build_image(self, spec: SandboxSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
+    async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Makes the image that `start(spec)` will look for; `on_log` hears the build a line at a time.
 
         Returns:

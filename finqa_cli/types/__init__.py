@@ -2,8 +2,9 @@
 
 from finqa_cli.types.architectures import Architecture, LinearLayer
 from finqa_cli.types.checks import Check
+from finqa_cli.types.executions import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult
 from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
-from finqa_cli.types.sandboxes import ImageInfo, SandboxInfo, SandboxSpec, Snapshot
+from finqa_cli.types.sandboxes import ExecutionSpec, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
     AdvantageEstimation,
@@ -31,6 +32,11 @@ __all__ = [
     "Credit",
     "DataInfo",
     "GenerateRequest",
+    "Ending",
+    "ExecutionLimits",
+    "ExecutionRequest",
+    "ExecutionResult",
+    "ExecutionSpec",
     "Group",
     "ImageInfo",
     "KlEstimator",
@@ -41,6 +47,7 @@ __all__ = [
     "Normalization",
     "Observation",
     "Passes",
+    "PYTHON",
     "PolicyVersion",
     "Prompt",
     "Rewards",
@@ -49,6 +56,7 @@ __all__ = [
     "Sampling",
     "SandboxInfo",
     "SandboxSpec",
+    "ServerSpec",
     "Snapshot",
     "Status",
     "Task",

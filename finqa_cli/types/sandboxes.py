@@ -25,8 +25,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxSpec:
-    """What an environment needs from a box.
+class ServerSpec:
+    """A box in which a server of the environment runs.
 
     Attributes:
         snapshot: The data that the box must hold; its folder inside the box is passed to the server as FINQA_SNAPSHOT.
@@ -41,6 +41,22 @@ class SandboxSpec:
     port: int = 8000
     environment: Mapping[str, str] = field(default_factory=dict)
     health_path: str = "/health"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSpec:
+    """A box in which code that the policy wrote is executed; it holds no data and serves nothing.
+
+    Attributes:
+        fresh: Each session gets a box that hosted no other. Otherwise boxes are used again: every execution has a
+            process and a folder of its own all the same.
+    """
+
+    fresh: bool = False
+
+
+SandboxSpec = ServerSpec | ExecutionSpec
+"""What an environment needs from a box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

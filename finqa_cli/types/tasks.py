@@ -106,8 +106,10 @@ class Rewards:
         total: The number that is trained on.
         components: Named parts, for logs and reports.
         explanation: Why, in one line that a person can read.
+        weight: Factor on the attempt's advantage: how much training is to heed it, whatever its reward is.
     """
 
     total: float
     components: Mapping[str, float] = field(default_factory=dict)
     explanation: str = ""
+    weight: float = 1.0

@@ -10,7 +10,7 @@ from typing import cast
 from finqa_cli.contracts import ImageBuilder
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.settings import Settings
-from finqa_cli.types import ImageInfo, Trajectory
+from finqa_cli.types import ImageInfo, ServerSpec, Trajectory
 from finqa_cli.workflows.boot_test import PassedTests, boot_test
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import make_provider, open_environment
@@ -44,9 +44,9 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
         if builder is None:
             return None
         environment = open_environment(settings, reporter)
-        if (spec := environment.sandbox_spec()) is None:
+        if not isinstance(spec := environment.sandbox_spec(), ServerSpec):
             raise ConfigError(
-                f"Environment {settings.environment.name!r} runs in no sandbox, so that it needs no image.",
+                f"Environment {settings.environment.name!r} serves nothing in a sandbox, so that it needs no image.",
                 remedy="--set environment.name=finqa, without environment.options.url",
             )
         image, new = await builder.build_image(spec, reporter.line)

@@ -9,13 +9,13 @@ import pytest
 
 from finqa_cli.contracts import Sandbox, SandboxProvider
 from finqa_cli.errors import SandboxError
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 
 ProviderFactory = Callable[[], SandboxProvider]
 LABELS = {"finqa.run": "contract", "other": "label"}
 
 
-async def check_life_of_a_box(make: ProviderFactory, spec: SandboxSpec) -> None:
+async def check_life_of_a_box(make: ProviderFactory, spec: ServerSpec) -> None:
     """Start, list by label, health, stop twice."""
     provider = make()
     assert isinstance(provider, SandboxProvider)
@@ -36,7 +36,7 @@ async def check_life_of_a_box(make: ProviderFactory, spec: SandboxSpec) -> None:
         await provider.close()
 
 
-async def check_boxes_are_told_apart(make: ProviderFactory, spec: SandboxSpec) -> None:
+async def check_boxes_are_told_apart(make: ProviderFactory, spec: ServerSpec) -> None:
     """Several boxes have different ids, and stopping one leaves the others."""
     provider = make()
     try:
@@ -49,7 +49,7 @@ async def check_boxes_are_told_apart(make: ProviderFactory, spec: SandboxSpec) -
         await provider.close()
 
 
-async def check_close_ends_everything(make: ProviderFactory, spec: SandboxSpec) -> None:
+async def check_close_ends_everything(make: ProviderFactory, spec: ServerSpec) -> None:
     """Close is thorough and idempotent; no box can be started afterwards."""
     provider = make()
     boxes = await asyncio.gather(*(provider.start(spec, LABELS) for _ in range(3)))
@@ -65,7 +65,7 @@ async def check_close_ends_everything(make: ProviderFactory, spec: SandboxSpec) 
         await provider.start(spec, LABELS)
 
 
-async def check_boxes_are_reaped_from_elsewhere(make: ProviderFactory, spec: SandboxSpec) -> None:
+async def check_boxes_are_reaped_from_elsewhere(make: ProviderFactory, spec: ServerSpec) -> None:
     """Another provider object lists and ends a box by its id; twice is fine, and so is an unknown id."""
     owner, other = make(), make()
     try:
@@ -82,7 +82,7 @@ async def check_boxes_are_reaped_from_elsewhere(make: ProviderFactory, spec: San
         await other.close()
 
 
-async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: SandboxSpec) -> None:
+async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: ServerSpec) -> None:
     """A box that does not become ready is a SandboxError, and is gone."""
     provider = make()
     try:
@@ -93,7 +93,7 @@ async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: San
         await provider.close()
 
 
-async def check_a_cancelled_start_leaves_nothing(make: ProviderFactory, spec: SandboxSpec) -> None:
+async def check_a_cancelled_start_leaves_nothing(make: ProviderFactory, spec: ServerSpec) -> None:
     """Whoever gives up waiting for a box leaves none behind."""
     provider = make()
     try:

@@ -10,9 +10,9 @@ from fixtures.daytona_provider import DaytonaBench
 
 from finqa_cli.contracts import ImageBuilder
 from finqa_cli.testing import LoopbackProcess
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 
-Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
+Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
 WORKING: list[Check] = [
     sandbox_suite.check_life_of_a_box,
     sandbox_suite.check_boxes_are_told_apart,

@@ -9,11 +9,11 @@ from contract import sandbox_suite
 from contract.sandbox_suite import ProviderFactory
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
 
-Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
+Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
 WORKING: list[Check] = [
     sandbox_suite.check_life_of_a_box,
     sandbox_suite.check_boxes_are_told_apart,
@@ -24,10 +24,10 @@ WORKING: list[Check] = [
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxSpec:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSpec:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path)
-    return SandboxSpec(snapshot=snapshot, module="fixtures.health_server")
+    return ServerSpec(snapshot=snapshot, module="fixtures.health_server")
 
 
 def providers(home: Path, **options: int) -> ProviderFactory:
@@ -37,12 +37,12 @@ def providers(home: Path, **options: int) -> ProviderFactory:
 
 @pytest.mark.parametrize("check", WORKING)
 @pytest.mark.parametrize("sandboxes_per_process", [1, 64])
-async def test_local(check: Check, spec: SandboxSpec, tmp_path: Path, sandboxes_per_process: int) -> None:
+async def test_local(check: Check, spec: ServerSpec, tmp_path: Path, sandboxes_per_process: int) -> None:
     await check(providers(tmp_path, sandboxes_per_process=sandboxes_per_process), spec)
     assert not list((tmp_path / "local").iterdir())
 
 
-async def test_local_failed_start(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_local_failed_start(spec: ServerSpec, tmp_path: Path) -> None:
     broken = replace(spec, environment={"HEALTH_MODE": "broken"})
     await sandbox_suite.check_a_failed_start_leaves_nothing(providers(tmp_path), broken)
     assert not list((tmp_path / "local").iterdir())

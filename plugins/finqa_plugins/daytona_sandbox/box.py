@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from daytona import AsyncSandbox, DaytonaError
 
 from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.daytona_sandbox.server import Prober, exit_code, last_output
 
@@ -40,7 +40,7 @@ class DaytonaSandbox:
         cloud: Cloud,
         prober: Prober,
         remote: AsyncSandbox,
-        spec: SandboxSpec,
+        spec: ServerSpec,
         *,
         command: str,
         url_ttl_s: int,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from daytona import CreateSnapshotParams, DaytonaError, DaytonaNotFoundError, DaytonaTimeoutError, Image, Resources
 
 from finqa_cli.errors import FinqaError, SandboxError, ServiceUnavailableError
-from finqa_cli.types import ImageInfo, SandboxSpec
+from finqa_cli.types import ImageInfo, ServerSpec
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import LIMITS_PAGE, QUOTA_REMEDY, is_passing
@@ -44,7 +44,7 @@ class Images:
         self._cloud = cloud
         self._config = config
 
-    async def build_image(self, spec: SandboxSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
+    async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Makes the image of a spec unless it is active already.
 
         A build that is under way, begun by somebody else or by a command that was interrupted, is waited for; one that

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from daytona import AsyncSandbox, CreateSandboxFromSnapshotParams, SandboxState
 
-from finqa_cli.types import SandboxInfo, SandboxSpec
+from finqa_cli.types import SandboxInfo, ServerSpec
 from finqa_plugins.daytona_sandbox.birth import BOX_LABEL
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.recipe import SNAPSHOT_FOLDER
@@ -31,7 +31,7 @@ _STATES = {
 
 
 def params_of(
-    name: str, image: str, spec: SandboxSpec, labels: Mapping[str, str], config: DaytonaSandboxConfig
+    name: str, image: str, spec: ServerSpec, labels: Mapping[str, str], config: DaytonaSandboxConfig
 ) -> CreateSandboxFromSnapshotParams:
     """What Daytona is asked for. Nothing of this machine's environment is in it."""
     return CreateSandboxFromSnapshotParams(

@@ -13,7 +13,7 @@ from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec
+from finqa_cli.types import ImageInfo, SandboxInfo, ServerSpec
 from finqa_plugins.daytona_sandbox.birth import Birth
 from finqa_plugins.daytona_sandbox.box import DaytonaSandbox
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
@@ -63,7 +63,7 @@ class DaytonaSandboxProvider:
         self._said_why = False
         self._closed = False
 
-    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
+    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
         """A new box whose server is healthy. Cancelled, it returns when nothing is left of the box.
 
         Raises:
@@ -153,7 +153,7 @@ class DaytonaSandboxProvider:
                 remedy="finqa sandbox reap --sandbox daytona",
             )
 
-    async def build_image(self, spec: SandboxSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
+    async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """See `ImageBuilder`."""
         return await self._images.build_image(spec, on_log)
 
@@ -165,7 +165,7 @@ class DaytonaSandboxProvider:
         """See `ImageBuilder`."""
         return await self._images.delete_images(snapshot)
 
-    async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
+    async def _start(self, spec: ServerSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
         name = f"finqa-{secrets.token_hex(6)}"
         params = params_of(name, await self._image(spec), spec, labels, self._config)
         birth = Birth(
@@ -261,7 +261,7 @@ class DaytonaSandboxProvider:
         written = await asyncio.to_thread(lambda: [*open_names(self._folder)])
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
 
-    async def _image(self, spec: SandboxSpec) -> str:
+    async def _image(self, spec: ServerSpec) -> str:
         key = (spec.snapshot.digest, spec.module)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)

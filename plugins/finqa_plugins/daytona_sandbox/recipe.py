@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 from finqa_plugins.daytona_sandbox.wheel import Wheel, package_wheel
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Recipe:
         return name_of(self.snapshot, self.digest)
 
 
-def make_recipe(spec: SandboxSpec, config: DaytonaSandboxConfig) -> Recipe:
+def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
     """The image of a spec. Reads all sources of the package at its first call, about 0.3 s.
 
     Raises:
@@ -90,7 +90,7 @@ def content_digest(snapshot: str, config: DaytonaSandboxConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def image_name(spec: SandboxSpec, config: DaytonaSandboxConfig) -> str:
+def image_name(spec: ServerSpec, config: DaytonaSandboxConfig) -> str:
     """Name of the image that boxes of this spec start from."""
     return make_recipe(spec, config).name
 

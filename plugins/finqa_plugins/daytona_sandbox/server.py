@@ -8,7 +8,7 @@ import aiohttp
 from daytona import AsyncSandbox, DaytonaConflictError, DaytonaError, DaytonaNotFoundError, SessionExecuteRequest
 
 from finqa_cli.errors import SandboxError
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 
 SESSION = "finqa-server"
@@ -40,7 +40,7 @@ class Prober:
             await self._session.close()
 
 
-async def start_server(cloud: Cloud, box: AsyncSandbox, spec: SandboxSpec) -> str:
+async def start_server(cloud: Cloud, box: AsyncSandbox, spec: ServerSpec) -> str:
     """Starts the server in the background and returns the id of its command.
 
     Sent twice, after a lost reply, the second server finds the port taken and ends.

@@ -15,7 +15,7 @@ import structlog
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
-from finqa_cli.types import SandboxInfo, SandboxSpec
+from finqa_cli.types import SandboxInfo, ServerSpec
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.ledger import BoxEntry, Ledger, ServerEntry, is_running
 from finqa_plugins.local_sandbox.server_process import POLL_S, ServerProcess
@@ -36,7 +36,7 @@ class LocalSandboxProvider:
         self._servers: list[_Server] = []
         self._closed = False
 
-    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox:
+    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> LocalSandbox:
         """A box on the least loaded server of this spec, or on a new one.
 
         Raises:
@@ -81,7 +81,7 @@ class LocalSandboxProvider:
         servers, self._servers = self._servers, []
         await asyncio.gather(*(server.stop() for server in servers))
 
-    def _choose(self, spec: SandboxSpec) -> _Server:
+    def _choose(self, spec: ServerSpec) -> _Server:
         key = _key(spec)
         candidates = [server for server in self._servers if server.key == key and server.usable()]
         least = min(candidates, key=lambda server: len(server.boxes), default=None)
@@ -137,7 +137,7 @@ class LocalSandbox:
 class _Server:
     """A process, its boxes and its ledger file."""
 
-    def __init__(self, key: object, spec: SandboxSpec, ledger: Ledger, config: LocalSandboxConfig) -> None:
+    def __init__(self, key: object, spec: ServerSpec, ledger: Ledger, config: LocalSandboxConfig) -> None:
         self.key = key
         self.boxes: dict[str, BoxEntry] = {}
         self.id = f"local-{secrets.token_hex(4)}"
@@ -201,7 +201,7 @@ class _Server:
         )
 
 
-def _key(spec: SandboxSpec) -> object:
+def _key(spec: ServerSpec) -> object:
     environment = tuple(sorted(spec.environment.items()))
     return (spec.module, spec.snapshot.digest, str(spec.snapshot.path), environment, spec.health_path)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.processes import start_time
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 
 HOST = "127.0.0.1"
 POLL_S = 0.02
@@ -26,7 +26,7 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PY
 class ServerProcess:
     """Starts on construction. The listening socket is bound here and inherited, so the port cannot go to others."""
 
-    def __init__(self, spec: SandboxSpec, log_path: Path) -> None:
+    def __init__(self, spec: ServerSpec, log_path: Path) -> None:
         self._spec = spec
         self._log_path = log_path
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
@@ -96,7 +96,7 @@ class ServerProcess:
                 os.killpg(self.pid, number)
 
 
-def _spawn(spec: SandboxSpec, log_path: Path, listener: socket.socket, port: int) -> subprocess.Popen[bytes]:
+def _spawn(spec: ServerSpec, log_path: Path, listener: socket.socket, port: int) -> subprocess.Popen[bytes]:
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
@@ -114,7 +114,7 @@ def _spawn(spec: SandboxSpec, log_path: Path, listener: socket.socket, port: int
         raise SandboxError(f"Cannot start the server {spec.module}: {error}") from error
 
 
-def _environment(spec: SandboxSpec, listen_fd: int, port: int) -> Mapping[str, str]:
+def _environment(spec: ServerSpec, listen_fd: int, port: int) -> Mapping[str, str]:
     """Nothing of ours but what a Python program needs to start: no key and no other secret gets in."""
     inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {

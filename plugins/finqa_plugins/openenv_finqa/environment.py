@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Sandbox
+from finqa_cli.contracts import EnvironmentContext, Sandbox, ServingSandbox
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
-from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, SandboxSpec, Snapshot, Task, ToolCall
+from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall
 from finqa_plugins.openenv_finqa.client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.dealing import asks, deal
@@ -36,7 +36,7 @@ class FinQAEnvironment:
         self._judge = Judge(context.reward, self._truths) if context.reward else None
         self._by_split: dict[str, tuple[Task, ...]] | None = None
 
-    def sandbox_spec(self) -> SandboxSpec | None:
+    def sandbox_spec(self) -> ServerSpec | None:
         """A box with the snapshot and our server in it; None when the options name a running server."""
         if self._config.url:
             return None
@@ -50,7 +50,7 @@ class FinQAEnvironment:
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
         }
-        return SandboxSpec(snapshot=self._snapshot, module=SERVER_MODULE, environment=environment)
+        return ServerSpec(snapshot=self._snapshot, module=SERVER_MODULE, environment=environment)
 
     def data(self) -> DataInfo:
         """The snapshot, as its manifest describes it."""
@@ -83,9 +83,11 @@ class FinQAEnvironment:
             SandboxError: The server cannot be reached or has no session free.
             EnvironmentFault: The server does not know the task, or never deals it.
         """
-        url = self._config.url or (sandbox.url() if sandbox else "")
+        url = self._config.url or (sandbox.url() if isinstance(sandbox, ServingSandbox) else "")
         if not url:
-            raise ConfigError("The finqa environment runs in a sandbox, but none was given.", remedy="--sandbox local")
+            raise ConfigError(
+                "The finqa environment runs on a server in a sandbox, but none was given.", remedy="--sandbox local"
+            )
         client = OpenEnvClient(
             url,
             connect_timeout_s=self._config.connect_timeout_s,

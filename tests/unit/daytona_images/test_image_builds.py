@@ -14,7 +14,7 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 from finqa_cli.contracts import ImageBuilder, SandboxContext
 from finqa_cli.errors import AuthenticationError, FinqaError, ServiceUnavailableError
 from finqa_cli.testing import Delay, Faults, Latency, LoopbackConfig, LoopbackDaytona
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.daytona_sandbox.cloud import Cloud as DaytonaClient
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.images import Images, _BuildLog
@@ -34,7 +34,7 @@ class Cloud:
         self.folder = folder
         self.log: list[str] = []
         snapshot = replace(write_tiny_snapshot(folder / "snapshot"), name="mine")
-        self.spec = SandboxSpec(snapshot=snapshot, module="finqa_plugins.openenv_finqa.server")
+        self.spec = ServerSpec(snapshot=snapshot, module="finqa_plugins.openenv_finqa.server")
         self.name = image_name(self.spec, DaytonaSandboxConfig())
 
     @asynccontextmanager
@@ -214,7 +214,7 @@ async def test_without_a_right_key_nothing_is_built(cloud: Any, monkeypatch: pyt
 
 def test_too_many_images_are_mended_by_deleting_some() -> None:
     config = DaytonaSandboxConfig()
-    spec = SandboxSpec(snapshot=Snapshot(name="mine", digest="sha256:0", path=Path("/nowhere")), module="finqa_cli.app")
+    spec = ServerSpec(snapshot=Snapshot(name="mine", digest="sha256:0", path=Path("/nowhere")), module="finqa_cli.app")
     full = DaytonaBadRequestError("Snapshot quota exceeded. Maximum allowed: 30", status_code=400)
     told = Images(DaytonaClient(config), config)._refused(full, make_recipe(spec, config))
     assert isinstance(told, ServiceUnavailableError) and "Maximum allowed: 30" in told.message

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.daytona_sandbox import recipe as module
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.recipe import image_name, make_recipe, parse_name, requirements, write_context
@@ -23,7 +23,7 @@ from finqa_plugins.daytona_sandbox.wheel import Wheel, package_wheel
 
 SERVER = "finqa_plugins.openenv_finqa.server"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
-SPEC = SandboxSpec(snapshot=Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere")), module=SERVER)
+SPEC = ServerSpec(snapshot=Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere")), module=SERVER)
 CONFIG = DaytonaSandboxConfig()
 
 

@@ -9,11 +9,11 @@ import pytest
 from daytona import AsyncSandbox
 from daytona_api_client_async import SandboxState
 
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.listing import described, is_gone, is_ours, params_of, query_labels
 
-SPEC = SandboxSpec(
+SPEC = ServerSpec(
     snapshot=Snapshot(name="tiny", digest="sha256:0", path=Path("/nowhere")),
     module="a.server",
     environment={"FINQA_MAX_STEPS": "20", "HOST": "127.0.0.1", "PORT": "1"},

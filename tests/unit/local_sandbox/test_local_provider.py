@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
 from finqa_cli.processes import start_time
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
@@ -31,9 +31,9 @@ RUN = {"finqa.run": "r"}
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxSpec:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSpec:
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    return SandboxSpec(
+    return ServerSpec(
         snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path / "data"), module="fixtures.health_server"
     )
 
@@ -43,7 +43,7 @@ def provider(home: Path, **options: float) -> LocalSandboxProvider:
     return LocalSandboxProvider(config, SandboxContext(home=home))
 
 
-async def boxes_of(provider: LocalSandboxProvider, spec: SandboxSpec, count: int) -> list[LocalSandbox]:
+async def boxes_of(provider: LocalSandboxProvider, spec: ServerSpec, count: int) -> list[LocalSandbox]:
     return await asyncio.gather(*(provider.start(spec, RUN) for _ in range(count)))
 
 
@@ -57,7 +57,7 @@ def files(home: Path) -> list[Path]:
     return list((home / "local").iterdir())
 
 
-async def test_boxes_are_spread_over_few_processes(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, sandboxes_per_process=4, processes=3)
     boxes = await boxes_of(local, spec, 30)
     loads = [sum(box.pid == pid for box in boxes) for pid in {box.pid for box in boxes}]
@@ -67,7 +67,7 @@ async def test_boxes_are_spread_over_few_processes(spec: SandboxSpec, tmp_path: 
     assert not files(tmp_path)
 
 
-async def test_different_specs_share_nothing(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_different_specs_share_nothing(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     first = await local.start(spec, RUN)
     second = await local.start(replace(spec, environment={"X": "1"}), RUN)
@@ -75,7 +75,7 @@ async def test_different_specs_share_nothing(spec: SandboxSpec, tmp_path: Path) 
     await local.close()
 
 
-async def test_the_environment_is_clean(spec: SandboxSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_is_clean(spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "DAYTONA_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HOME", "FINQA_SECRET"):
         monkeypatch.setenv(name, "CANARY")
     local = provider(tmp_path)
@@ -90,7 +90,7 @@ async def test_the_environment_is_clean(spec: SandboxSpec, tmp_path: Path, monke
     await local.close()
 
 
-async def test_a_dead_process_is_replaced(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_a_dead_process_is_replaced(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, processes=1)
     boxes = await boxes_of(local, spec, 3)
     os.kill(boxes[0].pid, signal.SIGKILL)
@@ -107,7 +107,7 @@ async def test_a_dead_process_is_replaced(spec: SandboxSpec, tmp_path: Path) -> 
 
 
 async def test_a_hung_process_gets_no_new_boxes(
-    spec: SandboxSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = provider(tmp_path, processes=1)
     box = await local.start(spec, RUN)
@@ -120,7 +120,7 @@ async def test_a_hung_process_gets_no_new_boxes(
     assert start_time(box.pid) is None
 
 
-async def test_the_servers_last_words_are_told(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_the_servers_last_words_are_told(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     outcomes = await asyncio.gather(
         *(local.start(replace(spec, environment={"HEALTH_MODE": "broken"}), RUN) for _ in range(3)),
@@ -139,7 +139,7 @@ async def test_the_servers_last_words_are_told(spec: SandboxSpec, tmp_path: Path
     await local.close()
 
 
-async def test_a_server_that_ignores_sigterm_is_killed(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_a_server_that_ignores_sigterm_is_killed(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, stop_timeout_s=0.2)
     box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
     await box.stop()
@@ -147,7 +147,7 @@ async def test_a_server_that_ignores_sigterm_is_killed(spec: SandboxSpec, tmp_pa
     assert not files(tmp_path)
 
 
-async def test_a_cancelled_close_leaves_no_process(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_a_cancelled_close_leaves_no_process(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, stop_timeout_s=60.0)
     box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
     with pytest.raises(TimeoutError):
@@ -157,7 +157,7 @@ async def test_a_cancelled_close_leaves_no_process(spec: SandboxSpec, tmp_path: 
     assert not files(tmp_path)
 
 
-async def test_one_impatient_caller_spoils_nothing_for_others(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_one_impatient_caller_spoils_nothing_for_others(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     impatient, patient = (asyncio.create_task(local.start(spec, RUN)) for _ in range(2))
     await asyncio.sleep(0.02)
@@ -166,7 +166,7 @@ async def test_one_impatient_caller_spoils_nothing_for_others(spec: SandboxSpec,
     await local.close()
 
 
-async def test_a_reused_pid_is_never_killed(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_a_reused_pid_is_never_killed(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     box = await local.start(spec, RUN)
     bystander = started("import time; time.sleep(60)")
@@ -186,7 +186,7 @@ async def test_a_reused_pid_is_never_killed(spec: SandboxSpec, tmp_path: Path) -
     await local.close()
 
 
-async def test_foreign_files_in_the_ledger_are_ignored(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_foreign_files_in_the_ledger_are_ignored(spec: ServerSpec, tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     for name, text in {"1.json": "{", "2.json": "[]", "3.json": '{"pid": 1}', "x.txt": "hello"}.items():
         (tmp_path / "local" / name).write_text(text)
@@ -194,7 +194,7 @@ async def test_foreign_files_in_the_ledger_are_ignored(spec: SandboxSpec, tmp_pa
     await provider(tmp_path).reap("x")
 
 
-async def test_a_ledger_that_cannot_be_written_starts_nothing(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_a_ledger_that_cannot_be_written_starts_nothing(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     (tmp_path / "local").mkdir()
     first = await local.start(spec, RUN)
@@ -212,7 +212,7 @@ PARENT = """
     import asyncio, sys, time
     from pathlib import Path
     from finqa_cli.contracts import SandboxContext
-    from finqa_cli.types import SandboxSpec, Snapshot
+    from finqa_cli.types import ServerSpec, Snapshot
     from finqa_plugins.local_sandbox.config import LocalSandboxConfig
     from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
 
@@ -221,7 +221,7 @@ PARENT = """
         config = LocalSandboxConfig(sandboxes_per_process=1, processes=3)
         local = LocalSandboxProvider(config, SandboxContext(home=home))
         snapshot = Snapshot(name="none", digest="sha256:0", path=home)
-        spec = SandboxSpec(snapshot=snapshot, module="fixtures.health_server")
+        spec = ServerSpec(snapshot=snapshot, module="fixtures.health_server")
         for _ in range(3):
             print((await local.start(spec, {"finqa.run": "r"})).pid, flush=True)
         time.sleep(60)
@@ -230,7 +230,7 @@ PARENT = """
 """
 
 
-async def test_killing_the_parent_leaves_no_server(spec: SandboxSpec, tmp_path: Path) -> None:
+async def test_killing_the_parent_leaves_no_server(spec: ServerSpec, tmp_path: Path) -> None:
     parent = started(textwrap.dedent(PARENT), str(tmp_path))
     assert parent.stdout is not None
     with parent.stdout:
@@ -275,7 +275,7 @@ async def test_the_real_server_says_why_it_does_not_start(
     tmp_path: Path, variable: str, value: str, words: str
 ) -> None:
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
-    spec = SandboxSpec(
+    spec = ServerSpec(
         snapshot=snapshot,
         module="finqa_plugins.openenv_finqa.server",
         environment={variable: value} if variable else {},

@@ -13,7 +13,7 @@ from fixtures.virtual_time import run_virtually
 
 from finqa_cli.errors import SandboxError, ServiceUnavailableError
 from finqa_cli.rollout.pool import SandboxPool
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 
 
 def test_a_lease_given_in_the_moment_of_the_close_is_refused() -> None:
@@ -62,7 +62,7 @@ def test_close_ends_whatever_is_going_on() -> None:
 def test_a_start_that_cannot_be_cancelled_does_not_hold_the_close_up() -> None:
     async def run() -> None:
         class Deaf(FakeProvider):
-            async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
                 starting = asyncio.ensure_future(super().start(spec, labels))
                 with suppress(asyncio.CancelledError):
                     return await asyncio.shield(starting)
@@ -109,7 +109,7 @@ def test_a_pool_that_never_started_can_be_closed() -> None:
 def test_a_cancelled_close_still_ends_the_boxes() -> None:
     async def run() -> None:
         class Tidy(FakeProvider):
-            async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
                 try:
                     return await super().start(spec, labels)
                 finally:

@@ -14,7 +14,7 @@ import pytest
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError
 from finqa_cli.rollout.pool import SandboxPool
-from finqa_cli.types import SandboxSpec, Snapshot
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
 from finqa_plugins.local_sandbox.server_process import ServerProcess
@@ -30,9 +30,7 @@ async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (0.5,))
     options = {"processes": 2, "sandboxes_per_process": EACH_SERVER, "stop_timeout_s": 0.5}
     provider = LocalSandboxProvider(LocalSandboxConfig.model_validate(options), SandboxContext(home=tmp_path))
-    spec = SandboxSpec(
-        snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server"
-    )
+    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
     pool = SandboxPool(provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0)
     try:
         await pool.start()

@@ -13,7 +13,7 @@ from fixtures.virtual_time import run_virtually
 from structlog.testing import capture_logs
 
 from finqa_cli.errors import AuthenticationError, SandboxError, ServiceUnavailableError
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ServerSpec
 
 NO_QUOTA = ServiceUnavailableError("Total CPU limit exceeded.", remedy="fewer --sandboxes")
 
@@ -113,7 +113,7 @@ def test_a_quota_makes_the_pool_smaller_said_once_and_asked_again_rarely() -> No
         quota = 30
 
         class Limited(FakeProvider):
-            async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
                 if self.existing >= quota:
                     self.asked += 1
                     raise NO_QUOTA

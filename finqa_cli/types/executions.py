@@ -1,0 +1,79 @@
+"""Code that a policy wrote, executed in a box: what is asked for and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PYTHON = "python3"
+"""As the first argument of an execution: the Python of the box."""
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionLimits:
+    """What one execution may use. What crosses a limit is ended, and that is the code's own doing.
+
+    Attributes:
+        cpu_s: Processor seconds of any one process. The limit that a busy machine does not shorten; kernels round it up
+            to whole seconds.
+        wall_s: Seconds from start to end, for code that only waits; the time until it starts does not count.
+        memory_bytes: Address space of any one process.
+        processes: Processes and threads at once.
+        disk_bytes: What may be written to files in all.
+        output_bytes: Of standard output and of standard error, each.
+    """
+
+    cpu_s: float = 1.0
+    wall_s: float = 4.0
+    memory_bytes: int = 512 * MIB
+    processes: int = 16
+    disk_bytes: int = 64 * MIB
+    output_bytes: int = MIB
+
+
+class Ending(StrEnum):
+    """Why an execution ended. All are the code's own doing: a box that fails raises a SandboxError instead."""
+
+    EXITED = "exited"
+    TIME = "time"
+    OUTPUT = "output"
+    KILLED = "killed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRequest:
+    """One command in a fresh process and an empty folder of its own, without network and without our environment.
+
+    Attributes:
+        argv: Command and arguments; `PYTHON` as the command is the box's Python (3.11 or newer, standard library only).
+        stdin: What it can read; then its input ends.
+        limits: What it may use.
+        labels: What a provider may name a box after that it makes for this execution, such as `problem`.
+    """
+
+    argv: tuple[str, ...]
+    stdin: bytes = b""
+    limits: ExecutionLimits = ExecutionLimits()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """What came of it. Every byte may have been written by the code itself: it is data, never a verdict.
+
+    Attributes:
+        ending: Why it ended; `time` for either limit on time, `killed` for a signal (a limit on memory, a crash).
+        exit_code: Of a process that `exited`, else None.
+        stdout: At most `output_bytes`, up to where it was cut.
+        stderr: Likewise.
+        seconds: Wall time in the box.
+    """
+
+    ending: Ending
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    seconds: float

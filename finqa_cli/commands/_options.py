@@ -262,6 +262,7 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
         assignments=given.get("assign") or (),
         registered={(component.kind, component.name) for component in registry().components()},
         modelless=[component.name for component in registry().components("engine") if component.modelless],
+        policies={part.name: part.policy for part in registry().components("environment") if part.policy},
     )
     logs.configure()
     if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):

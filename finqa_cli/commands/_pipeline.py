@@ -12,7 +12,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.learn.pairing import Rule
-from finqa_cli.settings import EMBEDDED, Choice, Loaded
+from finqa_cli.settings import Choice, Loaded, is_embedded
 from finqa_cli.settings.tiers import file_layers
 from finqa_cli.workflows.pipeline_checks import check_spec
 from finqa_cli.workflows.pipeline_data import find_data
@@ -119,7 +119,7 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
         raise UsageError("run.dir has no effect here.", remedy="--output")
     for loaded in (imitation, training):
         check_secrets(loaded)
-    quick, embedded = given["quick_test"], training.settings.model.name == EMBEDDED
+    quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)
     counts: dict[str, Any] = {"demonstration_questions": 0, "num_candidates": 4, "candidate_questions": 0}
     nucleus = (1.0, 1.0) if embedded else (0.8, 0.9)
     counts |= {"candidate_temperature": nucleus[0], "candidate_top_p": nucleus[1], **(QUICK if quick else {})}

@@ -25,6 +25,8 @@ class Component:
         modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
         remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
+        policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
+            `embedded-code`; a plugin resolves the name. Empty: `embedded`.
     """
 
     kind: Kind
@@ -37,3 +39,4 @@ class Component:
     modelless: bool = False
     remote: bool = False
     snapshotless: bool = False
+    policy: str = ""

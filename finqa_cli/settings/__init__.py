@@ -3,7 +3,7 @@
 from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
-from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings
+from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings, is_embedded
 from finqa_cli.settings.tiers import Shipped, list_shipped
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "choose",
     "facts",
     "from_public_dict",
+    "is_embedded",
     "list_shipped",
     "load_settings",
     "to_public_dict",

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from finqa_cli.settings.schema import AUTO, EMBEDDED
+from finqa_cli.settings.schema import AUTO, EMBEDDED, is_embedded
 
 GPU_MODEL = "Qwen/Qwen3-14B"
 
@@ -19,6 +19,7 @@ class Facts:
 
     Attributes:
         modelless: Engines that take no model.
+        policy: The small policy of the environment.
         cuda: A CUDA device is visible to this process.
         vllm: The vllm component is registered and its package is installed.
         daytona: The daytona provider is registered.
@@ -26,6 +27,7 @@ class Facts:
     """
 
     modelless: Collection[str] = ()
+    policy: str = EMBEDDED
     cuda: bool = False
     vllm: bool = False
     daytona: bool = False
@@ -51,11 +53,11 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     """Fills in every name that is `auto`; a name that is given is kept."""
     reasons: list[str] = []
     if model == AUTO:
-        model = GPU_MODEL if facts.cuda else EMBEDDED
+        model = GPU_MODEL if facts.cuda else facts.policy
         if engine not in facts.modelless:
             reasons.append(f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})")
     if engine == AUTO:
-        engine = "vllm" if facts.cuda and facts.vllm and model != EMBEDDED else "transformers"
+        engine = "vllm" if facts.cuda and facts.vllm and not is_embedded(model) else "transformers"
         reasons.append(f"engine {engine} ({_engine_reason(facts, model)})")
     if sandbox == AUTO:
         sandbox = "daytona" if facts.daytona_key and facts.daytona else "local"
@@ -63,15 +65,19 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
 
 
-def facts(registered: Collection[tuple[str, str]], modelless: Collection[str] = ()) -> Facts:
+def facts(
+    registered: Collection[tuple[str, str]], modelless: Collection[str] = (), *, policy: str = EMBEDDED
+) -> Facts:
     """Looks at this machine without importing anything heavy.
 
     Args:
         registered: (kind, name) of every registered component.
         modelless: Names of the engines that take no model.
+        policy: The small policy of the environment.
     """
     return Facts(
         modelless=modelless,
+        policy=policy,
         cuda=cuda_visible(),
         vllm=("engine", "vllm") in registered and importlib.util.find_spec("vllm") is not None,
         daytona=("sandbox", "daytona") in registered,
@@ -88,7 +94,7 @@ def cuda_visible(devices: Path = Path("/dev")) -> bool:
 
 
 def _engine_reason(facts: Facts, model: str) -> str:
-    if model == EMBEDDED:
+    if is_embedded(model):
         return "it serves the embedded model"
     if not facts.cuda:
         return "no CUDA device"

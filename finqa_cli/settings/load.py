@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.settings import sources
 from finqa_cli.settings.auto import Choices, choose, facts
 from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
-from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings
+from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings, is_embedded
 from finqa_cli.settings.tiers import file_layers
 
 DEFAULT_FILE = Path("finqa.toml")
@@ -45,6 +46,7 @@ def load_settings(
     assignments: Sequence[str] = (),
     registered: Collection[tuple[str, str]] = (),
     modelless: Collection[str] = (),
+    policies: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Reads all layers and resolves what is `auto`.
 
@@ -55,6 +57,7 @@ def load_settings(
         assignments: The `section.key=value` texts of `--set`.
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
         modelless: Names of the engines that take no model, so that none is announced for them.
+        policies: The small policy of each environment that has one of its own.
 
     Raises:
         ConfigError: A layer has an unknown key or a wrong value; the message says which layer.
@@ -69,12 +72,12 @@ def load_settings(
     ]
     wanted = winners([_defaults(), *given])
     choices = choose(
-        facts(registered, modelless),
+        facts(registered, modelless, policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED)),
         model=str(wanted["model.name"].raw),
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),
     )
-    profile = [embedded_profile()] if choices.model == EMBEDDED else []
+    profile = [embedded_profile()] if is_embedded(choices.model) else []
     layers = applicable([_defaults(), *profile, *given])
     layers.append(_chosen(winners(layers), choices))
     return Loaded(

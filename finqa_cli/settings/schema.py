@@ -12,7 +12,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 EMBEDDED = "embedded"
-"""Name of the small policy that ships with the package."""
+"""Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
+
+
+def is_embedded(model: str) -> bool:
+    """Whether it is a small policy that is shipped, so that the profile for two processor cores applies."""
+    return model == EMBEDDED or model.startswith(f"{EMBEDDED}-")
+
 
 ENVIRONMENT = "environment"
 """Stands for the environment's own verdict, where a reward could be named instead."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.settings import EMBEDDED, Settings
+from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.auto import cuda_visible
 from finqa_cli.types import Check
 from finqa_cli.workflows.policies import resolve
@@ -39,7 +39,7 @@ def gpu(settings: Settings) -> list[Check]:
 def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[Device], torch_cuda: str | None) -> Check:
     """The judgement of `gpu` on these facts."""
     name = settings.model.name
-    if modelless(settings) or name == EMBEDDED:
+    if modelless(settings) or is_embedded(name):
         found = _names(devices) if cuda else "none"
         user = f"engine {settings.engine.name}" if modelless(settings) else "the embedded policy"
         return Check(name="gpu", status="ok", detail=f"{found}; {user} needs none")

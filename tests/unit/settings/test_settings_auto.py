@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.settings import EMBEDDED, Facts, choose, facts
+from finqa_cli.settings import EMBEDDED, Facts, choose, facts, load_settings
 from finqa_cli.settings.auto import GPU_MODEL, cuda_visible
 
 
@@ -31,6 +31,20 @@ def test_a_given_name_is_kept_and_needs_no_reason() -> None:
     assert (chosen.model, chosen.engine, chosen.sandbox) == (EMBEDDED, "transformers", "mine")
     assert chosen.reasons == ("engine transformers (it serves the embedded model)",)
     assert choose(Facts(), model="a", engine="b", sandbox="c").line == ""
+
+
+def test_an_environment_may_have_a_small_policy_of_its_own() -> None:
+    assert choose(Facts(policy="embedded-code")).model == "embedded-code"
+    assert choose(Facts(policy="embedded-code", cuda=True, vllm=True), model="embedded-code").engine == "transformers"
+    assert choose(Facts(policy="embedded-code", cuda=True)).model == GPU_MODEL
+
+
+def test_its_profile_applies_to_every_small_policy(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finqa_cli.settings.auto.cuda_visible", lambda: False)
+    loaded = load_settings(flags={"environment.name": "code"}, policies={"code": "embedded-code"})
+    assert loaded.settings.model.name == "embedded-code"
+    assert loaded.origins["lora.rank"] == "profile embedded"
+    assert load_settings(policies={"code": "embedded-code"}).settings.model.name == EMBEDDED
 
 
 def test_a_key_without_its_provider_is_mentioned() -> None:

@@ -7,8 +7,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,10 +32,10 @@ def finqa(tmp_path_factory: pytest.TempPathFactory) -> Finqa:
     home = tmp_path_factory.mktemp("compared")
 
     def play(name: str, *arguments: str) -> Path:
-        environment = {**os.environ, "FINQA_HOME": str(home / "home"), "OMP_NUM_THREADS": "1", "CI": "1"}
-        command = [sys.executable, "-m", "finqa_cli", *arguments, f"--run-dir={home / name}", "--quiet"]
-        done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=110)
-        assert done.returncode == 0, done.stderr
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FINQA_HOME", str(home / "home"))
+            patch.chdir(home)
+            assert main([*arguments, f"--run-dir={home / name}", "--quiet"]) == 0
         return home / name
 
     return play

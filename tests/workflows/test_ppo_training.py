@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command_calls import document, failure
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
@@ -30,28 +28,16 @@ SMALL = [
 ]
 
 
-def finqa(home: Path, *arguments: str, expected: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "finqa_cli", *arguments],
-        env={**os.environ, "FINQA_HOME": str(home), "OMP_NUM_THREADS": "1", "CI": "1"},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == expected, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
-
-
 def metrics(run: Path) -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key != "timing"} for line in lines]
 
 
-def test_it_trains_and_a_resumed_run_is_bit_for_bit_the_unbroken_one(tmp_path: Path) -> None:
+def test_it_trains_and_a_resumed_run_is_bit_for_bit_the_unbroken_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finqa(tmp_path, "train", *SMALL, f"--run-dir={whole}")
+    document(["train", *SMALL, f"--run-dir={whole}"], capsys)
     first, second = (record for record in metrics(whole) if record["kind"] == "train")
     for record in (first, second):
         assert record["informative"] == record["groups"] == 3, "groups of equal rewards carry signal as well"
@@ -64,15 +50,18 @@ def test_it_trains_and_a_resumed_run_is_bit_for_bit_the_unbroken_one(tmp_path: P
 
     shutil.copytree(whole, broken)
     shutil.rmtree(broken / "checkpoints" / "step_2")
-    finqa(tmp_path, "train", f"--resume={broken}")
+    document(["train", f"--resume={broken}"], capsys)
     assert metrics(broken) == metrics(whole)
     for name in ("policy/adapter_model.safetensors", "learner/values.safetensors", "learner/optimizer.safetensors"):
         left, right = (run / "checkpoints" / "step_2" / name for run in (broken, whole))
         assert left.read_bytes() == right.read_bytes()
 
 
-def test_steps_that_two_settings_decide_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_steps_that_two_settings_decide_are_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
-    errors = finqa(tmp_path, "train", *SMALL, "--set=train.updates_per_iteration=2", f"--run-dir={run}", expected=78)
+    status, errors = failure(["train", *SMALL, "--set=train.updates_per_iteration=2", f"--run-dir={run}"], capsys)
+    assert status == 78
     assert "updates_per_iteration=2 has no effect" in errors and "optimizer.options.minibatches=2" in errors
     assert not run.exists()

@@ -146,6 +146,7 @@ async def too_many_faults(questions: HeldOutQuestions, learner: Learner, step: i
     raise ThresholdError("3 of the 3 answers ended in faults.", remedy="finqa sft --resume faulty")
 
 
+@pytest.mark.slow  # the next test resumes as well
 def test_a_resumed_run_is_the_unbroken_one(
     capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command_calls import document, failure
+
+from finqa_cli.app import main
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
@@ -102,8 +105,8 @@ def no_server_is_left(home: Path) -> bool:
 def unbroken(finqa: Callable[..., subprocess.Popen[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "unbroken"
     output, _ = finish(finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}", "--json"))
-    document = json.loads(output)
-    assert document["run"] == str(run) and document["before"]["iteration"] == 0
+    trained = json.loads(output)
+    assert trained["run"] == str(run) and trained["before"]["iteration"] == 0
     return run
 
 
@@ -169,32 +172,30 @@ def test_two_ctrl_c_or_sigterm_end_it_and_leave_nothing_behind(
 
 
 def test_a_run_can_be_evaluated_and_its_settings_are_followed(
-    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], unbroken: Path, tmp_path: Path
 ) -> None:
-    output, _ = finish(finqa("eval", str(unbroken), "--limit=8", f"--run-dir={tmp_path / 'eval'}", "--json"))
-    document = json.loads(output)
+    found = document(["eval", str(unbroken), "--limit=8", f"--run-dir={tmp_path / 'eval'}"], capsys)
     last = [record for record in metrics(unbroken) if record["kind"] == "eval"][-1]
-    assert document["accuracy"] == last["accuracy"] and document["episodes"] == 8
+    assert found["accuracy"] == last["accuracy"] and found["episodes"] == 8
     assert json.loads((tmp_path / "eval" / "report.json").read_text())["target"] == str(unbroken)
     assert len((tmp_path / "eval" / "items.csv").read_text().splitlines()) == 9
 
 
-def test_a_resumed_run_takes_no_other_settings(finqa: Callable[..., subprocess.Popen[str]], unbroken: Path) -> None:
+def test_a_resumed_run_takes_no_other_settings(capsys: pytest.CaptureFixture[str], unbroken: Path) -> None:
     for flag in ("--lora-rank=4", "--seed=0", "--disable-gradient-checkpointing", "--run-dir=elsewhere"):
-        _, errors = finish(finqa("train", f"--resume={unbroken}", flag), expected=2)
-        assert "keeps its settings" in errors
-    _, errors = finish(finqa("train", *SMALL, f"--run-dir={unbroken}"), expected=78)
-    assert "holds a run already" in errors
+        status, errors = failure(["train", f"--resume={unbroken}", flag], capsys)
+        assert status == 2 and "keeps its settings" in errors
+    status, errors = failure(["train", *SMALL, f"--run-dir={unbroken}"], capsys)
+    assert status == 78 and "holds a run already" in errors
 
 
-def test_a_run_is_not_resumed_on_other_data(
-    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_not_resumed_on_other_data(capsys: pytest.CaptureFixture[str], unbroken: Path, tmp_path: Path) -> None:
     run = tmp_path / "moved"
     shutil.copytree(unbroken, run)
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"snapshot digest": "sha256:other"}))
-    _, errors = finish(finqa("train", f"--resume={run}", "--iterations=4"), expected=78)
+    assert main(["train", f"--resume={run}", "--iterations=4"]) == 78
+    errors = capsys.readouterr().err
     assert "snapshot digest" in errors and "begun with sha256:other" in errors
 
 
@@ -250,9 +251,9 @@ def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subproces
     output, _ = finish(
         finqa("sft", str(demonstrations), "--model=embedded", "--epochs=4", "--lr=2e-3", f"--run-dir={run}", "--json")
     )
-    document = json.loads(output)
+    taught = json.loads(output)
     losses = [record["loss"] for record in metrics(run) if record["kind"] == "sft"]
     assert losses[-1] < 0.7 * losses[0]
-    assert document["policy"] == str(run / "checkpoints" / "final") and document["validation_loss"] is not None
-    assert document["parse_rate"] > 0.9 and document["after"]["samples"]["questions"] == 16
-    finish(finqa("eval", document["policy"], "--limit=2", f"--run-dir={tmp_path / 'eval'}"))
+    assert taught["policy"] == str(run / "checkpoints" / "final") and taught["validation_loss"] is not None
+    assert taught["parse_rate"] > 0.9 and taught["after"]["samples"]["questions"] == 16
+    finish(finqa("eval", taught["policy"], "--limit=2", f"--run-dir={tmp_path / 'eval'}"))

@@ -23,6 +23,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "environment": "environment.name",
         "engine": "engine.name",
         "sandbox": "sandbox.name",
+        "dangerously_run_unisolated": "sandbox.options.dangerously_run_unisolated",
         "optimizer": "optimizer.name",
         "reward": "reward.name",
         "hints": "environment.options.hints",
@@ -67,6 +68,11 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "eval_temperature": "eval.temperature",
         "run_dir": "run.dir",
         "save_token_ids": "run.save_token_ids",
+        "dataset_split": "data.train_split",
+        "dataset_limit": "environment.options.dataset_limit",
+        "max_attempts": "environment.options.max_attempts",
+        "tracker": "trackers",
+        "project": "run.project",
     }
 )
 """Parameter name of a command -> the setting that it overrides."""
@@ -107,6 +113,14 @@ Seed = Annotated[int | None, _option("--seed", "Seed of every random choice.", G
 EnvironmentName = Annotated[str | None, _option("--environment", "What asks the questions.", BACKENDS, "finqa")]
 Engine = Annotated[str | None, _option("--engine", "Who generates; see finqa plugins.", BACKENDS, "auto")]
 Sandbox = Annotated[str | None, _option("--sandbox", "Who makes the boxes: local, daytona, ...", BACKENDS, "auto")]
+DangerouslyRunUnisolated = Annotated[
+    bool | None,
+    _option(
+        "--dangerously-run-unisolated",
+        "Run the code that the policy writes without isolation: it can read, send and delete your files.",
+        BACKENDS,
+    ),
+]
 Optimizer = Annotated[str | None, _option("--optimizer", "Training method.", BACKENDS, "grpo")]
 Reward = Annotated[
     str | None, _option("--reward", "What judges an answer; see finqa rewards.", BACKENDS, "the environment's verdict")
@@ -173,12 +187,14 @@ EngineReplicas = Annotated[
     ),
 ]
 
-Iterations = Annotated[int | None, _option("--iterations", "Training iterations.", TRAINING, "10")]
-GroupSize = Annotated[int | None, _option("--group-size", "Attempts at the same question.", TRAINING, "6")]
+Iterations = Annotated[int | None, _option("--iterations --num-steps", "Training iterations.", TRAINING, "10")]
+GroupSize = Annotated[
+    int | None, _option("--group-size --num-generations", "Attempts at the same question.", TRAINING, "6")
+]
 TargetGroups = Annotated[
     int | None,
     _option(
-        "--target-groups-per-iter",
+        "--target-groups-per-iter --batch-size",
         "Informative groups per iteration; 0 plays as many as the rounds allow.",
         TRAINING,
         "100",
@@ -231,10 +247,24 @@ AllowOverlap = Annotated[
     _option("--allow-overlap", "Train even when companies or questions are evaluated on as well.", TRAINING),
 ]
 
+DatasetSplit = Annotated[str | None, _option("--dataset-split", "Split that is trained on.", ROLLOUT, "train")]
+DatasetLimit = Annotated[
+    int | None,
+    _option("--dataset-limit", "Problems of each split at most; 0: all (environment mbpp).", ROLLOUT, "0"),
+]
+MaxAttempts = Annotated[
+    int | None, _option("--max-attempts", "Solutions that may be tried at a problem (environment mbpp).", ROLLOUT, "3")
+]
+
 Limit = Annotated[int | None, _option("--limit", "Ask only so many questions; 0 asks all.", ROLLOUT, "0")]
 Attempts = Annotated[int | None, _option("--attempts", "Attempts per question.", ROLLOUT, "1")]
 
 RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, "a new one below runs/")]
+Tracker = Annotated[
+    list[str] | None,
+    _option("--tracker", "Copy metrics there as well: tensorboard, wandb, trackio, ...; repeatable.", RUN, "none"),
+]
+Project = Annotated[str | None, _option("--project", "What trackers file the run under.", RUN, "finqa")]
 SaveTokenIds = Annotated[bool | None, _option("--save-token-ids", "Token ids in trajectories.jsonl.", RUN)]
 
 

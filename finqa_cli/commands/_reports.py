@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from finqa_cli.commands._output import plain_table, plural
+from finqa_cli.workflows.dry_run import DryRunResult, closing
 from finqa_cli.workflows.evaluate import EvalResult
+from finqa_cli.workflows.measures import flat
 from finqa_cli.workflows.train import TrainResult
 
 MEASURES: tuple[tuple[str, str, bool], ...] = (
@@ -38,8 +41,8 @@ def evaluation(result: EvalResult) -> str:
         head,
         *([f"reward {report['reward_mean']:.3f}: {parts}"] if parts else []),
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
-        "",
-        plain_table(["question type", "episodes", "accuracy"], rows),
+        *(["", plain_table(["question type", "episodes", "accuracy"], rows)] if any(report["by_kind"]) else []),
+        *(["", *measures] if (measures := _measure_lines(report["measures"])) else []),
         "",
         f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
     ]
@@ -54,6 +57,9 @@ def training(result: TrainResult) -> str:
         [_label(label, result.after), *(_measure(facts, key, share) for facts in (result.before, result.after))]
         for key, label, share in MEASURES
     ]
+    rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
+    own = [flat(facts.get("measures", {})) for facts in (result.before, result.after)]
+    rows += [[name, *(_number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
     clusters, episodes = result.after["clusters"], result.after["episodes"]
     return "\n".join(
         [
@@ -64,6 +70,17 @@ def training(result: TrainResult) -> str:
             f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",
         ]
     )
+
+
+def dry_run(result: DryRunResult) -> str:
+    """The closing summary of rollouts without training."""
+    measures = _measure_lines(result.measures)
+    return "\n".join(["Dry run complete!", closing(result), *measures, f"Run: {result.run} ({result.seconds:.0f} s)"])
+
+
+def dry_run_document(result: DryRunResult) -> dict[str, Any]:
+    """The `--json` form."""
+    return {**asdict(result), "run": str(result.run), "seconds": round(result.seconds, 3)}
 
 
 def training_document(result: TrainResult) -> dict[str, Any]:
@@ -92,6 +109,15 @@ def _measure(facts: Mapping[str, Any], key: str, share: bool) -> str:
         low, high = facts["accuracy_interval"]
         return f"{value:.3f} [{low:.3f}, {high:.3f}]"
     return _share(value)
+
+
+def _measure_lines(measures: Mapping[str, Any]) -> list[str]:
+    """The environment's own figures, a line each."""
+    return [f"  {name}: {_number(value)}" for name, value in flat(measures).items()]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _share(value: float | None) -> str:

@@ -29,6 +29,7 @@ def main(
     sessions_per_sandbox: options.SessionsPerSandbox = None,
     max_concurrent_play: options.MaxConcurrentPlay = None,
     sandbox: options.Sandbox = None,
+    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     model: options.Model = None,

@@ -29,6 +29,7 @@ def main(
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,
+    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
     reward: options.Reward = None,
     grader: options.Grader = None,
     hints: options.Hints = None,

@@ -51,6 +51,7 @@ def build(
         str | None,
         typer.Option("--sandbox", help="Also build the image of this provider's sandboxes.", show_default="none"),
     ] = None,
+    environment: options.EnvironmentName = None,
     config: options.Config = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
@@ -67,6 +68,13 @@ def build(
     Example: finqa snapshot build --snapshot-name mine --data my-data --sandbox daytona
     """
     settings = options.load(ctx, quiet=True).settings
+    if not remote.has_snapshot(settings):
+        name = settings.environment.name
+        text = (
+            f"Nothing to build: environment {name} has no snapshot, and its sandboxes start without an image of ours."
+        )
+        emit({"environment": name, "new": False}, as_json=as_json, text=text)
+        return
     with progress(as_json=as_json, quiet=quiet) as reporter:
         built = workflow.build(settings, settings.data.snapshot, data, skip_bad=skip_bad, reporter=reporter)
     verb = "Built" if built.new else "Nothing to do: there was already"

@@ -10,13 +10,15 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands import _reports as reports
 from finqa_cli.commands import dpo
+from finqa_cli.commands._options import PATHS
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
 from finqa_cli.commands._resume import as_typed, check_resumed, given_flags
 from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
-from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.settings import Loaded, Settings, from_public_dict
+from finqa_cli.workflows.dry_run import dry_run
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
@@ -33,6 +35,9 @@ QUICK = {
     "limit": 16,
 }
 """What --quick-test asks for, unless it is given."""
+
+DRY = {"iterations": 10, "target_groups_per_iter": 4, "group_size": 2}
+"""What --dry-run plays, unless a flag, a variable or a file says something else."""
 
 WITH_PAIRS = (
     "pairs",
@@ -68,6 +73,15 @@ QuickTest = Annotated[
 ]
 
 
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help=f"Play what training would, with any engine, and train on nothing: {shown(DRY)}, unless they are set.",
+    ),
+]
+
+
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
@@ -77,6 +91,7 @@ def main(
     ] = None,
     pairs: Pairs = None,
     quick_test: QuickTest = False,
+    only_rollouts: DryRun = False,
     sandboxes: options.Sandboxes = None,
     sessions_per_sandbox: options.SessionsPerSandbox = None,
     max_concurrent_create: options.MaxConcurrentCreate = None,
@@ -108,14 +123,20 @@ def main(
     gradient_checkpointing: options.GradientCheckpointing = None,
     run_dir: options.RunDir = None,
     save_token_ids: options.SaveTokenIds = None,
+    tracker: options.Tracker = None,
+    project: options.Project = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,
+    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
     reward: options.Reward = None,
     grader: options.Grader = None,
     hints: options.Hints = None,
     optimizer: options.Optimizer = None,
     eval_split: options.Split = None,
+    dataset_split: options.DatasetSplit = None,
+    dataset_limit: options.DatasetLimit = None,
+    max_attempts: options.MaxAttempts = None,
     limit: options.Limit = None,
     shuffle_rewards: options.ShuffleRewards = None,
     allow_evaluation_data: options.AllowEvaluationData = None,
@@ -133,20 +154,27 @@ def main(
     """
     if pairs is not None:
         _on_pairs(ctx, pairs)
-        return
-    if resume is not None:
-        settings, run = _stored(ctx, resume), resume
+    elif resume is not None:
+        _on_groups(ctx, _stored(ctx, resume), resume, resume=True)
     else:
-        settings = options.load(ctx, quick(ctx, QUICK)).settings
-        run = run_path(settings)
+        loaded = options.load(ctx, quick(ctx, QUICK))
+        _check_project(project, loaded.settings)
+        if only_rollouts:
+            _play_only(ctx, loaded)
+        else:
+            _on_groups(ctx, loaded.settings, run_path(loaded.settings), resume=False)
+
+
+def _on_groups(ctx: typer.Context, settings: Settings, run: Path, *, resume: bool) -> None:
+    """Training on what is played."""
     result = perform(
-        lambda reporter, stopper: train(settings, run, resume=resume is not None, reporter=reporter, stopper=stopper),
-        as_json=as_json,
-        quiet=quiet,
+        lambda reporter, stopper: train(settings, run, resume=resume, reporter=reporter, stopper=stopper),
+        as_json=ctx.params["as_json"],
+        quiet=ctx.params["quiet"],
         remedy=f"finqa train --resume {run}",
         learner=settings.learner.name,
     )
-    emit(reports.training_document(result), as_json=as_json, text=lambda: reports.training(result))
+    emit(reports.training_document(result), as_json=ctx.params["as_json"], text=lambda: reports.training(result))
 
 
 def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
@@ -168,6 +196,25 @@ def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
         as_json=given["as_json"],
         quiet=given["quiet"],
     )
+
+
+def _play_only(ctx: typer.Context, loaded: Loaded) -> None:
+    """Rollouts without a learner."""
+    unset = ("default", "profile")
+    few = {PATHS[name]: count for name, count in DRY.items() if loaded.origins[PATHS[name]].startswith(unset)}
+    settings = options.load(ctx, {**quick(ctx, QUICK), **few}, quiet=True).settings
+    run = run_path(settings, "dry_")
+    result = perform(
+        lambda reporter, stopper: dry_run(settings, run, reporter=reporter, stopper=stopper),
+        as_json=ctx.params["as_json"],
+        quiet=ctx.params["quiet"],
+    )
+    emit(reports.dry_run_document(result), as_json=ctx.params["as_json"], text=lambda: reports.dry_run(result))
+
+
+def _check_project(project: str | None, settings: Settings) -> None:
+    if project is not None and not settings.trackers:
+        raise UsageError("--project is what trackers file the run under, and there is none.", remedy="--tracker wandb")
 
 
 def _stored(ctx: typer.Context, run: Path) -> Settings:

@@ -1,7 +1,7 @@
 """One Protocol per kind of plugin. Components are constructed with their own options and a context."""
 
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
-from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, RewritingCodec
+from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
 from finqa_cli.contracts.environment import (
     Demonstrator,
@@ -63,6 +63,7 @@ __all__ = [
     "Probed",
     "ReferenceLearner",
     "RepeatsPasses",
+    "ReplyRole",
     "Reward",
     "RewardRequest",
     "RewritingCodec",

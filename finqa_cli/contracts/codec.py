@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from finqa_cli.contracts.call_format import CallFormat
 from finqa_cli.types import AssistantTurn, Message, Prompt
+
+ReplyRole = Literal["tool", "user"]
+"""Who answers a turn of the policy: a tool that it called, or, where there are none, the environment as the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +34,23 @@ class PlayedTurn:
         completion_ids: [Lc] what was sampled, stop id included when it was sampled.
         stopped: A stop id was sampled; False when the turn was cut.
         reply: The text that came back.
+        role: Who it came from.
     """
 
     completion_ids: tuple[int, ...]
     stopped: bool
     reply: str
+    role: ReplyRole = "tool"
 
 
 @runtime_checkable
 class ChatCodec(Protocol):
     """Constructed as `Codec(config, context)`.
 
-    An episode's token sequence is appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... Sampled ids are
-    never decoded and encoded again. Content (questions, tool replies) is encoded so that control-token strings inside
-    it stay ordinary text. Where a chat template rewrites earlier turns, see `RewritingCodec`.
+    An episode's token sequence is appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... (`user_reply` in
+    an episode without tools). Sampled ids are never decoded and encoded again. Content (questions, replies) is encoded
+    so that control-token strings inside it stay ordinary text. Where a chat template rewrites earlier turns, see
+    `RewritingCodec`.
     """
 
     @property
@@ -59,6 +65,14 @@ class ChatCodec(Protocol):
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] what follows the sampled ids: the rest of the assistant turn's end (all of it when the turn was cut and
         `stopped` is False), the tool message, and the opening of the next assistant turn.
+        """
+        ...
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] as `tool_reply`, with a message of the user.
+
+        Raises:
+            ConfigError: The chat template takes no second message of the user, or not one that can be followed.
         """
         ...
 
@@ -79,9 +93,13 @@ class RewritingCodec(ChatCodec, Protocol):
     stands already.
     """
 
-    @property
-    def rewrites(self) -> bool:
-        """Whether the template of this model does; False: the episode appends, and `history` is not called."""
+    def rewrites(self, role: ReplyRole) -> bool:
+        """Whether the template of this model does in episodes whose replies have this role; False: they append, and
+        `history` is not called.
+
+        Raises:
+            ConfigError: It does so in a way that cannot be followed.
+        """
         ...
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:

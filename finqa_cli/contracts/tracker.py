@@ -10,10 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerContext:
-    """`run_dir` is the run folder; `run_id` its name."""
+    """`run_dir` is the run folder; `run_id` its name; `project` is what services file it under."""
 
     run_dir: Path
     run_id: str
+    project: str = "finqa"
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from finqa_cli.evals.power import (
     observed_variation,
     questions_for,
 )
-from finqa_cli.evals.report import EvalReport, KindReport, item_rows, summarize
+from finqa_cli.evals.report import EvalReport, KindReport, is_right, item_rows, summarize
 from finqa_cli.evals.student import t_quantile
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "exact_mcnemar",
     "failure_counts",
     "holm",
+    "is_right",
     "item_rows",
     "k_values",
     "observe",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from finqa_cli.answers import parse_reply
@@ -49,6 +49,7 @@ class EvalReport:
         quoted_years: Among queries that name a year as a column, the share that quotes every one; None without any.
         statuses: Attempts by status.
         by_kind: The same by question type.
+        measures: Figures of the environment's own (`Measures`); empty where it has none.
     """
 
     episodes: int
@@ -65,16 +66,22 @@ class EvalReport:
     quoted_years: float | None
     statuses: Mapping[str, int]
     by_kind: Mapping[str, KindReport]
+    measures: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {**asdict(self), "accuracy_interval": list(self.accuracy_interval)}
 
 
-def summarize(trajectories: Sequence[Trajectory]) -> EvalReport:
-    """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1]."""
+def summarize(trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | None = None) -> EvalReport:
+    """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1].
+
+    Args:
+        trajectories: Faulted ones among them.
+        measures: What the environment itself says about them.
+    """
     graded = [trajectory for trajectory in trajectories if trajectory.reward is not None]
-    right = [float(_is_right(trajectory)) for trajectory in graded]
+    right = [float(is_right(trajectory)) for trajectory in graded]
     interval = (
         clustered_interval(right, [trajectory.task.cluster for trajectory in graded])
         if graded
@@ -98,6 +105,7 @@ def summarize(trajectories: Sequence[Trajectory]) -> EvalReport:
         quoted_years=_mean(quoting),
         statuses=_counts(trajectories),
         by_kind=_by_kind(graded),
+        measures=measures or {},
     )
 
 
@@ -154,7 +162,8 @@ def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> 
     return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
 
 
-def _is_right(trajectory: Trajectory) -> bool:
+def is_right(trajectory: Trajectory) -> bool:
+    """The verdict on a graded attempt; see `is_correct`."""
     assert trajectory.rewards is not None
     return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
@@ -199,7 +208,7 @@ def _by_kind(graded: Sequence[Trajectory]) -> dict[str, KindReport]:
     return {
         kind: KindReport(
             episodes=len(members),
-            accuracy=sum(map(_is_right, members)) / len(members),
+            accuracy=sum(map(is_right, members)) / len(members),
             reward_mean=sum(map(_reward, members)) / len(members),
         )
         for kind, members in sorted(kinds.items())

@@ -27,6 +27,7 @@ class Component:
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
+        standing: For a tracker: every run has it without its being named, where its packages are installed.
     """
 
     kind: Kind
@@ -40,3 +41,4 @@ class Component:
     remote: bool = False
     snapshotless: bool = False
     policy: str = ""
+    standing: bool = False

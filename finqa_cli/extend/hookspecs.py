@@ -89,6 +89,14 @@ def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
 
 
 @hookspec(firstresult=True)
+def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
+    """Writes a policy as one whole model into `folder`, which is complete or absent, an adapter merged into its base.
+
+    `dtype` is `float32`, `bfloat16` or `float16`; the policy's model may be a folder of shards. None when not yours.
+    """
+
+
+@hookspec(firstresult=True)
 def join_processes(learner: str) -> LearnerProcesses | None:
     """Joins the processes that `torchrun` started, for learners of this name; None when it is not yours.
 

@@ -1,7 +1,7 @@
 """From graded trajectories to packed batches: credit, samples, packing. Pure; no torch."""
 
 from finqa_cli.learn.admission import admitted_groups, informative_share
-from finqa_cli.learn.credit import assign_credit, assign_credit_again, batch_credit, credited_samples
+from finqa_cli.learn.credit import assign_credit, assign_credit_again, attempt_weight, batch_credit, credited_samples
 from finqa_cli.learn.gae import estimated, value_metrics, with_values
 from finqa_cli.learn.groups import GroupStatistics, group_statistics, length_bias
 from finqa_cli.learn.normalization import check_normalization, counts_neutral, needs_reference, normalized
@@ -18,6 +18,7 @@ __all__ = [
     "admitted_groups",
     "assign_credit",
     "assign_credit_again",
+    "attempt_weight",
     "batch_credit",
     "check_normalization",
     "corrected",

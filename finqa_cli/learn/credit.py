@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,10 +48,10 @@ def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequenc
 def credited_samples(
     groups: Sequence[Group], credits: Sequence[Credit], *, neutral: bool = False, references: References | None = None
 ) -> tuple[Sample, ...]:
-    """The samples that an update is made of, by group and member.
+    """The samples that an update is made of, by group and member, with advantages as the attempts weigh.
 
-    Left out: dropped groups, excluded members, and episodes in which nothing was sampled; also members whose advantage
-    is 0, which would cost a forward and backward for a zero gradient.
+    Left out: dropped groups, excluded members, and episodes in which nothing was sampled; also members whose weighted
+    advantage is 0, which would cost a forward and backward for a zero gradient.
 
     Args:
         groups: With one credit each.
@@ -64,9 +65,25 @@ def credited_samples(
         if credit.dropped:
             continue
         for trajectory, advantage in zip(group.trajectories, credit.advantages, strict=True):
-            if advantage or (neutral and advantage is not None):
-                samples += _referenced(trajectory, advantage, references)
+            weighted = None if advantage is None else advantage * attempt_weight(trajectory)
+            if weighted or (neutral and weighted is not None):
+                samples += _referenced(trajectory, weighted, references)
     return tuple(samples)
+
+
+def attempt_weight(trajectory: Trajectory) -> float:
+    """What the environment said about the attempt in `Rewards.weight`; 1.0 for one that was never graded.
+
+    It is applied to the final advantage, after baselines and divisions by a deviation: on the reward, a factor that is
+    the same for a whole group would cancel in (r - mean) / std. Losses that are means count the attempt as before.
+
+    Raises:
+        FinqaError: It is negative or no finite number.
+    """
+    weight = 1.0 if trajectory.rewards is None else trajectory.rewards.weight
+    if not 0.0 <= weight < math.inf:
+        raise FinqaError(f"Trajectory {trajectory.id!r} was given the weight {weight}, not a number from 0 on.")
+    return weight
 
 
 def _referenced(trajectory: Trajectory, advantage: float, references: References | None) -> tuple[Sample, ...]:

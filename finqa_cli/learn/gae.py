@@ -57,6 +57,7 @@ def estimated(
     rewards: Mapping[str, float],
     estimation: AdvantageEstimation,
     penalty: KlPenalty | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> tuple[Sample, ...]:
     """The samples with advantages and returns for each sampled token, in the same order.
 
@@ -70,10 +71,12 @@ def estimated(
         rewards: By episode.
         estimation: How.
         penalty: What is taken from the rewards; None for nothing.
+        weights: By episode: a factor on its advantages, after whitening; see `attempt_weight`. Returns are not
+            weighted, for the value function is to know every attempt. None: all weigh 1.
 
     Raises:
         ValueError: A sample lacks values or reference log-probabilities.
-        KeyError: There is no reward for an episode.
+        KeyError: There is no reward, or no weight, for an episode.
     """
     episodes: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):
@@ -84,7 +87,8 @@ def estimated(
         credited = _episode(own, rewards[episode], estimation, penalty)
         for place, sample in zip(places, credited, strict=True):
             result[place] = sample
-    return whitened(result) if estimation.whiten else tuple(result)
+    final = whitened(result) if estimation.whiten else tuple(result)
+    return final if weights is None else tuple(_weighted(sample, weights[sample.episode]) for sample in final)
 
 
 def whitened(samples: Sequence[Sample]) -> tuple[Sample, ...]:
@@ -140,6 +144,10 @@ def _episode(
     returns = iter([advantage + value for advantage, value in zip(advantages, values, strict=True)])
     left = iter(advantages)
     return [replace(each, advantages=_placed(each, left), returns=_placed(each, returns)) for each in samples]
+
+
+def _weighted(sample: Sample, weight: float) -> Sample:
+    return replace(sample, advantages=tuple(weight * advantage for advantage in sample.advantages))
 
 
 def _divergences(sample: Sample, penalty: KlPenalty) -> list[float]:

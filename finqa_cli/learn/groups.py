@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from finqa_cli.learn.credit import attempt_weight
 from finqa_cli.learn.staleness import OVER_AGE
 from finqa_cli.types import Credit, Group, Trajectory
 
@@ -27,7 +28,7 @@ class GroupStatistics:
         episodes: All members.
         faults: Members that ended in an infrastructure fault or were never graded.
         episodes_in_groups: Scored members: each of them has its place in a group.
-        episodes_trained: Members whose advantage is neither excluded nor 0, in informative groups.
+        episodes_trained: Members whose weighted advantage is neither excluded nor 0, in informative groups.
         reward_mean: Mean over scored members; 0.0 when there is none.
         length_bias: See `length_bias`, in turns.
     """
@@ -69,7 +70,7 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
         episodes=episodes,
         faults=episodes - len(rewards),
         episodes_in_groups=len(rewards),
-        episodes_trained=sum(sum(map(bool, credit.advantages)) for credit in credits if not credit.dropped),
+        episodes_trained=sum(_trained(group, credit) for group, credit in zip(groups, credits, strict=True)),
         reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
         length_bias=length_bias(groups),
     )
@@ -94,6 +95,13 @@ def length_bias(
 
 def _score(trajectory: Trajectory) -> float | None:
     return None if trajectory.status.is_fault else trajectory.reward
+
+
+def _trained(group: Group, credit: Credit) -> int:
+    if credit.dropped:
+        return 0
+    members = zip(group.trajectories, credit.advantages, strict=True)
+    return sum(bool(advantage and attempt_weight(trajectory)) for trajectory, advantage in members)
 
 
 def _scored(group: Group) -> list[float]:

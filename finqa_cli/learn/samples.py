@@ -46,16 +46,17 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
 
     Args:
         prompt: How the episode opens.
-        messages: What follows: assistant messages, each but the last followed by one tool message.
+        messages: What follows: assistant messages, each but the last followed by one message of a tool or of the user.
         codec: Encodes for the model that is trained.
         name: What an error calls the demonstration.
 
     Raises:
-        DataError: Assistant and tool messages do not alternate, or there is none.
+        DataError: Assistant messages and replies do not alternate, or there is none.
     """
     roles = [message.role for message in messages]
-    if not messages or roles != ["assistant", "tool"] * (len(messages) // 2) + ["assistant"] * (len(messages) % 2):
-        raise DataError(f"Demonstration {name!r}: assistant and tool messages must alternate, but they are {roles}.")
+    said = [role == "assistant" for role in roles]
+    if not messages or "system" in roles or said != [place % 2 == 0 for place in range(len(messages))]:
+        raise DataError(f"Demonstration {name!r}: assistant messages and replies must alternate, but they are {roles}.")
     segments: list[_Segment] = [(codec.opening(prompt), None)]
     last_assistant = len(messages) - 1 - (len(messages) + 1) % 2
     for message in messages[: last_assistant + 1]:
@@ -63,7 +64,8 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
             chosen = codec.assistant(message)
             segments.append((chosen, (0.0,) * len(chosen)))
         else:
-            segments.append((codec.tool_reply(message.content, stopped=True), None))
+            reply = codec.tool_reply if message.role == "tool" else codec.user_reply
+            segments.append((reply(message.content, stopped=True), None))
     sample = _join(segments, 1.0, name=name)
     if sample is None:
         raise DataError(f"Demonstration {name!r}: the codec encoded every assistant message as nothing.")

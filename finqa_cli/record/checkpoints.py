@@ -13,9 +13,13 @@ from typing import Any
 import structlog
 
 from finqa_cli.errors import DataError
-from finqa_cli.record.files import new_folder, sha256_of, write_json
+from finqa_cli.record.files import new_folder, sha256_of, write_json, write_text
 
 log = structlog.get_logger(__name__)
+
+LATEST = "latest_checkpointed_iteration.txt"
+"""Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself goes by the
+folders, so that it can pass over a damaged one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         digests = {str(path.relative_to(folder)): sha256_of(path) for path in files}
         write_json(folder / "manifest.json", {"schema_version": 1, "files": digests})
+    _point_to_latest(run)
 
 
 def folder_of(run: Path, iteration: int) -> Path:
@@ -91,6 +96,7 @@ def discard_after(run: Path, iteration: int) -> None:
     for folder in _folders(run):
         if _number(folder) > iteration:
             shutil.rmtree(folder, ignore_errors=True)
+    _point_to_latest(run)
 
 
 def prune(run: Path, keep: int) -> None:
@@ -98,6 +104,18 @@ def prune(run: Path, keep: int) -> None:
     surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def iterations(run: Path) -> list[int]:
+    """The iterations that there are checkpoints of, oldest first, damaged ones included."""
+    return sorted(map(_number, _folders(run)))
+
+
+def _point_to_latest(run: Path) -> None:
+    if numbers := iterations(run):
+        write_text(run / "checkpoints" / LATEST, str(numbers[-1]))
+    else:
+        (run / "checkpoints" / LATEST).unlink(missing_ok=True)
 
 
 def _folders(run: Path) -> list[Path]:

@@ -28,8 +28,12 @@ def storage(what: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes one JSON document atomically: temporary file, fsync, rename, fsync of the folder."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Writes one JSON document as `write_text` does."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file atomically: temporary file, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)

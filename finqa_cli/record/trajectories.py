@@ -45,6 +45,7 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
         "reward": trajectory.reward,
         "components": dict(rewards.components) if rewards else {},
         "explanation": rewards.explanation if rewards else "",
+        **({"weight": rewards.weight} if rewards and rewards.weight != 1.0 else {}),  # absent from nearly every record
         "retries": trajectory.retries,
         "recoveries": trajectory.recoveries,
         "seconds": round(trajectory.seconds, 4),
@@ -122,25 +123,40 @@ def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
 
 
 def _demonstration(record: Mapping[str, Any]) -> Demonstration:
-    messages = tuple(Message(role=item["role"], content=item["content"]) for item in record["messages"])
-    tools = tuple(
-        ToolSpec(name=item["name"], description=item["description"], parameters=item["parameters"])
-        for item in (tool["function"] for tool in record["tools"])
-    )
     return Demonstration(
         id=record["id"],
-        prompt=Prompt(messages=messages, tools=tools),
+        prompt=recorded_prompt(record),
         messages=tuple(message for turn in record["turns"] for message in exchange(turn)),
         cluster=record["task"]["cluster"],
         reward=record["reward"],
     )
 
 
+def recorded_prompt(record: Mapping[str, Any]) -> Prompt:
+    """How a recorded attempt opened.
+
+    Raises:
+        KeyError, TypeError, AttributeError: It is no record of an attempt.
+    """
+    tools = (tool["function"] for tool in record["tools"])
+    return Prompt(
+        messages=tuple(Message(role=item["role"], content=item["content"]) for item in record["messages"]),
+        tools=tuple(
+            ToolSpec(name=item["name"], description=item["description"], parameters=item["parameters"])
+            for item in tools
+        ),
+    )
+
+
 def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
-    """The assistant message of a recorded turn, and the tool message that answered it, if one did."""
+    """The assistant message of a recorded turn, and the message of tool or user that answered it, if one did."""
     call, observation = turn["tool_call"], turn["observation"]
     tool_call = ToolCall(name=call["name"], arguments=call["arguments"]) if call else None
     # The codec of the model that learns renders the call itself; records of earlier versions have no words beside it.
     yield Message(role="assistant", content=turn.get("words", "") if tool_call else turn["text"], tool_call=tool_call)
-    if observation is not None:
+    if observation is None:
+        return
+    if tool_call is None and not turn["parse_error"]:  # an episode of texts, which the environment answers as the user
+        yield Message(role="user", content=observation["text"])
+    else:
         yield Message(role="tool", content=observation["text"], name=tool_call.name if tool_call else "")

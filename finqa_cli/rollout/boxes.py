@@ -25,6 +25,7 @@ class Box:
         relapses: Faults in a row after which it was found well, as its only session ended.
         look: Set to have it checked now.
         checked_at: When its last check ended, in the event loop's seconds; minus infinity before the first.
+        spent: True once its only session ended, where each session is to have a fresh box.
         lost: Why it is of no use any more; empty while it is.
     """
 
@@ -40,6 +41,7 @@ class Box:
         "relapses",
         "sandbox",
         "sessions",
+        "spent",
         "strikes",
     )
 
@@ -54,6 +56,7 @@ class Box:
         self.relapses = 0
         self.look = asyncio.Event()
         self.checked_at = float("-inf")
+        self.spent = False
         self.lost = ""
         self._cuts: set[asyncio.Timeout] = set()
 
@@ -98,6 +101,11 @@ class Places:
     def __init__(self, per_box: int) -> None:
         self._by_load: list[OrderedDict[Box, None]] = [OrderedDict() for _ in range(per_box)]
         self._line: OrderedDict[asyncio.Future[Box | Exception], None] = OrderedDict()
+
+    @property
+    def per_box(self) -> int:
+        """Places on each box."""
+        return len(self._by_load)
 
     @property
     def waiting(self) -> int:

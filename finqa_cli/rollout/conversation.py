@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, PlayedTurn, RewritingCodec, TokenEngine
+from finqa_cli.contracts import ChatCodec, ChatEngine, PlayedTurn, ReplyRole, RewritingCodec, TokenEngine
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
 
@@ -34,8 +34,8 @@ class Conversation(Protocol):
         """The next assistant turn."""
         ...
 
-    def observe(self, text: str, *, tool: str) -> None:
-        """Appends a tool reply."""
+    def observe(self, text: str, *, tool: str | None) -> None:
+        """Appends a reply: of the tool of this name (empty where the call could not be read), or of the user (None)."""
         ...
 
 
@@ -58,7 +58,7 @@ class TokenConversation:
         self._sampled: tuple[int, ...] = ()
         self._stopped = True
         self._prompt = prompt
-        self._rewriting = codec if isinstance(codec, RewritingCodec) and codec.rewrites else None
+        self._rewriting = codec if isinstance(codec, RewritingCodec) else None
         self._played: list[PlayedTurn] = []
 
     async def respond(self) -> Reply:
@@ -84,12 +84,14 @@ class TokenConversation:
             policy_version=completion.policy_version,
         )
 
-    def observe(self, text: str, *, tool: str) -> None:
-        """Encodes the tool reply as the next prompt ids."""
-        if self._rewriting is None:
-            self._pending = self._codec.tool_reply(text, stopped=self._stopped)
+    def observe(self, text: str, *, tool: str | None) -> None:
+        """Encodes the reply as the next prompt ids."""
+        role: ReplyRole = "user" if tool is None else "tool"
+        if self._rewriting is None or not self._rewriting.rewrites(role):
+            encode = self._codec.user_reply if tool is None else self._codec.tool_reply
+            self._pending = encode(text, stopped=self._stopped)
             return
-        self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text))
+        self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text, role=role))
         rendered = self._rewriting.history(self._prompt, self._played)
         self._restarts = rendered[: len(self._history)] != self._history
         if self._restarts:
@@ -123,6 +125,7 @@ class ChatConversation:
         self._messages = (*self._messages, Message(role="assistant", content=turn.text, tool_call=turn.tool_call))
         return Reply(turn=turn, stop=turn.stop)
 
-    def observe(self, text: str, *, tool: str) -> None:
-        """Appends the tool message."""
-        self._messages = (*self._messages, Message(role="tool", content=text, name=tool))
+    def observe(self, text: str, *, tool: str | None) -> None:
+        """Appends the message."""
+        reply = Message(role="user", content=text) if tool is None else Message(role="tool", content=text, name=tool)
+        self._messages = (*self._messages, reply)

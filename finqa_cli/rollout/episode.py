@@ -160,7 +160,8 @@ async def _play_turns(
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
         call = reply.turn.tool_call
-        conversation.observe(observation.text, tool=call.name if call else "")
+        tool = None if session.takes_text else call.name if call else ""
+        conversation.observe(observation.text, tool=tool)
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 

@@ -40,7 +40,7 @@ class HealthChecks:
         self._resting: OrderedDict[Box, None] = OrderedDict()  # between two checks, the longest first
 
     async def watch(self, box: Box, spread: float) -> str:
-        """Checks a box until it is lost, and says why it is.
+        """Checks a box until it is lost, and says why it is; empty when it is spent instead.
 
         Args:
             box: Whom sessions may come to.
@@ -53,6 +53,8 @@ class HealthChecks:
             while True:
                 await _rest(box, pause)
                 self._resting.pop(box, None)
+                if box.spent:
+                    return ""
                 answers = await self._answers(box)
                 box.checked_at = asyncio.get_running_loop().time()
                 if answers:
@@ -76,6 +78,12 @@ class HealthChecks:
         """A session on the box ended in a fault."""
         self._strike(box)
         box.faulted = True
+        box.look.set()
+
+    def spent(self, box: Box) -> None:
+        """The box has served its purpose: no session comes to it any more, and its watch ends."""
+        box.spent = True
+        self._places.withdraw(box)
         box.look.set()
 
     def _strike(self, box: Box) -> None:

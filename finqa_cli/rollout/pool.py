@@ -9,13 +9,20 @@ from contextlib import asynccontextmanager, nullcontext
 import structlog
 
 from finqa_cli.contracts import Sandbox, SandboxProvider
-from finqa_cli.errors import EnvironmentFault, EpisodeError, FinqaError, SandboxError, ServiceUnavailableError
+from finqa_cli.errors import (
+    ConfigError,
+    EnvironmentFault,
+    EpisodeError,
+    FinqaError,
+    SandboxError,
+    ServiceUnavailableError,
+)
 from finqa_cli.rollout.boxes import Box, Places
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.health import HealthChecks
 from finqa_cli.rollout.pool_protocol import NoSandboxes, Pool, PoolListener, PoolStats, Waiting
 from finqa_cli.rollout.starts import Starts
-from finqa_cli.types import SandboxSpec
+from finqa_cli.types import ExecutionSpec, SandboxSpec
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +33,8 @@ GOLDEN_RATIO = 0.6180339887498949
 
 class SandboxPool:
     """Up to `size` boxes of one spec, with `sessions_per_box` places each.
+
+    Where the spec asks for fresh boxes each hosts one session, is ended then, and another is started in its place.
 
     Each box has a keeper, a task that starts it, has it watched, and starts another when it is lost; so there are
     never more than `size`. See `Starts` for failed starts, `HealthChecks` for when a box is lost, `Places` for who is
@@ -47,6 +56,7 @@ class SandboxPool:
     ) -> None:
         self._provider = provider
         self._size = size
+        self._fresh = isinstance(spec, ExecutionSpec) and spec.fresh
         self._on_event = on_event
         self._places = Places(sessions_per_box)
         self._health = HealthChecks(self._places, every_s=health_check_s, size=size)
@@ -88,7 +98,14 @@ class SandboxPool:
         )
 
     async def start(self) -> None:
-        """Begins to fill, without waiting. Idempotent."""
+        """Begins to fill, without waiting. Idempotent.
+
+        Raises:
+            ConfigError: Several sessions are to share a box, and each is to have a fresh one.
+        """
+        if self._fresh and self._places.per_box > 1:
+            reason = f"A fresh box hosts one session, not {self._places.per_box}."
+            raise ConfigError(reason, remedy="--sessions-per-sandbox 1, or no fresh boxes")
         if not self._keepers and not self._closed:
             # Multiples of the golden ratio are spread evenly over 0 to 1, however many there are.
             self._keepers = [asyncio.create_task(self._keep(n * GOLDEN_RATIO % 1.0)) for n in range(1, self._size + 1)]
@@ -134,6 +151,8 @@ class SandboxPool:
             box.relapses = 0
             self._breaker.fine()
         finally:
+            if self._fresh and not box.lost:
+                self._health.spent(box)
             self._places.release(box)
 
     async def close(self) -> None:
@@ -176,34 +195,38 @@ class SandboxPool:
 
     async def _keep(self, spread: float) -> None:
         """Keeps one box running, until it is cancelled or the pool is closed."""
-        dead: Box | None = None
+        before: Box | None = None
         unproved = 0
         while not self._closed:
             began = asyncio.get_running_loop().time()
             # The first loss is made good at once; boxes that never last are started ever more slowly.
             sandbox = await self._starts.box(
-                instead_of=dead.sandbox if dead is not None else None, failures=max(0, unproved - 1), spread=spread
+                instead_of=before.sandbox if before is not None else None, failures=max(0, unproved - 1), spread=spread
             )
             if self._closed:
                 return  # the provider did not let the start be cancelled; its close ends the box
             box = Box(sandbox)
-            self._came_up(box, dead, asyncio.get_running_loop().time() - began)
+            self._came_up(box, before, asyncio.get_running_loop().time() - began)
             reason = await self._health.watch(box, spread)
-            self._died(box, reason)
-            dead = box
+            if box.spent:
+                self._boxes.discard(box)
+                self._tell("sandbox_spent", {"sandbox": box.sandbox.id})
+            else:
+                self._died(box, reason)
+            before = box
             unproved = 0 if box.proved else unproved + 1
 
-    def _came_up(self, box: Box, dead: Box | None, seconds: float) -> None:
+    def _came_up(self, box: Box, before: Box | None, seconds: float) -> None:
         self._boxes.add(box)
         self._places.offer(box)
         fields: dict[str, object] = {"sandbox": box.sandbox.id, "seconds": round(seconds, 3)}
-        if dead is None:
+        if before is None or before.spent:
             self._breaker.fine()
             self._tell("sandbox_ready", fields)
         else:
             # No outcome for the breaker: boxes that start well and die at once, again and again, must open it.
             self._replaced += 1
-            self._tell("sandbox_replaced", {**fields, "instead_of": dead.sandbox.id})
+            self._tell("sandbox_replaced", {**fields, "instead_of": before.sandbox.id})
         self._changed()
 
     def _died(self, box: Box, reason: str) -> None:

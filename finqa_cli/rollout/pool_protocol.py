@@ -19,6 +19,7 @@ PoolListener = Callable[[str, Mapping[str, object]], None]
 - `sandbox_failed`: reason, remedy
 - `sandbox_lost`: sandbox, reason, sessions that were cut
 - `sandbox_replaced`: sandbox, instead_of, seconds since the other one was lost
+- `sandbox_spent`: sandbox, which was ended after its only session because each is to have a fresh one
 - `pool_reduced`: alive, size, reason, remedy
 - `breaker_open`: reason, remedy
 """

@@ -189,9 +189,10 @@ class SftSettings(Section):
 
 
 class RunSettings(Section):
-    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS."""
+    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS. `project` is what trackers file the run under."""
 
     dir: Path | None = None
+    project: str = Field(default="finqa", min_length=1)
     save_token_ids: bool = False
 
 

@@ -14,11 +14,13 @@ from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, canonical
 DOTENV_FILE = Path(".env")
 PREFIX = "FINQA_"
 NEVER_FROM_DOTENV = (
+    "CWSANDBOX_BASE_URL",
     "DAYTONA_API_URL",
     "DAYTONA_SERVER_URL",
     "FINQA_ENGINE__OPTIONS__BASE_URL",
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
+    "WANDB_BASE_URL",
 )
 """A `.env` that came with a folder could send the key in the environment to a stranger's host through these, in any
 case of letters: an address, or a certificate by which a stranger's proxy passes for the right host."""

@@ -18,11 +18,11 @@ _POWER = 0.8
 def markdown(result: CompareResult, plots: Sequence[str]) -> str:
     """The content of report.md; `plots` are names of files in plots/ beside it."""
     first = result.runs[0]
-    title = f"# {', '.join(_cell(method.label) for method in result.methods)} on {_cell(first.data_name)}/{first.split}"
+    title = f"# {', '.join(cell(method.label) for method in result.methods)} on {cell(first.data_name)}/{first.split}"
     parts = [
         title,
         "## What is shown\n\n" + "\n".join(f"- {sentence(one, result.level)}" for one in result.comparisons),
-        *(["## Mind\n\n" + "\n".join(f"- {_cell(note)}" for note in result.notes)] if result.notes else []),
+        *(["## Mind\n\n" + "\n".join(f"- {cell(note)}" for note in result.notes)] if result.notes else []),
         "## Accuracy\n\n" + _accuracy(result),
         "## Differences\n\n" + _differences(result),
         "## Cost\n\n" + _cost(result),
@@ -39,7 +39,7 @@ def sentence(comparison: Comparison, level: float) -> str:
     """One pair in words, with its interval and what could not have been seen."""
     paired = comparison.paired
     numbers = f"{_points(paired.difference)} points [{_points(paired.low)}, {_points(paired.high)}]"
-    about = f"{_cell(comparison.first)} against {_cell(comparison.second)}: {numbers} on {paired.questions} questions"
+    about = f"{cell(comparison.first)} against {cell(comparison.second)}: {numbers} on {paired.questions} questions"
     tests = f"p = {comparison.adjusted:.3g}, exact McNemar {comparison.adjusted_mcnemar:.3g} after Holm"
     if comparison.verdict == "shown":
         return f"{about}. The difference is shown ({tests})."
@@ -67,7 +67,7 @@ def _accuracy(result: CompareResult) -> str:
         spread = "-" if deviation is None else f"{deviation:.3f}"
         shown = f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
         rows.append([method.label, shown, interval.clusters, seeds, spread])
-    return _table(["method", f"accuracy, {100 * result.level:g} % interval", "companies", "seeds", "SD of seeds"], rows)
+    return table(["method", f"accuracy, {100 * result.level:g} % interval", "companies", "seeds", "SD of seeds"], rows)
 
 
 def _differences(result: CompareResult) -> str:
@@ -81,7 +81,7 @@ def _differences(result: CompareResult) -> str:
         rows.append(
             [f"{one.first} less {one.second}", _points(paired.difference), interval, *changed, *p_values, one.verdict]
         )
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def _cost(result: CompareResult) -> str:
@@ -100,17 +100,17 @@ def _cost(result: CompareResult) -> str:
                 else ["-"] * 4
             )
             rows.append([method.label, run.seed, names[run.path], *spent, per_answer])
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def _changed(result: CompareResult, comparison: Comparison) -> str:
     asked = {outcome.question: outcome.prompt for run in result.runs for outcome in run.outcomes}
-    lines = [f"### {_cell(comparison.first)} against {_cell(comparison.second)}"]
+    lines = [f"### {cell(comparison.first)} against {cell(comparison.second)}"]
     for what, names in (("better", comparison.gained), ("worse", comparison.lost)):
         more = f", the first {MOST_QUESTIONS} here and all in questions.csv" if len(names) > MOST_QUESTIONS else ""
         lines.append(f"{len(names)} {what}{more}{':' if names else '.'}")
         if names:
-            lines.append("\n".join(f"- `{_code(name)}` {_cell(asked[name])}" for name in names[:MOST_QUESTIONS]))
+            lines.append("\n".join(f"- `{_code(name)}` {cell(asked[name])}" for name in names[:MOST_QUESTIONS]))
     return "\n\n".join(lines)
 
 
@@ -120,7 +120,7 @@ def _failures(result: CompareResult) -> str:
         return "Every attempt of every method was right."
     headers = ["reason", *(method.label for method in result.methods)]
     rows = [[REASONS[reason], *(_share(method, reason) for method in result.methods)] for reason in met]
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def _share(method: Method, reason: str) -> str:
@@ -131,7 +131,7 @@ def _share(method: Method, reason: str) -> str:
 def _settings(result: CompareResult) -> str:
     headers = ["setting", *folder_names([run.path for run in result.runs])]
     rows = [[path, *("-" if value is None else value for value in found)] for path, found in result.differing.items()]
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def folder_names(paths: Sequence[Path]) -> list[str]:
@@ -163,12 +163,13 @@ def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _table(headers: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+def table(headers: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """Text that stays in its cell and is no markup of its own."""
     text = " ".join(str(value).split()).replace("\\", "\\\\").replace("<", "&lt;").replace("](", "]\\(")
     return re.sub(r"[|`*]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)

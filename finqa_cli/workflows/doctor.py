@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import platform
 import queue
 import re
@@ -13,17 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args, get_type_hints
 
+from pluggy import HookCaller
+
 from finqa_cli import __version__
 from finqa_cli.data.snapshots import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
-from finqa_cli.types import Check, SandboxInfo
+from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
 from finqa_cli.workflows.doctor_machine import CHECKS
 from finqa_cli.workflows.doctor_model import count, model_size, modelless
 from finqa_cli.workflows.policies import resolve
+from finqa_cli.workflows.reporter import NullReporter
 from finqa_cli.workflows.strays import HOST_LABEL, host_name, reap_command, strays
-from finqa_cli.workflows.wiring import make_provider
+from finqa_cli.workflows.wiring import make_provider, open_environment
 
 DEADLINE_S = 4.0
 
@@ -167,11 +171,26 @@ def hooks(settings: Settings) -> Iterator[Probe]:
     given = to_public_dict(settings)
     with contextlib.suppress(FinqaError):  # not built yet: the hooks do without
         given["data"]["digest"] = LocalSnapshots(settings.data.home).get(settings.data.snapshot).digest
+    lock, executes = threading.Lock(), functools.cache(lambda: _executes(settings))
+
+    def look(caller: HookCaller) -> list[Check]:
+        with lock:  # one hook waits for the environment's data, the others for that one
+            facts = {**given, "environment": {**given["environment"], "executes": executes()}}
+        return [check for found in caller(settings=facts) for check in found]
+
     names = [one.plugin_name for one in manager.hook.doctor_checks.get_hookimpls()]
     for name in names:
         others = [plugin for other, plugin in manager.list_name_plugin() if other != name]
         caller = manager.subset_hook_caller("doctor_checks", others)
-        yield Probe(name, lambda caller=caller: [check for found in caller(settings=given) for check in found])  # type: ignore[misc]
+        yield Probe(name, functools.partial(look, caller))
+
+
+def _executes(settings: Settings) -> bool:
+    """Whether the environment executes code in its boxes, as far as it can be asked without building data."""
+    with contextlib.suppress(FinqaError):  # what is wrong with it, other checks tell
+        if registry().find("environment", settings.environment.name).snapshotless:
+            return isinstance(open_environment(settings, NullReporter()).sandbox_spec(), ExecutionSpec)
+    return False
 
 
 async def _boxes(settings: Settings) -> Sequence[SandboxInfo]:

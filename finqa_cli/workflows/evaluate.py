@@ -30,6 +30,7 @@ from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
+from finqa_cli.workflows.measures import measured
 from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
@@ -99,7 +100,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
         write_json(run / "report.json", {**facts, **report.to_dict()})
         trajectories.sort(key=lambda trajectory: trajectory.id)
         write_csv(run / "items.csv", item_rows(trajectories))
-        write_metrics(run, trajectories, facts)
+        write_metrics(run, trajectories, {**facts, "measures": report.measures})
         outputs = [run / name for name in OUTPUTS]
         await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
@@ -142,7 +143,7 @@ async def evaluate_tasks(
         stopping=lambda: stopper.requested,
     )
     reporter.finish("eval")
-    return summarize(trajectories)
+    return summarize(trajectories, measured(parts.environment, trajectories))
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:

@@ -9,6 +9,7 @@ from typing import cast
 
 from finqa_cli.contracts import ImageBuilder
 from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.extend import registry
 from finqa_cli.settings import Settings
 from finqa_cli.types import ImageInfo, ServerSpec, Trajectory
 from finqa_cli.workflows.boot_test import PassedTests, boot_test
@@ -29,6 +30,11 @@ class Ready:
     image: ImageInfo
     new: bool
     trial: Trajectory | None
+
+
+def has_snapshot(settings: Settings) -> bool:
+    """Whether the environment plays on a compiled data set at all."""
+    return not registry().find("environment", settings.environment.name).snapshotless
 
 
 async def build(settings: Settings, reporter: Reporter) -> Ready | None:

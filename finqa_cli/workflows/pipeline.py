@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import ConfigError, FinqaError, InterruptedRun, UsageError
-from finqa_cli.record.files import read_document, storage, write_json
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.record.files import read_document, write_json
 from finqa_cli.workflows.pipeline_checks import check_variables
 from finqa_cli.workflows.pipeline_data import check_unchanged, data_path
 from finqa_cli.workflows.pipeline_plan import (
     COMPARISON,
     IMITATION_FILE,
-    RESUMABLE,
     TRAINING_FILE,
     Step,
     find_step,
     plan,
 )
-from finqa_cli.workflows.pipeline_process import Ended, Relay
+from finqa_cli.workflows.pipeline_process import Relay
 from finqa_cli.workflows.pipeline_record import PipelineFolder, State, opened, read_facts
 from finqa_cli.workflows.pipeline_spec import PipelineSpec, differences, read_spec, settings_document
-
-Show = Callable[[str], None]
+from finqa_cli.workflows.pipeline_steps import Show, do_step, interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +141,9 @@ def run_pipeline(
         for number, step in enumerate(steps[: last + 1], start=1):
             if states[number - 1] != "done":
                 if relay.stopped is not None:
-                    raise _interrupted(run, relay)
+                    raise interrupted(folder, relay)
                 show(f"[{number}/{len(steps)}] {step.name}: {shlex.join(['finqa', *step.arguments])}")
-                _do(step, states[number - 1], folder, relay, show)
+                do_step(step, states[number - 1], folder, relay, show)
                 states[number - 1] = "done"
         finished = all(state == "done" for state in states)
         if finished:
@@ -174,61 +172,6 @@ def _check_done(folder: PipelineFolder, steps: Sequence[Step]) -> None:
                 f"{step.name} is not done yet, so no later step can be the first.",
                 remedy=f"finqa pipeline --resume {folder.path}",
             )
-
-
-def _do(step: Step, state: State, folder: PipelineFolder, relay: Relay, show: Show) -> None:
-    arguments: Sequence[str] = step.arguments
-    if state == "begun":
-        if _can_resume(step, folder.path):
-            arguments = (step.arguments[0], "--resume", f"{folder.path / step.name}")
-            show(f"Going on: {shlex.join(['finqa', *arguments])}")
-        else:
-            for moved in folder.set_aside([step]):
-                show(f"Set aside what an unfinished attempt left: {moved}")
-    target = folder.path / step.name
-    if step.stdout:
-        with storage(target):
-            target.mkdir(parents=True, exist_ok=True)
-    ended = relay.run(
-        arguments,
-        folder.path / "logs" / f"{step.name.replace('/', '_')}.log",
-        stdout=target / step.stdout if step.stdout else None,
-        show=show,
-        started=lambda pid: folder.begin(step, arguments, pid),
-    )
-    folder.end(step, ended)
-    if ended.code != 0:
-        raise _interrupted(folder.path, relay) if relay.stopped is not None else _failed(step, ended, folder.path)
-
-
-def _can_resume(step: Step, run: Path) -> bool:
-    """The command can go on, and had written what it needs for that."""
-    folder = run / step.name
-    begun = read_document(folder / "run.json").get("command") == step.arguments[0]
-    return begun and step.arguments[0] in RESUMABLE and (folder / "settings.json").is_file() and _asked(step, folder)
-
-
-def _asked(step: Step, folder: Path) -> bool:
-    """`train` goes on by its settings alone; the others by what their manifest says they were asked for."""
-    return step.arguments[0] == "train" or bool(read_document(folder / "manifest.json").get("parameters"))
-
-
-def _failed(step: Step, ended: Ended, run: Path) -> FinqaError:
-    how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
-    log = run / "logs" / f"{step.name.replace('/', '_')}.log"
-    reason = f": {ended.reason}" if ended.reason else f"; what it said is in {log}."
-    again = f"finqa pipeline --resume {run}"
-    mended = f"{ended.remedy}; then {again}. It keeps its settings: others are a new pipeline (--output)"
-    error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=mended if ended.remedy else again)
-    error.exit_code = ended.code if ended.code > 0 else 1
-    return error
-
-
-def _interrupted(run: Path, relay: Relay) -> InterruptedRun:
-    assert relay.stopped is not None
-    error = InterruptedRun(f"Stopped by {relay.stopped.name}.", remedy=f"finqa pipeline --resume {run}")
-    error.exit_code = 128 + relay.stopped
-    return error
 
 
 def _write_settings(spec: PipelineSpec, run: Path) -> None:

@@ -27,7 +27,7 @@ def check_spec(spec: PipelineSpec) -> None:
         UsageError: A run to compare with is not named.
     """
     for settings in (spec.imitation, spec.training):
-        _check_options(settings)
+        check_options(settings)
     if spec.method != "dpo":
         check_method(spec.training)
     if not spec.init:
@@ -60,7 +60,8 @@ def check_variables(*files: Path) -> None:
             )
 
 
-def _check_options(settings: Settings) -> None:
+def check_options(settings: Settings) -> None:
+    """Raises ConfigError where a component of the settings is unknown, or does not take its options."""
     named = {name: value for name, value in settings if isinstance(value, Choice)}
     if settings.reward.name == ENVIRONMENT:
         del named["reward"]  # no component

@@ -1,4 +1,4 @@
-"""What is known of a pipeline's steps on disk: `run.json`, and the manifests that say whether a step is done."""
+"""What is known on disk of the steps of a pipeline or experiment: `run.json`, and manifests that say what is done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,13 +25,42 @@ SET_ASIDE = "set_aside"
 State = Literal["to do", "begun", "done"]
 
 
-class PipelineFolder:
-    """The folder of a pipeline, held by this process. Use as a context manager: it writes the final status."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The command whose steps a folder holds.
 
-    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+    Attributes:
+        command: As run.json has it.
+        resume: What goes on with a folder, whose path follows.
+        redo: The flag that does a step again.
+    """
+
+    command: str
+    resume: str
+    redo: str
+
+
+PIPELINE = Owner(command="pipeline", resume="finqa pipeline --resume", redo="--from")
+
+
+class PipelineFolder:
+    """The folder of steps, held by this process. Use as a context manager: it writes the final status."""
+
+    def __init__(self, path: Path, facts: dict[str, Any], owner: Owner = PIPELINE) -> None:
         self.path = path
         self._facts = facts
+        self._owner = owner
         self._steps: dict[str, dict[str, Any]] = facts["steps"]
+
+    @property
+    def resume(self) -> str:
+        """The command that goes on with it."""
+        return f"{self._owner.resume} {self.path}"
+
+    @property
+    def owner(self) -> str:
+        """The command whose steps it holds."""
+        return self._owner.command
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -53,7 +83,8 @@ class PipelineFolder:
         folder, record = self.path / step.name, self._steps.get(step.name)
         if record is None or not folder.is_dir():
             if record is None and folder.is_dir() and any(folder.iterdir()):
-                raise ConfigError(f"{folder} holds something that is not of this pipeline.", remedy=f"mv {folder} ...")
+                foreign = f"{folder} holds something that is not of this {self.owner}."
+                raise ConfigError(foreign, remedy=f"mv {folder} ...")
             return "to do"
         if record["status"] == "completed":
             if reason := self._changed(step, record):
@@ -68,7 +99,7 @@ class PipelineFolder:
 
     def stale(self, step: Step, why: str) -> ConfigError:
         """That this step and those after it must be done again."""
-        remedy = f"finqa pipeline --resume {self.path} --from {step.name}"
+        remedy = f"{self.resume} {self._owner.redo} {step.name}"
         return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy} (what is there is set aside)")
 
     def begin(self, step: Step, arguments: Sequence[str], pid: int) -> None:
@@ -122,7 +153,7 @@ class PipelineFolder:
             step.name: {"manifest": f"{step.name}/{MANIFEST}", "sha256": self._steps[step.name]["manifest"]}
             for step in steps
         }
-        write_manifest(self.path, "pipeline", parameters=self.parameters, inputs=inputs)
+        write_manifest(self.path, self.owner, parameters=self.parameters, inputs=inputs)
 
     def finish(self, status: str) -> None:
         """Writes the status of the whole."""
@@ -176,7 +207,7 @@ class PipelineFolder:
 
 
 @contextmanager
-def opened(path: Path, parameters: Mapping[str, Any]) -> Iterator[PipelineFolder]:
+def opened(path: Path, parameters: Mapping[str, Any], owner: Owner = PIPELINE) -> Iterator[PipelineFolder]:
     """The folder, begun or gone on with, for this process alone.
 
     Raises:
@@ -185,19 +216,19 @@ def opened(path: Path, parameters: Mapping[str, Any]) -> Iterator[PipelineFolder
     """
     lock = lock_folder(path)
     try:
-        facts = read_facts(path)
+        facts = read_facts(path, owner)
         if facts is None:
-            facts = {"schema_version": 1, "id": path.name, "command": "pipeline", "created": now(), "steps": {}}
+            facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
             facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
         facts |= {"status": "running", "pid": os.getpid()}
-        with PipelineFolder(path, facts) as folder:
+        with PipelineFolder(path, facts, owner) as folder:
             yield folder
     finally:
         os.close(lock)
 
 
-def read_facts(path: Path) -> dict[str, Any] | None:
-    """The facts of the pipeline in a folder; None for a folder that is empty or not there.
+def read_facts(path: Path, owner: Owner = PIPELINE) -> dict[str, Any] | None:
+    """The facts of the pipeline or experiment in a folder; None for a folder that is empty or not there.
 
     Raises:
         ConfigError: Something else is in it.
@@ -206,9 +237,9 @@ def read_facts(path: Path) -> dict[str, Any] | None:
     if not path.exists() or (path.is_dir() and not [entry for entry in path.iterdir() if entry.name != ".lock"]):
         return None
     facts = read_run(path) if (path / "run.json").is_file() else {}
-    if facts.get("command") != "pipeline":
+    if facts.get("command") != owner.command:
         what = f"is a run of `finqa {facts['command']}`" if "command" in facts else "is not empty"
-        raise ConfigError(f"{path} {what}, and no pipeline.", remedy="choose another --output")
+        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy="choose another --output")
     if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
         raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
     return facts

@@ -111,6 +111,7 @@ def iteration_metrics(
     reports: Sequence[UpdateReport],
     found: Mapping[str, float],
     timing: dict[str, float],
+    measures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
     episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
@@ -127,6 +128,7 @@ def iteration_metrics(
         **staleness_metrics(ages),
         "updates": len(reports),
         **found,
+        **({"measures": dict(measures)} if measures else {}),
     }
     if reports:
         last = reports[-1]

@@ -24,10 +24,12 @@ from finqa_cli.workflows.evaluate import evaluate_tasks
 from finqa_cli.workflows.groups import Collected, Collection
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.lookahead import Lookahead
+from finqa_cli.workflows.measures import measured
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.probe import probe_request, prove
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.stage import Stage
+from finqa_cli.workflows.steps import step_line
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.updates import Updates
@@ -160,7 +162,11 @@ class Trainer:
             "iteration_s": time.perf_counter() - started,
         }
         ages = token_ages(collected.groups, collected.credits, version=learnt)
-        self.tracking.iteration(iteration_metrics(iteration, serving, collected, ages, reports, found, timing))
+        episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
+        measures = measured(self.parts.environment, episodes)
+        metrics = iteration_metrics(iteration, serving, collected, ages, reports, found, timing, measures)
+        self.tracking.iteration(metrics)
+        self.reporter.line(step_line(iteration - 1, episodes, seconds=timing["iteration_s"]))
 
     def _within_age(self, collected: Collected) -> Collected:
         train = self.settings.train

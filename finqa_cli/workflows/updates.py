@@ -18,6 +18,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.learn import (
     References,
     assign_credit_again,
+    attempt_weight,
     batch_credit,
     check_normalization,
     corrected,
@@ -155,7 +156,8 @@ class Updates:
         samples = with_values(samples, await asyncio.to_thread(self._learner.values, samples))
         members = [member for group in groups for member in group.trajectories]
         rewards = {member.id: member.reward for member in members if member.reward is not None}
-        return estimated(samples, rewards, estimation, self._penalty)
+        weights = {member.id: attempt_weight(member) for member in members}
+        return estimated(samples, rewards, estimation, self._penalty, weights)
 
     async def _references(self, groups: Sequence[Group], credits: Sequence[Credit]) -> References | None:
         if self._reference is None:

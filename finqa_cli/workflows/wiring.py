@@ -26,7 +26,7 @@ from finqa_cli.contracts import (
 )
 from finqa_cli.data.snapshots import LocalSnapshots
 from finqa_cli.errors import ConfigError
-from finqa_cli.extend import registry
+from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.settings import ENVIRONMENT, Settings
@@ -203,6 +203,9 @@ def make_optimizer(settings: Settings) -> Optimizer:
 
 
 def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
-    """The trackers of the settings; the run folder itself needs none."""
-    context = TrackerContext(run_dir=run_dir, run_id=run_dir.name)
-    return [registry().create("tracker", choice.name, choice.options, context) for choice in settings.trackers]
+    """The trackers of the settings, and the standing ones whose packages are here; the run folder itself needs none."""
+    context = TrackerContext(run_dir=run_dir, run_id=run_dir.name, project=settings.run.project)
+    named = {choice.name: choice.options for choice in settings.trackers}
+    standing = [part for part in registry().components("tracker") if part.standing and not missing_requirements(part)]
+    wanted = {**{part.name: {} for part in standing}, **named}
+    return [registry().create("tracker", name, options, context) for name, options in wanted.items()]

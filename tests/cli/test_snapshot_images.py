@@ -80,6 +80,15 @@ def test_without_the_flag_everything_stays_on_this_machine(
     assert requests(loopback) == before
 
 
+def test_environments_that_execute_code_need_nothing_built(
+    home: Path, loopback: LoopbackProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = requests(loopback)
+    assert main(["snapshot", "build", "--environment", "code", *DAYTONA]) == 0
+    assert capsys.readouterr().out.startswith("Nothing to build: environment code has no snapshot")
+    assert requests(loopback) == before and not home.exists()
+
+
 def test_bad_data_never_reach_the_cloud(
     home: Path, loopback: LoopbackProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

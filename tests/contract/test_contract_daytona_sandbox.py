@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from contract import sandbox_suite
+from contract import executing_suite, sandbox_suite
 from contract.sandbox_suite import ProviderFactory
 from fixtures.daytona_provider import DaytonaBench
 
 from finqa_cli.contracts import ImageBuilder
 from finqa_cli.testing import LoopbackProcess
-from finqa_cli.types import ServerSpec
+from finqa_cli.types import ExecutionSpec, SandboxSpec
 
-Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
+Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [
     sandbox_suite.check_life_of_a_box,
     sandbox_suite.check_boxes_are_told_apart,
@@ -42,6 +42,28 @@ async def test_daytona(
     for name, value in loopback.environment.items():
         monkeypatch.setenv(name, value)
     await check(bench.provider, bench.spec)
+    stats = await loopback.async_control.stats()
+    assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("check", executing_suite.CHECKS)
+async def test_daytona_executes(
+    check: executing_suite.Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in loopback.environment.items():
+        monkeypatch.setenv(name, value)
+    await check(bench.provider)
+    stats = await loopback.async_control.stats()
+    assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("check", WORKING[3:])
+async def test_daytona_boxes_that_execute(
+    check: Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in loopback.environment.items():
+        monkeypatch.setenv(name, value)
+    await check(bench.provider, ExecutionSpec())
     stats = await loopback.async_control.stats()
     assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 

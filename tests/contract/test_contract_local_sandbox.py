@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract import sandbox_suite
+from contract import executing_suite, sandbox_suite
 from contract.sandbox_suite import ProviderFactory
+from fixtures.isolation import needs_isolation
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.types import ServerSpec, Snapshot
@@ -30,7 +31,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSpec:
     return ServerSpec(snapshot=snapshot, module="fixtures.health_server")
 
 
-def providers(home: Path, **options: int) -> ProviderFactory:
+def providers(home: Path, **options: float) -> ProviderFactory:
     config = LocalSandboxConfig.model_validate({"processes": 2, "stop_timeout_s": 1.0, **options})
     return lambda: LocalSandboxProvider(config, SandboxContext(home=home))
 
@@ -45,4 +46,13 @@ async def test_local(check: Check, spec: ServerSpec, tmp_path: Path, sandboxes_p
 async def test_local_failed_start(spec: ServerSpec, tmp_path: Path) -> None:
     broken = replace(spec, environment={"HEALTH_MODE": "broken"})
     await sandbox_suite.check_a_failed_start_leaves_nothing(providers(tmp_path), broken)
+    assert not list((tmp_path / "local").iterdir())
+
+
+@pytest.mark.parametrize("check", executing_suite.CHECKS)
+@pytest.mark.parametrize("isolated", [True, False])
+async def test_local_executions(check: executing_suite.Check, isolated: bool, tmp_path: Path) -> None:
+    if isolated:
+        needs_isolation()
+    await check(providers(tmp_path, dangerously_run_unisolated=not isolated))
     assert not list((tmp_path / "local").iterdir())

@@ -134,7 +134,7 @@ def test_whatever_fails_ends_everything_and_is_what_is_told(what: str, tmp_path:
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["status"] == ("interrupted" if what == "cancel" else "failed")
     assert engine.cut, "rollouts were ahead, and were cancelled"
-    folders = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    folders = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir()]
     assert all(name.startswith("step_") for name in folders), "no checkpoint is half written"
     ids = [record["id"] for record in played(tmp_path / "run")]
     assert len(ids) == len(set(ids)) > 32

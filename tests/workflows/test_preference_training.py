@@ -173,6 +173,7 @@ def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], t
     assert sorted(path.name for path in Path("a/checkpoints").iterdir()) == [
         "best",
         "final",
+        "latest_checkpointed_iteration.txt",
         "step_2",
         "step_3",
         "step_4",

@@ -49,7 +49,9 @@ class Box:
         vanished: When it was destroyed; the list may show it for a while longer.
         dead: Its processes are gone; the preview answers 502.
         frozen: It answers nothing.
-        executed: Commands outside of sessions.
+        user: Who its programs run as, as far as the API says.
+        network_blocked: Whether it was asked for without a network; its commands have this machine's all the same.
+        executed: Commands outside of sessions that run, or that left something running.
         folder: Its own files on this machine.
         files: Those that were uploaded: absolute path inside -> where it lies on this machine.
         ports: Port inside -> port of the real server on this machine.
@@ -64,6 +66,8 @@ class Box:
     created: float
     folder: Path
     public: bool = False
+    user: str = "daytona"
+    network_blocked: bool = False
     state: str = "creating"
     error: str = ""
     auto_stop: int = 15
@@ -128,10 +132,10 @@ class Box:
             "name": self.name,
             "target": REGION,
             "snapshot": self.image.name,
-            "user": "daytona",
+            "user": self.user,
             "labels": self.labels,
             "public": self.public,
-            "networkBlockAll": False,
+            "networkBlockAll": self.network_blocked,
             "cpu": self.image.cpu,
             "gpu": 0,
             "memory": self.image.memory_gib,

@@ -51,6 +51,7 @@ class Faults(_Section):
         late_error: Creates answered 504 although the box is made.
         lost_reply: Creates whose connection is cut although the box is made.
         hang: Requests to the API and the toolbox that are never answered; a create among them makes its box.
+        lost_execution: Executions whose connection is cut although the command ran.
         start_failed: Boxes that end in the state `error` instead of `started`.
         proxy_error: Preview requests answered 502.
         dies: Boxes that die by themselves `fault_after` their start, as `kill` of the control does.
@@ -63,6 +64,7 @@ class Faults(_Section):
     late_error: float = Share
     lost_reply: float = Share
     hang: float = Share
+    lost_execution: float = Share
     start_failed: float = Share
     proxy_error: float = Share
     dies: float = Share
@@ -96,7 +98,7 @@ class LoopbackConfig(_Section):
         stale_list_s: Seconds until a new box appears in the list and a deleted one vanishes from it.
         minute_s: Seconds that the boxes' clocks (auto-stop, auto-delete, time to live) take for a minute.
         servers: Processes among which the boxes of one image with the same variables are dealt.
-        build_fails: Reason with which every build of an image fails; empty: builds succeed.
+        build_fails: Reason with which every build fails, those of single boxes included; empty: builds succeed.
         broken_images: Names of images whose servers exit at start.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import secrets
 import time
@@ -10,6 +11,7 @@ import time
 from finqa_cli.testing.daytona.account import DEFAULT_IMAGE, Account
 from finqa_cli.testing.daytona.body_fields import number, text, texts, whole
 from finqa_cli.testing.daytona.boxes import Box
+from finqa_cli.testing.daytona.dockerfile import BuildError, parse
 from finqa_cli.testing.daytona.images import Image
 from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
 from finqa_cli.testing.daytona.router import Router
@@ -85,9 +87,10 @@ class SandboxApi:
 
     def _make(self, body: dict[str, object]) -> Box:
         account = self._account
-        if body.get("buildInfo"):
-            raise Refusal(400, "The loopback makes boxes from snapshots only; build the image as a snapshot first")
-        image = account.image(text(body, "snapshot") or DEFAULT_IMAGE, unknown=400)
+        if recipe := body.get("buildInfo"):
+            image = self._stock_image(body, recipe)
+        else:
+            image = account.image(text(body, "snapshot") or DEFAULT_IMAGE, unknown=400)
         if image.state != "active":
             raise Refusal(400, f"Snapshot {image.name} is {image.state}")
         name = text(body, "name")
@@ -100,8 +103,28 @@ class SandboxApi:
         account.check_quota(image)
         box = account.make(name, image, labels, environment)
         box.auto_stop, box.auto_delete, box.due = auto_stop, auto_delete, self._due(ttl)
-        box.public = body.get("public") is True
+        box.public, box.network_blocked = body.get("public") is True, body.get("networkBlockAll") is True
+        box.user = text(body, "user") or box.user
         return box
+
+    def _stock_image(self, body: dict[str, object], recipe: object) -> Image:
+        """The image of one box, out of a Dockerfile without files of ours; nothing is pulled or built."""
+        if not isinstance(recipe, dict) or recipe.get("contextHashes"):
+            raise Refusal(400, "The loopback builds files into snapshots only; build the image as a snapshot first")
+        dockerfile = text(recipe, "dockerfileContent")
+        try:
+            environment = parse(dockerfile).environment
+        except BuildError as error:
+            raise Refusal(400, str(error)) from None
+        return Image(
+            self._account.dice.identifier(),
+            f"daytona-{hashlib.sha256(dockerfile.encode()).hexdigest()}",
+            cpu=number(body, "cpu", 1),
+            memory_gib=number(body, "memory", 1),
+            disk_gib=number(body, "disk", 3),
+            environment=environment,
+            error=self._account.config.build_fails,
+        )
 
     def _come_up(self, box: Box) -> None:
         """From `creating` to `started`, or to an error."""
@@ -112,7 +135,10 @@ class SandboxApi:
             if box.state not in COMING_UP:
                 return
             box.touch()
-            if failed:
+            if box.image.error:
+                box.error = box.image.error
+                box.die("build_failed")
+            elif failed:
                 box.error = "Failed to start the sandbox (injected fault)"
                 box.die("error")
             else:

@@ -86,14 +86,18 @@ class FailedCommand:
 
 
 class ShellCommand:
-    """A process of `/bin/sh`. Its standard error goes to its output."""
+    """A process of `/bin/sh`. Its standard error goes to its output.
+
+    Attributes:
+        lingers: It has ended and left something running in its process group.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._output = bytearray()
         self._process: asyncio.subprocess.Process | None = None
         self._code: int | None = None
-        self._lingers = False
+        self.lingers = False
 
     async def run(self, translated: str, folder: Path, environment: Mapping[str, str], timeout_s: float) -> None:
         """Runs it to its end; exit code 124 when it takes too long."""
@@ -120,7 +124,7 @@ class ShellCommand:
             raise
         finally:
             await self._process.wait()
-        self._lingers = _group_exists(self._process.pid)
+        self.lingers = _group_exists(self._process.pid)
 
     async def _read(self) -> None:
         assert self._process is not None
@@ -138,8 +142,8 @@ class ShellCommand:
 
     def end(self) -> None:
         """Kills its group, what it left in the background included."""
-        if self._process is not None and (self._process.returncode is None or self._lingers):
-            self._lingers = False
+        if self._process is not None and (self._process.returncode is None or self.lingers):
+            self.lingers = False
             self._code = KILLED if self._code is None else self._code
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.boxes import Box
-from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.servers import image_environment
 from finqa_cli.testing.daytona.sessions import (
@@ -66,7 +66,15 @@ class ToolboxApi:
         variables = {**found.environment, **_variables(body.get("envs"))}
         command = ShellCommand(_command(body))
         found.executed.append(command)
-        await self._shell(found, command, variables, float(timeout) if isinstance(timeout, int) and timeout else None)
+        try:
+            await self._shell(
+                found, command, variables, float(timeout) if isinstance(timeout, int) and timeout else None
+            )
+        finally:
+            if not command.lingers:
+                found.executed.remove(command)
+        if self._account.dice.hit("lost_execution", self._account.config.faults.lost_execution):
+            raise Cut
         return Reply(body={"exitCode": command.exit_code(), "result": command.output()})
 
     async def create_session(self, request: Request, box: str) -> Reply:

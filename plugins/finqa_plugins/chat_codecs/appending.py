@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finqa_cli.contracts import PlayedTurn, RewritingCodec
+from finqa_cli.contracts import PlayedTurn, ReplyRole, RewritingCodec
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.chat_codecs.config import HistoryMode
@@ -39,29 +39,33 @@ def play_probes(
     render: Callable[[Sequence[Message], Sequence[ToolSpec]], str],
     decode: Callable[[Sequence[int]], str],
     *,
+    role: ReplyRole,
     thinking: bool,
     calls: bool,
 ) -> list[Probe]:
-    """Plays probe episodes, with and without tools; a probe for each turn.
+    """Plays probe episodes, with and without tools, or for replies of the user without them; a probe for each turn.
 
     Args:
         codec: Appends and renders anew.
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
+        role: Of the replies.
         thinking: Turns hold reasoning.
         calls: Turns may be compared as tool calls; False where the user chose a format that is not the template's.
     """
     probes: list[Probe] = []
-    for tools in ((_TOOL,), ()):
+    encode = codec.tool_reply if role == "tool" else codec.user_reply
+    for tools in ((_TOOL,), ()) if role == "tool" else ((),):
         opening = (Message(role="system", content="Be brief."), Message(role="user", content="How much?"))
         prompt = Prompt(messages=opening, tools=tools)
         messages, played, ids = list(opening), list[PlayedTurn](), list(codec.opening(prompt))
         for turn in range(3):
-            said, reply = _turn(turn, thinking=thinking, call=calls and bool(tools))
+            said = _said(turn, thinking=thinking, call=calls and bool(tools))
+            reply = Message(role=role, content=f"[{turn}]", name=_TOOL.name if role == "tool" else "")
             messages += [said, reply]
             sampled = codec.assistant(said)
-            played.append(PlayedTurn(completion_ids=sampled, stopped=True, reply=reply.content))
-            ids += [*sampled, *codec.tool_reply(reply.content, stopped=True)]
+            played.append(PlayedTurn(completion_ids=sampled, stopped=True, reply=reply.content, role=role))
+            ids += [*sampled, *encode(reply.content, stopped=True)]
             anew = codec.history(prompt, played)
             probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), anew=decode(anew)))
     return probes
@@ -96,13 +100,12 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
     return True
 
 
-def _turn(turn: int, *, thinking: bool, call: bool) -> tuple[Message, Message]:
+def _said(turn: int, *, thinking: bool, call: bool) -> Message:
     reasoning = render_reasoning(f"weigh {turn}") if thinking else ""
     words = "" if call else f"Turn {turn}."
     arguments: dict[str, Any] = {"what": f"table {turn}"}
     tool_call = ToolCall(name=_TOOL.name, arguments=arguments) if call else None
-    said = Message(role="assistant", content=reasoning + words, tool_call=tool_call)
-    return said, Message(role="tool", content=f"[{turn}]", name=_TOOL.name)
+    return Message(role="assistant", content=reasoning + words, tool_call=tool_call)
 
 
 def _refusal(problem: str, read: str, rendered: str, *, remedy: str) -> ConfigError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finqa_cli.contracts import CodecContext
+from finqa_cli.contracts import CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt
 from finqa_plugins.chat_codecs.call_choice import named_format
@@ -69,9 +69,11 @@ class PlainCodec:
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.tool_reply`."""
-        contents: dict[str, str] = {}
-        turns = ["" if stopped else self._end, self._turn("tool", text, contents), "<|assistant|>\n"]
-        return tuple(self._shield.encode(self._gap.join(turns), contents))
+        return self._reply("tool", text, stopped=stopped)
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.user_reply`."""
+        return self._reply("user", text, stopped=stopped)
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] see `ChatCodec.assistant`. A reasoning block of another model's demonstration is left out."""
@@ -90,6 +92,11 @@ class PlainCodec:
             yield "system", "\n\n".join(part for part in (told, tools_text(prompt.tools, self._format)) if part)
         for message in messages:
             yield message.role, self._spoken(message) if message.role == "assistant" else message.content
+
+    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
+        contents: dict[str, str] = {}
+        turns = ["" if stopped else self._end, self._turn(role, text, contents), "<|assistant|>\n"]
+        return tuple(self._shield.encode(self._gap.join(turns), contents))
 
     def _turn(self, role: str, content: str, contents: dict[str, str]) -> str:
         """A turn of which the content is a placeholder."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import CodecContext, PlayedTurn
+from finqa_cli.contracts import CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.chat_codecs.appending import play_probes, rewrites_history
@@ -23,6 +23,8 @@ from finqa_plugins.chat_codecs.replay import Replay, reader
 from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)
+
+_SLOT = "\ue0001\ue000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +70,13 @@ class TemplateCodec:
         self._shield = Shield(control_strings(tokenizer), self._encode)
         self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
-        self._reply_frame, self._reply_slot = self._render_reply_frame()
+        self._frames = {"tool": self._render_frame("tool")}
         self._reasoning_open = self._find_reasoning()
         self._treat = self._template.treatments()
-        self._format, trusted = choose_format(options.call_format, context, self._render_plain)
+        self._format, self._calls_trusted = choose_format(options.call_format, context, self._render_plain)
         self._schemas: dict[str, Mapping[str, Any]] = {}
-        probes = play_probes(self, self._render_plain, self._decode, thinking=family.thinking, calls=trusted)
-        self._rewrites = rewrites_history(probes, options.history)
-        if self._rewrites:
-            log.warning(
-                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
-                "so its whole prompt is computed again, in rollout and in update",
-                model=context.model,
-                instead="codec.options.history=append, where it is only reasoning that the template drops",
-            )
+        self._history_mode = options.history
+        self._rewrites = {"tool": self._proven("tool")}
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -95,10 +90,13 @@ class TemplateCodec:
         messages, tools, contents, _ = self._as_chats(prompt)
         return tuple(self._shield.encode(self._template.render(messages, tools), contents))
 
-    @property
-    def rewrites(self) -> bool:
-        """See `RewritingCodec.rewrites`."""
-        return self._rewrites
+    def rewrites(self, role: ReplyRole) -> bool:
+        """See `RewritingCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
+        that cannot take them serves episodes with tools all the same.
+        """
+        if role not in self._rewrites:
+            self._rewrites[role] = self._proven(role)
+        return self._rewrites[role]
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
         """[L] see `RewritingCodec.history`."""
@@ -106,14 +104,17 @@ class TemplateCodec:
         replay = Replay(self._reader, self._family.turn_end, self._reasoning_open, contents, mark)
         for turn in turns:
             messages.append({"role": "assistant", "content": replay.add(turn)})
-            reply = add_placeholder(self._treat["tool"](turn.reply), contents, mark)
-            messages.append({"role": "tool", "content": reply})
+            reply = add_placeholder(self._treat[turn.role](turn.reply), contents, mark)
+            messages.append({"role": turn.role, "content": reply})
         return replay.encode(self._template.render(messages, tools), self._shield)
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.tool_reply`."""
-        frame = self._reply_frame.removeprefix(self._family.turn_end) if stopped else self._reply_frame
-        return tuple(self._shield.encode(frame, {self._reply_slot: self._treat["tool"](text)}))
+        return self._reply("tool", text, stopped=stopped)
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.user_reply`."""
+        return self._reply("user", text, stopped=stopped)
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] see `ChatCodec.assistant`. A thinking model's turn opens with the reasoning block of the content, which
@@ -169,25 +170,51 @@ class TemplateCodec:
                 chats[-1]["tool_calls"] = [_as_chat_call(*_parts(message.tool_call))]
         return self._template.render(chats, [tool.as_function() for tool in tools] or None)
 
-    def _render_reply_frame(self) -> tuple[str, str]:
+    def _proven(self, role: ReplyRole) -> bool:
+        probes = play_probes(
+            self,
+            self._render_plain,
+            self._decode,
+            role=role,
+            thinking=self._family.thinking,
+            calls=self._calls_trusted,
+        )
+        if rewrites := rewrites_history(probes, self._history_mode):
+            log.warning(
+                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
+                "so its whole prompt is computed again, in rollout and in update",
+                model=self._model,
+                instead="codec.options.history=append, where it is only reasoning that the template drops",
+            )
+        return rewrites
+
+    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
+        if role not in self._frames:
+            self._frames[role] = self._render_frame(role)
+        frame = self._frames[role]
+        frame = frame.removeprefix(self._family.turn_end) if stopped else frame
+        return tuple(self._shield.encode(frame, {_SLOT: self._treat[role](text)}))
+
+    def _render_frame(self, role: ReplyRole) -> str:
         """What the template puts between an assistant's last word and its next, around the slot for the reply."""
-        said, slot = "\ue0000\ue000", "\ue0001\ue000"
+        said = "\ue0000\ue000"
         messages = [
             {"role": "user", "content": "question"},
             {"role": "assistant", "content": said},
-            {"role": "tool", "content": slot},
+            {"role": role, "content": _SLOT},
         ]
         _, found, frame = self._template.render(messages, tools=None).partition(said)
-        if not found or not frame.startswith(self._family.turn_end) or frame.count(slot) != 1:
+        if not found or not frame.startswith(self._family.turn_end) or frame.count(_SLOT) != 1:
+            missing = "no tool messages" if role == "tool" else "no second message of the user"
             raise ConfigError(
-                f"The chat template of {self._model!r} is not {self._family.name}'s: it has no tool messages.",
+                f"The chat template of {self._model!r} is not {self._family.name}'s: it has {missing}.",
                 remedy=MODEL_REMEDY,
             )
-        return frame, slot
+        return frame
 
     def _find_reasoning(self) -> str:
         """What the template's generation prompt opens or skips the reasoning with."""
-        opened = opened_reasoning(self._reply_frame)
+        opened = opened_reasoning(self._frames["tool"])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
             problem, mended = "has no thinking", "codec.options.thinking=false"
         elif not self._family.thinking and opened and THINK_CLOSE not in opened:

@@ -7,6 +7,7 @@ import time
 
 from daytona import (
     AsyncSandbox,
+    CreateSandboxFromImageParams,
     CreateSandboxFromSnapshotParams,
     DaytonaAuthenticationError,
     DaytonaError,
@@ -48,17 +49,18 @@ class Birth:
         self,
         cloud: Cloud,
         gate: CreateGate,
-        params: CreateSandboxFromSnapshotParams,
+        params: CreateSandboxFromSnapshotParams | CreateSandboxFromImageParams,
         *,
-        snapshot: str,
         timeout_s: float,
+        snapshot: str = "",
     ) -> None:
-        assert params.name and params.snapshot
+        """`snapshot`: name of the data in the image that the box starts from, when it is one that we built."""
+        assert params.name
         self.name = params.name
         self._cloud = cloud
         self._gate = gate
         self._params = params
-        self._image = params.snapshot
+        self._image = (isinstance(params, CreateSandboxFromSnapshotParams) and params.snapshot) or ""
         self._snapshot = snapshot
         self._timeout_s = timeout_s
         self._deadline = float("inf")
@@ -184,7 +186,7 @@ class Birth:
         """The error that ends this start, and those that wait for the same."""
         told = self._cloud.explain(failure, "starting a sandbox")
         if status_of(failure) in (400, 404):
-            if fault := await self._image_fault():
+            if self._image and (fault := await self._image_fault()):
                 told = DataError(
                     f"Daytona has no ready image of snapshot {self._snapshot!r} with this version of finqa: "
                     f"{self._image} {fault}.",

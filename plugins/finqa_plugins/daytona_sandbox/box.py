@@ -1,9 +1,10 @@
-"""A box in the cloud."""
+"""Boxes in the cloud, and those of them in which a server runs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from daytona import AsyncSandbox, DaytonaError
@@ -24,14 +25,61 @@ _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
 its login (daytonaio/daytona #3891, #4117)."""
 
 
-class DaytonaSandbox:
-    """See `finqa_cli.contracts.Sandbox`.
+class DaytonaBox(ABC):
+    """What boxes of both kinds have in common; see `finqa_cli.contracts.Sandbox`.
 
     Attributes:
         remote: The SDK's object.
-        command: Id of the session command that runs the server.
         ended: Nobody may use it any more.
-        sick: Its server did not answer when last asked.
+        sick: It did not answer when last asked.
+    """
+
+    def __init__(self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaBox], Awaitable[None]]) -> None:
+        self.remote = remote
+        self.ended = False
+        self.sick = False
+        self._cloud = cloud
+        self._end = end
+
+    @property
+    def id(self) -> str:
+        """Daytona's id."""
+        return self.remote.id
+
+    @property
+    def name(self) -> str:
+        """The name that it was asked for with."""
+        return self.remote.name
+
+    async def healthy(self) -> bool:
+        """True when it answers. Never raises."""
+        if self.ended:
+            return False
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                self.sick = not await self._answers()
+        except (DaytonaError, FinqaError, TimeoutError):
+            self.sick = True
+        return not (self.sick or self.ended)
+
+    @abstractmethod
+    async def _answers(self) -> bool:
+        """Whether it does what it is for. Raises DaytonaError and FinqaError."""
+
+    async def stop(self) -> None:
+        """Deletes the box and returns when it is gone.
+
+        Raises:
+            SandboxError: It is still there after a while; `finqa sandbox reap` ends it later.
+        """
+        await self._end(self)
+
+
+class DaytonaSandbox(DaytonaBox):
+    """A box with a server; see `finqa_cli.contracts.ServingSandbox`.
+
+    Attributes:
+        command: Id of the session command that runs the server.
         renew_at: When its address should be replaced, in seconds of the monotonic clock.
     """
 
@@ -44,30 +92,16 @@ class DaytonaSandbox:
         *,
         command: str,
         url_ttl_s: int,
-        end: Callable[[DaytonaSandbox], Awaitable[None]],
+        end: Callable[[DaytonaBox], Awaitable[None]],
     ) -> None:
-        self.remote = remote
+        super().__init__(cloud, remote, end)
         self.command = command
-        self.ended = False
-        self.sick = False
         self.renew_at = 0.0
-        self._cloud = cloud
         self._prober = prober
         self._spec = spec
         self._url_ttl_s = url_ttl_s
-        self._end = end
         self._url = ""
         self._renewing = asyncio.Lock()
-
-    @property
-    def id(self) -> str:
-        """Daytona's id."""
-        return self.remote.id
-
-    @property
-    def name(self) -> str:
-        """The name that it was asked for with."""
-        return self.remote.name
 
     @property
     def health_url(self) -> str:
@@ -98,21 +132,14 @@ class DaytonaSandbox:
             self._url = signed.url.rstrip("/")
             self.renew_at = asked + URL_MARGIN * self._url_ttl_s
 
-    async def healthy(self) -> bool:
-        """True when the server answers; an address that is refused is renewed and asked once more. Never raises."""
-        if self.ended:
-            return False
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                url = self._url
-                status = await self._prober.status(self.health_url)
-                if status in _REFUSED:
-                    await self.renew_url(instead_of=url)
-                    status = await self._prober.status(self.health_url)
-        except (DaytonaError, FinqaError, TimeoutError):
-            status = 0
-        self.sick = status != 200
-        return not (self.sick or self.ended)
+    async def _answers(self) -> bool:
+        """Whether the server does; an address that is refused is renewed and asked once more."""
+        url = self._url
+        status = await self._prober.status(self.health_url)
+        if status in _REFUSED:
+            await self.renew_url(instead_of=url)
+            status = await self._prober.status(self.health_url)
+        return status == 200
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
         """Gets an address and waits for the server's first good answer.
@@ -149,14 +176,6 @@ class DaytonaSandbox:
             FinqaError: It cannot be read.
         """
         return await last_output(self._cloud, self.remote, self.command)
-
-    async def stop(self) -> None:
-        """Deletes the box and returns when it is gone.
-
-        Raises:
-            SandboxError: It is still there after a while; `finqa sandbox reap` ends it later.
-        """
-        await self._end(self)
 
     async def _ending(self) -> str:
         """Its last output as the end of an error message."""

@@ -18,6 +18,9 @@ class DaytonaSandboxConfig(BaseModel):
     api_key: SecretStr | None = Field(default=None, description="API key (default: the variable DAYTONA_API_KEY)")
     target: str | None = Field(default=None, description="Region of the boxes (default: the organisation's)")
     base_image: str | None = Field(default=None, description="Image to build upon (default: python:3.12-slim, pinned)")
+    execution_image: str | None = Field(
+        default=None, description="Image of boxes that execute code, with Python 3.11 or newer (default: as base_image)"
+    )
     cpu: int = Field(default=1, ge=1, description="Virtual CPUs of a box; part of the image")
     memory_gib: int = Field(default=1, ge=1, description="Memory of a box in GiB; part of the image")
     disk_gib: int = Field(default=3, ge=1, description="Disk of a box in GiB; part of the image")

@@ -17,11 +17,13 @@ from daytona_api_client_async.models.region_usage_overview import RegionUsageOve
 from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, FinqaError
+from finqa_cli.extend import registry
 from finqa_cli.types import Check
 from finqa_plugins.daytona_sandbox.cloud import KEY_VARIABLE, Cloud, api_key, api_url
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.daytona_sandbox.images import ACTIVE, Images
+from finqa_plugins.daytona_sandbox.listing import execution_image
 from finqa_plugins.daytona_sandbox.recipe import content_digest, name_of
 
 DEADLINE_S = 2.0
@@ -85,8 +87,8 @@ async def _within_time(config: DaytonaSandboxConfig, settings: Mapping[str, Any]
         async with asyncio.timeout(DEADLINE_S):
             found.append(await _reach(cloud))
             if found[0].status == "ok":
-                boxes, data = int(settings["pool"]["sandboxes"]), settings["data"]
-                found += await asyncio.gather(_quota(config, boxes), _image(cloud, config, data))
+                boxes = int(settings["pool"]["sandboxes"])
+                found += await asyncio.gather(_quota(config, boxes), _image(cloud, config, settings))
     except TimeoutError:
         found.append(
             Check(
@@ -135,9 +137,13 @@ async def _quota(config: DaytonaSandboxConfig, boxes: int) -> Check:
     return quota_check(room(usage.region_usage, config), boxes, config)
 
 
-async def _image(cloud: Cloud, config: DaytonaSandboxConfig, data: Mapping[str, Any]) -> Check:
+async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[str, Any]) -> Check:
     """Whether boxes can start: from the very image of the snapshot on this machine, as far as its digest is known."""
-    snapshot, digest = str(data["snapshot"]), data.get("digest")
+    environment = str(settings["environment"]["name"])
+    if registry().find("environment", environment).snapshotless:
+        detail = f"{environment} has no snapshot, so nothing needs building; code runs in {execution_image(config)}"
+        return Check(name="daytona image", status="ok", detail=detail)
+    snapshot, digest = str(settings["data"]["snapshot"]), settings["data"].get("digest")
     build = f"finqa snapshot build --sandbox daytona --snapshot-name {snapshot}"
     try:
         images = [image for image in await Images(cloud, config).images() if image.snapshot == snapshot]

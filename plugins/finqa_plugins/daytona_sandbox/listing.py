@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from daytona import AsyncSandbox, CreateSandboxFromSnapshotParams, SandboxState
+from daytona import (
+    AsyncSandbox,
+    CreateSandboxFromImageParams,
+    CreateSandboxFromSnapshotParams,
+    Image,
+    Resources,
+    SandboxState,
+)
 
 from finqa_cli.types import SandboxInfo, ServerSpec
 from finqa_plugins.daytona_sandbox.birth import BOX_LABEL
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
-from finqa_plugins.daytona_sandbox.recipe import SNAPSHOT_FOLDER
+from finqa_plugins.daytona_sandbox.recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 
 RUN_LABEL = "finqa.run"
 CREATED_LABEL = "finqa.created"
@@ -30,14 +38,12 @@ _STATES = {
 }
 
 
-def params_of(
+def server_params(
     name: str, image: str, spec: ServerSpec, labels: Mapping[str, str], config: DaytonaSandboxConfig
 ) -> CreateSandboxFromSnapshotParams:
-    """What Daytona is asked for. Nothing of this machine's environment is in it."""
+    """What Daytona is asked for to run a server. Nothing of this machine's environment is in it."""
     return CreateSandboxFromSnapshotParams(
-        name=name,
         snapshot=image,
-        labels={**labels, **_PRODUCT_LABELS, BOX_LABEL: name},
         env_vars={
             "PYTHONUNBUFFERED": "1",
             **spec.environment,
@@ -45,12 +51,38 @@ def params_of(
             "PORT": str(spec.port),
             "FINQA_SNAPSHOT": SNAPSHOT_FOLDER,
         },
-        public=False,
-        ephemeral=True,
-        auto_stop_interval=config.auto_stop_minutes,
-        ttl_minutes=config.ttl_minutes,
-        target=config.target,
+        **_common(name, labels, config),
     )
+
+
+def execution_params(
+    name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig
+) -> CreateSandboxFromImageParams:
+    """What Daytona is asked for to execute code: a stock image, no network, and root to have other users from."""
+    return CreateSandboxFromImageParams(
+        image=Image.base(execution_image(config)).entrypoint(["sleep", "infinity"]),
+        resources=Resources(cpu=config.cpu, memory=config.memory_gib, disk=config.disk_gib),
+        network_block_all=True,
+        os_user="root",
+        **_common(name, labels, config),
+    )
+
+
+def execution_image(config: DaytonaSandboxConfig) -> str:
+    """What boxes start from in which code is executed."""
+    return config.execution_image or config.base_image or BASE_IMAGE
+
+
+def _common(name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig) -> dict[str, Any]:
+    return {
+        "name": name,
+        "labels": {**labels, **_PRODUCT_LABELS, BOX_LABEL: name},
+        "public": False,
+        "ephemeral": True,
+        "auto_stop_interval": config.auto_stop_minutes,
+        "ttl_minutes": config.ttl_minutes,
+        "target": config.target,
+    }
 
 
 def query_labels(labels: Mapping[str, str]) -> dict[str, str]:

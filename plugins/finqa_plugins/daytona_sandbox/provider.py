@@ -13,16 +13,24 @@ from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.types import ImageInfo, SandboxInfo, ServerSpec
+from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.daytona_sandbox.birth import Birth
-from finqa_plugins.daytona_sandbox.box import DaytonaSandbox
+from finqa_plugins.daytona_sandbox.box import DaytonaBox, DaytonaSandbox
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
+from finqa_plugins.daytona_sandbox.executing import DaytonaExecutingSandbox
 from finqa_plugins.daytona_sandbox.gate import CreateGate
 from finqa_plugins.daytona_sandbox.images import Images
 from finqa_plugins.daytona_sandbox.ledger import Ledger, OpenName, forget, open_names
 from finqa_plugins.daytona_sandbox.leftovers import Leftovers
-from finqa_plugins.daytona_sandbox.listing import described, is_gone, is_ours, params_of, query_labels
+from finqa_plugins.daytona_sandbox.listing import (
+    described,
+    execution_params,
+    is_gone,
+    is_ours,
+    query_labels,
+    server_params,
+)
 from finqa_plugins.daytona_sandbox.recipe import image_name
 from finqa_plugins.daytona_sandbox.server import Prober, start_server
 from finqa_plugins.daytona_sandbox.upkeep import Upkeep
@@ -57,14 +65,14 @@ class DaytonaSandboxProvider:
         self._upkeep = Upkeep(self._cloud, self._config)
         self._images = Images(self._cloud, self._config)
         self._image_names: dict[tuple[str, str], str] = {}
-        self._starts: set[asyncio.Task[DaytonaSandbox]] = set()
-        self._boxes: set[DaytonaSandbox] = set()
+        self._starts: set[asyncio.Task[DaytonaBox]] = set()
+        self._boxes: set[DaytonaBox] = set()
         self._gone: set[str] = set()
         self._said_why = False
         self._closed = False
 
-    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
-        """A new box whose server is healthy. Cancelled, it returns when nothing is left of the box.
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
+        """A new box whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of it.
 
         Raises:
             SandboxError: It did not become ready and is gone again.
@@ -165,25 +173,17 @@ class DaytonaSandboxProvider:
         """See `ImageBuilder`."""
         return await self._images.delete_images(snapshot)
 
-    async def _start(self, spec: ServerSpec, labels: Mapping[str, str]) -> DaytonaSandbox:
+    async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
         name = f"finqa-{secrets.token_hex(6)}"
-        params = params_of(name, await self._image(spec), spec, labels, self._config)
-        birth = Birth(
-            self._cloud, self._gate, params, snapshot=spec.snapshot.name, timeout_s=self._config.create_timeout_s
-        )
+        timeout_s = self._config.create_timeout_s
+        if isinstance(spec, ServerSpec):
+            server_box = server_params(name, await self._image(spec), spec, labels, self._config)
+            birth = Birth(self._cloud, self._gate, server_box, snapshot=spec.snapshot.name, timeout_s=timeout_s)
+        else:
+            birth = Birth(self._cloud, self._gate, execution_params(name, labels, self._config), timeout_s=timeout_s)
         try:
             await self._ledger.opened(name, labels)
-            remote = await birth.run()
-            box = DaytonaSandbox(
-                self._cloud,
-                self._prober,
-                remote,
-                spec,
-                command=await start_server(self._cloud, remote, spec),
-                url_ttl_s=self._config.url_ttl_s,
-                end=self._end,
-            )
-            await self._healthy(box)
+            box = await self._prepared(await birth.run(), spec)
         except BaseException:
             await self._undo(birth)
             raise
@@ -191,11 +191,26 @@ class DaytonaSandboxProvider:
         self._upkeep.add(box)
         return box
 
-    async def _healthy(self, box: DaytonaSandbox) -> None:
+    async def _prepared(self, remote: AsyncSandbox, spec: SandboxSpec) -> DaytonaBox:
+        """A box that does what the spec is for."""
+        if not isinstance(spec, ServerSpec):
+            executing = DaytonaExecutingSandbox(self._cloud, remote, self._end)
+            await executing.prove(self._config.start_timeout_s)
+            return executing
+        box = DaytonaSandbox(
+            self._cloud,
+            self._prober,
+            remote,
+            spec,
+            command=await start_server(self._cloud, remote, spec),
+            url_ttl_s=self._config.url_ttl_s,
+            end=self._end,
+        )
         try:
             await box.wait_until_healthy(self._config.start_timeout_s)
         except DaytonaError as error:
             raise SandboxError(f"Sandbox {box.id} vanished while its server was starting.") from error
+        return box
 
     async def _undo(self, birth: Birth) -> None:
         """Never raises: the start's own error is what counts, and the ledger remembers a box that is left."""
@@ -209,12 +224,12 @@ class DaytonaSandboxProvider:
         elif not self._closed:
             self._leftovers.search(birth.name)
 
-    async def _end(self, box: DaytonaSandbox) -> None:
+    async def _end(self, box: DaytonaBox) -> None:
         tried, box.ended = box.ended, True
         self._upkeep.remove(box)
         if box not in self._boxes:
             return
-        if box.sick and not self._closed:
+        if isinstance(box, DaytonaSandbox) and box.sick and not self._closed:
             await self._say_why(box)
         await self._cloud.delete(
             box.remote, min(self._config.delete_timeout_s, SECOND_TRY_S if tried else float("inf"))

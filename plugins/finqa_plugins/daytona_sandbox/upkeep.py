@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from finqa_plugins.daytona_sandbox.box import DaytonaSandbox
+from finqa_plugins.daytona_sandbox.box import DaytonaBox, DaytonaSandbox
 from finqa_plugins.daytona_sandbox.cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 
@@ -37,19 +37,19 @@ class Upkeep:
     def __init__(self, cloud: Cloud, config: DaytonaSandboxConfig) -> None:
         self._cloud = cloud
         self._config = config
-        self._boxes: dict[DaytonaSandbox, _Dates] = {}
+        self._boxes: dict[DaytonaBox, _Dates] = {}
         self._task: asyncio.Task[None] | None = None
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tick_s = min(config.keepalive_s / 10, config.url_ttl_s / 20, _LONGEST_TICK_S)
 
-    def add(self, box: DaytonaSandbox) -> None:
+    def add(self, box: DaytonaBox) -> None:
         """Looks after a box from now on."""
         now = time.monotonic()
         self._boxes[box] = _Dates(now + self._config.keepalive_s, now + self._ttl_s)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    def remove(self, box: DaytonaSandbox) -> None:
+    def remove(self, box: DaytonaBox) -> None:
         """Leaves a box alone."""
         self._boxes.pop(box, None)
 
@@ -71,7 +71,7 @@ class Upkeep:
             now = time.monotonic()
             async with asyncio.TaskGroup() as group:
                 for box, dates in list(self._boxes.items()):
-                    if box.renew_at <= now:
+                    if isinstance(box, DaytonaSandbox) and box.renew_at <= now:
                         box.renew_at = now + RETRY_S  # set again when it succeeds
                         group.create_task(self._do("renewing the address", box, box.renew_url))
                     if dates.touch_at <= now:
@@ -81,10 +81,10 @@ class Upkeep:
                         dates.extend_at = now + self._ttl_s
                         group.create_task(self._do("extending the life", box, partial(self._extend, box)))
 
-    async def _extend(self, box: DaytonaSandbox) -> None:
+    async def _extend(self, box: DaytonaBox) -> None:
         await box.remote.set_ttl(self._config.ttl_minutes, request_timeout=REQUEST_TIMEOUT_S)
 
-    async def _do(self, what: str, box: DaytonaSandbox, request: Callable[[], Awaitable[None]]) -> None:
+    async def _do(self, what: str, box: DaytonaBox, request: Callable[[], Awaitable[None]]) -> None:
         """A failure is no news here: the pool's health checks find out whether the box is still any good."""
         async with self._places:
             if box not in self._boxes:
@@ -95,5 +95,5 @@ class Upkeep:
                 log.debug("upkeep failed", what=what, sandbox=box.id, reason=str(error))
 
 
-async def _touch(box: DaytonaSandbox) -> None:
+async def _touch(box: DaytonaBox) -> None:
     await box.remote.refresh_activity(request_timeout=REQUEST_TIMEOUT_S)

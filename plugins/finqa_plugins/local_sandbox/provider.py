@@ -1,4 +1,4 @@
-"""The `local` provider: logical boxes leased from a few shared server processes."""
+"""The `local` provider: logical boxes leased from a few shared server processes, and boxes that execute code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from typing import overload
 
 import structlog
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
-from finqa_cli.types import SandboxInfo, ServerSpec
+from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
+from finqa_plugins.local_sandbox.executing import ExecutingBoxes, LocalExecutingSandbox
 from finqa_plugins.local_sandbox.ledger import BoxEntry, Ledger, ServerEntry, is_running
 from finqa_plugins.local_sandbox.server_process import POLL_S, ServerProcess
 
@@ -34,16 +36,26 @@ class LocalSandboxProvider:
         self._config = config or LocalSandboxConfig()
         self._ledger = Ledger(context.home / "local")
         self._servers: list[_Server] = []
+        self._executing = ExecutingBoxes(self._config, context.home / "local")
         self._closed = False
 
-    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> LocalSandbox:
-        """A box on the least loaded server of this spec, or on a new one.
+    @overload
+    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> LocalSandbox: ...
+    @overload
+    async def start(self, spec: ExecutionSpec, labels: Mapping[str, str]) -> LocalExecutingSandbox: ...
+    @overload
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox: ...
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox:
+        """A box on the least loaded server of this spec, or on a new one; for code, a box with nothing in it.
 
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
+            ConfigError: Code cannot be isolated here.
         """
         if self._closed:
             raise SandboxError("The sandbox provider is closed.")
+        if isinstance(spec, ExecutionSpec):
+            return await self._executing.start(labels)
         server = self._choose(spec)
         box_id = server.new_id()
         try:
@@ -56,12 +68,12 @@ class LocalSandboxProvider:
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         """Boxes with all these labels whose process is running, of any process of this user."""
-        return [
+        serving = [
             SandboxInfo(id=box_id, state="started", labels=box.labels, created=box.created)
             for entry in self._ledger.entries()
             for box_id, box in entry.boxes.items()
-            if labels.items() <= box.labels.items()
         ]
+        return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
 
     async def reap(self, sandbox_id: str) -> None:
         """Ends a box. When another process started it, its server is ended, and with it the boxes that share it."""
@@ -74,12 +86,13 @@ class LocalSandboxProvider:
                 await _end_foreign(entry, self._config.stop_timeout_s)
                 self._ledger.remove(entry)
                 return
+        await self._executing.reap(sandbox_id)
 
     async def close(self) -> None:
-        """Ends every server. Idempotent."""
+        """Ends every server and every execution. Idempotent."""
         self._closed = True
         servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.stop() for server in servers))
+        await asyncio.gather(self._executing.close(), *(server.stop() for server in servers))
 
     def _choose(self, spec: ServerSpec) -> _Server:
         key = _key(spec)

@@ -36,6 +36,19 @@ def merge(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
         ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
         StorageError: The disk is full or may not be written to.
     """
+    merged = merged_model(policy)
+    if merged is None:
+        return None
+    publish_model(merged, policy.model, folder)
+    return PolicyVersion(number=0, model=str(folder))
+
+
+def merged_model(policy: PolicyVersion) -> Any | None:
+    """The whole model in float32 on the CPU; None when the adapter is of another kind than LoRA.
+
+    Raises:
+        ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
+    """
     assert policy.adapter is not None, "only adapters are merged"
     kind = _read_config(policy.adapter).get("peft_type")
     if kind != "LORA":
@@ -43,9 +56,7 @@ def merge(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
     tensors = _read_weights(policy.adapter)
     base = load_base(policy.model, dtype=torch.float32, device=torch.device("cpu"))
     _untie(base, tensors)
-    merged = _adapted(base, policy, tensors).merge_and_unload()
-    publish_model(merged, policy.model, folder)
-    return PolicyVersion(number=0, model=str(folder))
+    return _adapted(base, policy, tensors).merge_and_unload()
 
 
 def _read_config(adapter: Path) -> Mapping[str, Any]:

@@ -49,6 +49,16 @@ def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
 
 
 @hookimpl
+def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
+    """Models that transformers reads, FSDP shards in verl's layout, and LoRA adapters; None where PEFT is not there."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
+        return None
+    from finqa_plugins.torch_learner import writing
+
+    return writing.write(policy, folder, dtype)
+
+
+@hookimpl
 def join_processes(learner: str) -> LearnerProcesses | None:
     """For `torch`; they share sharded weights (FSDP2)."""
     if learner != "torch":

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import TrackerContext
+from finqa_plugins.trackers.records import unique_name
 from finqa_plugins.trackers.scalars import scalars
 
 
@@ -17,9 +18,11 @@ class WandbConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    project: str = Field(default="finqa", min_length=1)
+    project: str | None = Field(default=None, min_length=1, description="Unset is run.project (--project).")
     entity: str | None = Field(default=None, description="Team or user; unset is the default of the account.")
-    mode: Literal["online", "offline"] = Field(default="online", description="offline: `wandb sync` uploads it later.")
+    mode: Literal["online", "offline"] | None = Field(
+        default=None, description="offline: `wandb sync` uploads it later. Unset is WANDB_MODE, or else online."
+    )
 
 
 class WandbTracker:
@@ -31,18 +34,20 @@ class WandbTracker:
         self._run: Any = None
 
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
-        """Opens the run."""
+        """Opens the run. Neither the console nor code nor the state of a repository is sent."""
         library: Any = importlib.import_module("wandb")
         self._run = library.init(
-            project=self._config.project,
+            project=self._config.project or self._context.project,
             entity=self._config.entity,
             mode=self._config.mode,
-            id=self._context.run_id,
+            id=unique_name(self._context),
             name=self._context.run_id,
             resume="allow",
             dir=str(self._context.run_dir),
             config=dict(settings),
+            settings=library.Settings(console="off", save_code=False, disable_git=True),
         )
+        self._run.define_metric("*", step_metric="iteration")
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Logs the numbers. Their step is a column of its own, for evaluations and iterations share it."""

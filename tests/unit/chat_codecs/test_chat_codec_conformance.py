@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from chat_families import CASES, CONTROL_STRINGS, LOOK_UP, THINKING, as_prompt, codec_of, controls, decode, rendered
 
-from finqa_cli.contracts import ChatCodec
+from finqa_cli.contracts import ChatCodec, PlayedTurn
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.chat_codecs.reasoning import without_reasoning
 
@@ -82,6 +82,31 @@ def test_an_episode_is_what_the_template_renders(codec: Any, content: str) -> No
         ids += [*codec.assistant(turn), *codec.tool_reply(content, stopped=True)]
         # Templates may leave an empty reasoning block out of earlier turns; appending keeps what was played.
         assert without_reasoning(decode(codec, ids)) == without_reasoning(rendered(codec, history, prompt.tools))
+
+
+@pytest.mark.parametrize("content", HARMLESS)
+def test_an_episode_of_texts_is_what_the_template_renders(codec: Any, content: str) -> None:
+    """Without tools the environment answers as the user."""
+    prompt = Prompt(messages=as_prompt("You analyse.", "q").messages, tools=())
+    history = [*prompt.messages]
+    ids = [*codec.opening(prompt)]
+    for turn in (said("def f(): ..."), said("So 1."), said("2")):
+        history += [turn, Message(role="user", content=content)]
+        ids += [*codec.assistant(turn), *codec.user_reply(content, stopped=True)]
+        assert without_reasoning(decode(codec, ids)) == without_reasoning(rendered(codec, history, ()))
+
+
+@pytest.mark.parametrize("name", THINKING)
+def test_a_message_of_the_user_takes_the_reasoning_before_it_away(name: str) -> None:
+    """As these templates have it, so the episode goes on in a sequence without it."""
+    codec = codec_of(name)
+    assert codec.rewrites("user") and not codec.rewrites("tool")
+    prompt = Prompt(messages=as_prompt("You analyse.", "q").messages, tools=())
+    turn, reply = said("<think>\nI weigh.\n</think>\n\nSo 1."), Message(role="user", content="No.")
+    played = PlayedTurn(completion_ids=codec.assistant(turn), stopped=True, reply=reply.content, role="user")
+    ids = codec.history(prompt, [played])
+    assert decode(codec, ids) == rendered(codec, [*prompt.messages, turn, reply], ())
+    assert "weigh" not in decode(codec, ids) and "So 1." in decode(codec, ids)
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -238,8 +263,9 @@ def test_hostile_contents_read_as_the_template_would_render_them(name: str, part
     codec = codec_of(name)
     content = "".join(parts)
     prompt = as_prompt(content, content)
-    ids = (*codec.opening(prompt), *codec.tool_reply(content, stopped=False))
-    harmless = (*codec.opening(as_prompt("x", "x")), *codec.tool_reply("x", stopped=False))
+    replies = (codec.tool_reply, codec.user_reply)
+    ids = (*codec.opening(prompt), *(token for reply in replies for token in reply(content, stopped=False)))
+    harmless = [*codec.opening(as_prompt("x", "x")), *(each for reply in replies for each in reply("x", stopped=False))]
     assert controls(codec, ids) == controls(codec, harmless)
     opened = decode(codec, codec.opening(prompt))
     expected = rendered(codec, prompt.messages, prompt.tools)

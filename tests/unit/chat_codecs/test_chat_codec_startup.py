@@ -59,13 +59,13 @@ def test_a_template_that_rewrites_is_followed_and_says_what_it_costs(name: str) 
     with capture_logs() as logs:
         codec = make_codec(FORKING[name])
     (line,) = logs
-    assert codec.rewrites and line["log_level"] == "warning" and "begins a sequence of its own" in line["event"]
+    assert codec.rewrites("tool") and line["log_level"] == "warning" and "begins a sequence of its own" in line["event"]
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_families_own_templates_never_fork(name: str) -> None:
     with capture_logs() as logs:
-        assert not make_codec(CASES[name]).rewrites
+        assert not make_codec(CASES[name]).rewrites("tool")
     assert not logs
 
 
@@ -79,7 +79,7 @@ def test_forks_can_be_refused(name: str) -> None:
 
 def test_reasoning_that_the_template_drops_from_history_is_kept_when_episodes_only_append() -> None:
     codec = make_codec(replace(FORKING["qwen3 forgets"], options={"thinking": True, "history": "append"}))
-    assert not codec.rewrites
+    assert not codec.rewrites("tool")
     said = "<think>\nI weigh.\n</think>\n\n42"
     ids = codec.opening(as_prompt("s", "q")) + codec.assistant(Message(role="assistant", content=said))
     assert said in decode(codec, ids + codec.tool_reply("ok", stopped=True))

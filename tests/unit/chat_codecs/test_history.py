@@ -31,7 +31,7 @@ def played(codec: Any, *turns: tuple[Message, str]) -> list[PlayedTurn]:
 @pytest.mark.parametrize("name", list(FORKING))
 def test_history_is_what_the_template_renders(name: str) -> None:
     codec = codec_of(name)
-    assert isinstance(codec, RewritingCodec) and codec.rewrites
+    assert isinstance(codec, RewritingCodec) and codec.rewrites("tool")
     # Llama's template leaves out the words beside a call, so there are none here.
     turns = [(said(codec, "", thought=f"weigh {place}"), f"[[{place}]]") for place in range(3)]
     for count in (1, 2, 3):

@@ -118,6 +118,8 @@ def test_contents_are_kept_to_the_letter_and_end_no_turn(
         codec.tool_reply(cell, stopped=True),
         codec.assistant(said(question))[:-1],
         codec.tool_reply(reply, stopped=False),
+        codec.assistant(said(question))[:-1],
+        codec.user_reply(reply, stopped=False),
     )
     ids = [token for piece in pieces for token in piece][len(codec._begin) :]
     turns: list[list[int]] = [[]]
@@ -129,12 +131,13 @@ def test_contents_are_kept_to_the_letter_and_end_no_turn(
     control = {number for number, one in tokenizer_of(folder_of(family)).added_tokens_decoder.items() if one.special}
     assert not control & {token for turn in turns for token in turn}
     texts = [read(codec, turn).lstrip(" ").removeprefix("\n") for turn in turns]
-    roles = ["system", "user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]
+    tool_turns = ("tool", "assistant") * 3
+    roles = ["system", "user", "assistant", *tool_turns, "user", "assistant"]
     assert [text.partition("\n")[0] for text in texts] == [f"<|{role}|>" for role in roles]
     spoken = [text.partition("\n")[2] for text in texts]
     assert spoken[0].startswith(system) and spoken[1] == question and spoken[5] == cell and spoken[7] == reply
-    assert spoken[3] == reply and spoken[8] == ""
-    assert spoken[6] == question or question.lstrip().startswith("<think>")
+    assert spoken[3] == reply and spoken[9] == reply and spoken[10] == ""
+    assert spoken[6] == spoken[8] == question or question.lstrip().startswith("<think>")
     assert len(codec.assistant(said())) == 1, "no words are no tokens"
 
 

@@ -18,8 +18,11 @@ from finqa_plugins.daytona_sandbox.doctor import quota_check, room
 from finqa_plugins.daytona_sandbox.plugin import doctor_checks, explain_error
 
 
-def settings(boxes: int = 4, snapshot: str = "tiny", digest: str = "", **options: object) -> dict[str, object]:
+def settings(
+    boxes: int = 4, snapshot: str = "tiny", digest: str = "", environment: str = "finqa", **options: object
+) -> dict[str, object]:
     return {
+        "environment": {"name": environment},
         "sandbox": {"name": "daytona", "options": options},
         "pool": {"sandboxes": boxes},
         "data": {"snapshot": snapshot, "digest": digest},
@@ -60,6 +63,13 @@ async def test_an_account_that_is_too_small_and_has_no_image(bench: DaytonaBench
         "fail",
         "finqa snapshot build --sandbox daytona --snapshot-name tiny",
     )
+
+
+async def test_boxes_that_execute_code_need_no_image(bench: DaytonaBench) -> None:
+    async with bench.loopback(images={}) as loopback:
+        bench.use(loopback)
+        image = (await examined(environment="code", execution_image="python:3.13"))["daytona image"]
+    assert image.status == "ok" and "nothing needs building" in image.detail and "python:3.13" in image.detail
 
 
 async def test_an_image_of_other_data_or_code_is_not_enough(bench: DaytonaBench) -> None:

@@ -11,7 +11,7 @@ from daytona_api_client_async import SandboxState
 
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
-from finqa_plugins.daytona_sandbox.listing import described, is_gone, is_ours, params_of, query_labels
+from finqa_plugins.daytona_sandbox.listing import described, is_gone, is_ours, query_labels, server_params
 
 SPEC = ServerSpec(
     snapshot=Snapshot(name="tiny", digest="sha256:0", path=Path("/nowhere")),
@@ -22,14 +22,14 @@ LABELS = {"finqa.run": "r", "finqa.created": "1750000000"}
 
 
 def remote(**fields: object) -> AsyncSandbox:
-    params = params_of("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig())
+    params = server_params("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig())
     given = {"id": "1", "name": "finqa-a", "labels": params.labels, "state": SandboxState.STARTED, "created_at": None}
     return AsyncSandbox.model_construct(**{**given, **fields})
 
 
 def test_a_box_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "dtn_secret")
-    params = params_of("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig(ttl_minutes=90, auto_stop_minutes=20))
+    params = server_params("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig(ttl_minutes=90, auto_stop_minutes=20))
     assert (params.name, params.snapshot, params.public) == ("finqa-a", "image", False)
     assert (params.auto_delete_interval, params.auto_stop_interval, params.ttl_minutes) == (0, 20, 90)
     assert params.labels is not None and LABELS.items() <= params.labels.items()

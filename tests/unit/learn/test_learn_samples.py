@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,9 @@ class ByteCodec:
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         return (*(() if stopped else (257,)), 258, *text.encode(), 258)
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        return (*(() if stopped else (257,)), 259, *text.encode(), 259)
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         call = json.dumps(dict(message.tool_call.arguments)) if message.tool_call else ""
@@ -115,16 +119,17 @@ PROMPT = Prompt(messages=(Message(role="system", content="S"), Message(role="use
 CALL = ToolCall(name="sql_query", arguments={"query": "select 1"})
 
 
-@given(replies=st.lists(st.text(max_size=8), max_size=4), tail=st.booleans())
-def test_a_demonstration_masks_in_what_the_assistant_says(replies: list[str], tail: bool) -> None:
+@given(replies=st.lists(st.text(max_size=8), max_size=4), tail=st.booleans(), role=st.sampled_from(["tool", "user"]))
+def test_a_demonstration_masks_in_what_the_assistant_says(replies: list[str], tail: bool, role: Any) -> None:
     codec = ByteCodec()
     messages: list[Message] = []
     for reply in replies:
-        messages += [Message(role="assistant", content="", tool_call=CALL), Message(role="tool", content=reply)]
+        messages += [Message(role="assistant", content="", tool_call=CALL), Message(role=role, content=reply)]
     if tail or not messages:
         messages.append(Message(role="assistant", content="7"))
     sample = demonstration_sample(PROMPT, messages, codec)
     said = [token for message in messages if message.role == "assistant" for token in codec.assistant(message)]
+    assert (259 if role == "tool" else 258) not in sample.token_ids
     chosen = [token for token, masked in zip(sample.token_ids, sample.loss_mask, strict=True) if masked]
     assert chosen == said
     assert sample.token_ids[-1] == 257
@@ -133,7 +138,7 @@ def test_a_demonstration_masks_in_what_the_assistant_says(replies: list[str], ta
     assert set(sample.advantages) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("roles", [[], ["tool"], ["assistant", "assistant"], ["assistant", "user"]])
+@pytest.mark.parametrize("roles", [[], ["tool"], ["assistant", "assistant"], ["assistant", "system"]])
 def test_a_demonstration_must_alternate(roles: list[str]) -> None:
     messages = [Message(role=role, content="x") for role in roles]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="alternate"):

@@ -230,4 +230,20 @@ def test_a_failed_write_leaves_no_checkpoint_and_pruning_keeps_the_newest(tmp_pa
     for iteration in (1, 2, 10):
         write_checkpoint(tmp_path, iteration)
     checkpoints.prune(tmp_path, 2)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_10", "step_2"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "latest_checkpointed_iteration.txt",
+        "step_10",
+        "step_2",
+    ]
+
+
+def test_the_tree_says_which_checkpoint_is_the_newest(tmp_path: Path) -> None:
+    pointer = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
+    for iteration in (2, 10):
+        write_checkpoint(tmp_path, iteration)
+        assert pointer.read_text() == str(iteration), "as verl writes it: the number alone"
+    assert checkpoints.iterations(tmp_path) == [2, 10]
+    checkpoints.discard_after(tmp_path, 2)
+    assert pointer.read_text() == "2"
+    checkpoints.discard_after(tmp_path, -1)
+    assert list((tmp_path / "checkpoints").iterdir()) == []

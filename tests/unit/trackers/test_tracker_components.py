@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
+import re
 from pathlib import Path
 
 import pytest
+from fixtures.command_calls import failure
 
 from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import registry
+from finqa_cli.settings import Choice, Settings
+from finqa_cli.workflows.wiring import make_trackers
+from finqa_plugins.trackers.records import unique_name
 from finqa_plugins.trackers.scalars import scalars
+from finqa_plugins.trackers.trackio import TrackioConfig, TrackioTracker
 from finqa_plugins.trackers.wandb import WandbConfig, WandbTracker
 
 METRICS = {
@@ -18,57 +25,71 @@ METRICS = {
     "loss": 0.5,
     "groups": 4,
     "note": "text",
+    "interval": [0.1, 0.9],
     "bad": math.nan,
     "timing": {"update_s": 1.5},
 }
 
 
 def test_numbers_are_named_by_kind_and_place() -> None:
-    assert scalars(METRICS) == (3, {"train/loss": 0.5, "train/groups": 4.0, "train/timing/update_s": 1.5})
+    numbers = {"train/loss": 0.5, "train/groups": 4.0, "train/timing/update_s": 1.5}
+    assert scalars(METRICS) == (3, {**numbers, "train/interval/0": 0.1, "train/interval/1": 0.9})
     assert scalars({"step": 2, "loss": 1}) == (2, {"loss": 1.0})
     assert scalars({}) == (0, {})
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_missing_package_is_named_with_its_remedy(name: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec(name) is not None:
-        pytest.skip(f"{name} is installed")
-    with pytest.raises(MissingDependencyError, match=f"needs {name}") as raised:
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio", "plot"])
+def test_a_missing_package_is_named_with_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="needs ") as raised:
         registry().create("tracker", name, {}, TrackerContext(run_dir=tmp_path, run_id="r"))
-    assert raised.value.remedy == f"pip install {name}"
+    extras = {"plot": "report", "tensorboard": "trackers,train"}
+    assert raised.value.remedy == f"pip install 'finqa[{extras.get(name, 'trackers')}]'"
 
 
-def test_tensorboard_writes_event_files(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    tracker = registry().create("tracker", "tensorboard", {}, TrackerContext(run_dir=tmp_path, run_id="r"))
-    assert isinstance(tracker, Tracker)
-    tracker.on_run_start({"lr": 1e-3})
-    tracker.on_metrics(METRICS)
-    tracker.on_run_end("completed")
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(3, 0.5)]
+def test_standing_trackers_are_in_every_run_whose_machine_has_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    named = Settings(trackers=(Choice(name="wandb"), Choice(name="plot", options={"format": "svg"})))
+    assert [type(one).__name__ for one in make_trackers(Settings(), tmp_path)] == ["PlotTracker"]
+    assert [type(one).__name__ for one in make_trackers(named, tmp_path)] == ["PlotTracker", "WandbTracker"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert make_trackers(Settings(), tmp_path) == []
 
 
-def test_wandb_works_offline(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
+@pytest.mark.parametrize("tracker", [WandbTracker, TrackioTracker])
+def test_services_before_the_run_starts_do_nothing(
+    tracker: type[WandbTracker] | type[TrackioTracker], tmp_path: Path
+) -> None:
     context = TrackerContext(run_dir=tmp_path, run_id="r")
-    tracker = registry().create("tracker", "wandb", {"mode": "offline"}, context)
-    assert isinstance(tracker, Tracker)
-    tracker.on_run_start({"lr": 1e-3})
-    tracker.on_metrics(METRICS)
-    tracker.on_run_end("completed")
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+    made = WandbTracker(WandbConfig(), context) if tracker is WandbTracker else TrackioTracker(TrackioConfig(), context)
+    assert isinstance(made, Tracker)
+    made.on_metrics(METRICS)
+    made.on_run_end("failed")
+    assert not list(tmp_path.iterdir())
 
 
-def test_wandb_before_its_run_starts_does_nothing(tmp_path: Path) -> None:
-    tracker = WandbTracker(WandbConfig(), TrackerContext(run_dir=tmp_path, run_id="r"))
-    tracker.on_metrics(METRICS)
-    tracker.on_run_end("failed")
+def test_names_tell_runs_apart_and_stay_when_a_run_is_resumed(tmp_path: Path) -> None:
+    names = []
+    for folder, created in (("a", "2026-01-01"), ("b", "2026-01-01"), ("a", "2026-01-01"), ("a", "2026-01-02")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "run.json").write_text(json.dumps({"created": created}))
+        names.append(unique_name(TrackerContext(run_dir=tmp_path / folder, run_id="my run/1")))
+    assert names[0] == names[2] and len(set(names)) == 3
+    assert all(re.fullmatch(r"my-run-1-[0-9a-f]{8}", name) for name in names)
+    assert unique_name(TrackerContext(run_dir=tmp_path, run_id="r")).startswith("r-")
 
 
 def test_an_unknown_option_of_wandb_is_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'project'"):
         registry().config(registry().find("tracker", "wandb"), {"projct": "x"})
+
+
+def test_flags_of_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, told = failure(["train", "--environment=finqa-text", "--project=mine"], capsys)
+    assert status == 2 and "--project is what trackers file the run under, and there is none." in told
+    status, told = failure(["train", "--environment=finqa-text", "--tracker=wandbb", "-q"], capsys)
+    assert status == 78 and "There is no tracker named 'wandbb'. Did you mean 'wandb'?" in told
+    assert not list(tmp_path.glob("runs/*")), "a mistake leaves no run"

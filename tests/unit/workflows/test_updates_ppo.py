@@ -19,7 +19,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.learn import assign_credit
 from finqa_cli.settings import TrainSettings
-from finqa_cli.types import Batch, Group, LossSpec, Status, Turn, UpdateReport
+from finqa_cli.types import Batch, Group, LossSpec, Status, Trajectory, Turn, UpdateReport
 from finqa_cli.workflows.updates import Updates, training_passes
 from finqa_plugins.torch_learner.learner import TorchLearner
 
@@ -93,6 +93,22 @@ def test_the_first_iteration_by_hand(model: Path) -> None:
         assert not any(number for number, m in zip(sample.advantages, sample.loss_mask, strict=True) if not m)
     assert metrics["explained_variance"] == 0 and metrics["value_mean"] == 0 and metrics["return_mean"] > 0
     assert report.metrics["value_loss"] > 0 and report.metrics["ratio_mean"] == pytest.approx(1, abs=0.5)
+
+
+def test_weights_of_attempts_scale_their_advantages_and_not_their_returns(model: Path) -> None:
+    plain = groups_of((1, 0.5))
+    halved = [replace(one, trajectories=tuple(map(_halved, one.trajectories))) for one in plain]
+    method = ppo(kl="off", epochs=1, minibatches=1)
+    ((full,), _, _), ((half,), _, _) = (taken(make_learner(model), method, groups) for groups in (plain, halved))
+    for one, other in zip(full.samples, half.samples, strict=True):
+        assert any(one.advantages)
+        assert other.advantages == pytest.approx([0.5 * each for each in one.advantages])
+        assert other.returns == one.returns
+
+
+def _halved(trajectory: Trajectory) -> Trajectory:
+    assert trajectory.rewards is not None
+    return replace(trajectory, rewards=replace(trajectory.rewards, weight=0.5))
 
 
 def test_the_penalty_of_each_token_is_in_the_returns_and_not_twice(model: Path) -> None:

@@ -1,0 +1,122 @@
+"""Commands in the boxes of a loopback CoreWeave: real processes of this machine, each tree of them ended whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+CHUNK = 65_536
+LEAST_PYTHON = (3, 11)
+NOT_FOUND = 127
+
+
+class Command:
+    """One command of a box, with pipes for its three streams."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], folder: Path) -> Command:
+        """Starts it in the box's folder, with an environment of the box's own.
+
+        Raises:
+            OSError: There is no such command.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *([box_python(), *argv[1:]] if argv[0] in ("python", "python3") else argv),
+            cwd=folder,
+            env={"PATH": PATH, "HOME": str(folder), "LANG": "C.UTF-8"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return cls(process)
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input; what it does not read any more is dropped."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    def close_stdin(self) -> None:
+        """Ends its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def output(self) -> AsyncIterator[tuple[bool, bytes]]:
+        """What it writes until both streams end: (whether it is standard output, bytes)."""
+        chunks: asyncio.Queue[tuple[bool, bytes]] = asyncio.Queue(maxsize=16)
+
+        async def pump(stream: asyncio.StreamReader | None, is_stdout: bool) -> None:
+            assert stream is not None
+            while data := await stream.read(CHUNK):
+                await chunks.put((is_stdout, data))
+            await chunks.put((is_stdout, b""))
+
+        pumps = [
+            asyncio.create_task(pump(self._process.stdout, True)),
+            asyncio.create_task(pump(self._process.stderr, False)),
+        ]
+        try:
+            open_streams = 2
+            while open_streams:
+                is_stdout, data = await chunks.get()
+                open_streams -= not data
+                if data:
+                    yield is_stdout, data
+        finally:
+            for task in pumps:
+                task.cancel()
+
+    async def exit_code(self) -> int:
+        """As a shell tells it: 128 and the signal's number for a signal."""
+        code = await self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    async def end(self) -> None:
+        """Kills it with all its descendants and waits for its end. Idempotent."""
+        for pid in _tree(self._process.pid) if self._process.returncode is None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+
+
+@functools.cache
+def box_python() -> str:
+    """The `python3` of the boxes: the machine's own where it is new enough, as users other than root can read it."""
+    found = shutil.which("python3", path=PATH)
+    if found is not None:
+        asked = subprocess.run(
+            [found, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True
+        )
+        if asked.returncode == 0 and tuple(map(int, asked.stdout.split())) >= LEAST_PYTHON:
+            return found
+    return sys.executable
+
+
+def _tree(root: int) -> list[int]:
+    """A process and its descendants. Each is stopped before its children are read, so that it cannot have more."""
+    found, todo = [], [root]
+    while todo:
+        pid = todo.pop()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGSTOP)
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                todo += [int(child) for child in (task / "children").read_text().split()]
+    return found

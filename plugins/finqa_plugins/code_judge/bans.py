@@ -1,0 +1,126 @@
+"""What code may not use, found on its syntax tree.
+
+A ban is written as in the seed's tasks: `sorted(`, `.sort(`, `heapq`, `import `, `__import__`. It is read as what it
+means, so a comment, a string or a longer name is no violation, and an alias or a detour is one:
+
+| written as         | means                                                                         |
+| ------------------ | ----------------------------------------------------------------------------- |
+| `sorted(`, `heapq` | the name, also as attribute (`builtins.sorted`), imported, or merely passed on |
+| `.sort(`           | the attribute of anything, also unbound (`list.sort`)                         |
+| `import `          | any import                                                                    |
+| `while `, `lambda` | a keyword: the statement or expression                                        |
+| anything else      | these tokens one after the other, such as `[::-1]` or `**`                    |
+
+A task that bans anything also bans what could reach everything by a name made at run time (see `detours`).
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import keyword
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from finqa_plugins.code_judge.detours import detours
+
+MAX_CHARACTERS = 64_000
+_NAME = re.compile(r"(\.?)\s*([^\W\d]\w*)\s*\(?\s*\)?\s*")
+_LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_NO_CODE = {*_LAYOUT, tokenize.COMMENT, tokenize.STRING}
+
+
+class UnreadableError(ValueError):
+    """The text is no Python; the message says why in one line."""
+
+
+def parse(code: str) -> ast.Module:
+    """The syntax tree.
+
+    Raises:
+        UnreadableError: There is none.
+    """
+    if len(code) > MAX_CHARACTERS:
+        raise UnreadableError(f"longer than {MAX_CHARACTERS} characters")
+    try:
+        return ast.parse(code)
+    except SyntaxError as error:
+        raise UnreadableError(f"SyntaxError: {error.msg} (line {error.lineno})") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableError(f"{type(error).__name__}: cannot be parsed") from error
+
+
+def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
+    """What of `banned` the code uses, each with its line; empty when nothing, or when nothing is banned.
+
+    Raises:
+        UnreadableError: The code is no Python.
+    """
+    if not banned:
+        return ()
+    tree = parse(code)
+    try:
+        found = [(line, pattern.strip()) for pattern in banned for line in _uses(tree, code, pattern)]
+    except RecursionError as error:  # `ast.unparse` goes deeper than `ast.parse` did
+        raise UnreadableError("RecursionError: cannot be searched") from error
+    found += detours(tree)
+    return tuple(dict.fromkeys(f"{what} (line {line})" for line, what in sorted(found)))
+
+
+def _uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
+    """Lines on which a banned pattern is used."""
+    written = _NAME.fullmatch(pattern)
+    if written is None:
+        yield from _token_uses(tree, code, pattern)
+    elif written[2] in ("import", "from"):
+        yield from (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    elif keyword.iskeyword(written[2]):
+        yield from _token_uses(tree, code, written[2])
+    else:
+        for node in ast.walk(tree):
+            if written[2] in _names(node, attributes_only=bool(written[1])):
+                yield getattr(node, "lineno", 1)
+
+
+def _names(node: ast.AST, *, attributes_only: bool) -> Iterator[str]:
+    """Names by which this node uses something, in the form that Python itself gives to identifiers (NFKC)."""
+    match node:
+        case ast.Attribute():
+            yield node.attr
+        case ast.MatchClass():
+            yield from node.kwd_attrs
+        case ast.ImportFrom():
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
+        case ast.Import():
+            yield from (part for alias in node.names for part in alias.name.split("."))
+        case ast.Name(ctx=ast.Load()) if not attributes_only:
+            yield node.id
+
+
+def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
+    """Lines on which these tokens stand one after the other, in the code or in what an f-string computes."""
+    wanted = [text for text, _ in _tokens(pattern)]
+    inner = [node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
+    lines = [_tokens(code), *([(text, node.lineno) for text, _ in _tokens(ast.unparse(node.value))] for node in inner)]
+    for tokens in lines:
+        for place in range(len(tokens) - len(wanted) + 1 if wanted else 0):
+            if [text for text, _ in tokens[place : place + len(wanted)]] == wanted:
+                yield tokens[place][1]
+
+
+def _tokens(source: str) -> list[tuple[str, int]]:
+    """Tokens with their lines, without comments and strings."""
+    split = tokenize.generate_tokens(io.StringIO(source).readline)
+    found: list[tuple[str, int]] = []
+    # A pattern such as "(" is no whole text; its tokens come before the error says so.
+    with suppress(tokenize.TokenError, SyntaxError):
+        found.extend((token.string, token.start[0]) for token in split if token.type not in _NO_CODE)
+    return found
+
+
+def check_pattern(pattern: str) -> str:
+    """What is wrong with a ban; empty when it can be looked for."""
+    return "" if _NAME.fullmatch(pattern) or _tokens(pattern) else "says nothing that code could contain"

@@ -1,0 +1,1 @@
+"""Boxes in CoreWeave's sandbox service."""

@@ -1,0 +1,57 @@
+"""Registers the `cwsandbox` sandbox provider, its old name `aviato`, their checks and their explanations."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
+
+NAMES = ("cwsandbox", "aviato")
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The provider under both names."""
+    return [
+        Component(
+            kind="sandbox",
+            name="cwsandbox",
+            target="finqa_plugins.coreweave_sandbox.provider:CoreWeaveSandboxProvider",
+            config="finqa_plugins.coreweave_sandbox.config:CoreWeaveSandboxConfig",
+            summary="sandboxes in the CoreWeave cloud, for environments that execute code",
+            requires=("cwsandbox",),
+            extra="coreweave",
+        ),
+        Component(
+            kind="sandbox",
+            name="aviato",
+            target="finqa_plugins.coreweave_sandbox.aviato:aviato_provider",
+            config="finqa_plugins.coreweave_sandbox.config:CoreWeaveSandboxConfig",
+            summary="the old name of cwsandbox, with the variables of its time",
+            requires=("cwsandbox",),
+            extra="coreweave",
+        ),
+    ]
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """The account, where boxes are to run there. That the package is installed is checked for every component."""
+    if settings["sandbox"]["name"] not in NAMES or importlib.util.find_spec("cwsandbox") is None:
+        return []
+    from finqa_plugins.coreweave_sandbox.doctor import checks
+
+    return checks(settings)
+
+
+@hookimpl
+def explain_error(error: BaseException) -> str | None:
+    """The remedy for an exception of the SDK that nobody caught."""
+    if not type(error).__module__.startswith("cwsandbox."):
+        return None
+    from finqa_plugins.coreweave_sandbox.errors import remedy_of
+
+    return remedy_of(error)

@@ -1,0 +1,1 @@
+"""The `forecast` environment: questions about the future of shares, weighted by uncertainty, calibration measured."""

@@ -1,0 +1,20 @@
+"""Registers the `forecast` environment."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The environment. It runs in this process and needs nothing installed."""
+    return [
+        Component(
+            kind="environment",
+            snapshotless=True,
+            name="forecast",
+            target="finqa_plugins.forecast.environment:ForecastEnvironment",
+            config="finqa_plugins.forecast.config:ForecastConfig",
+            summary="share price forecasts and questions about them in one turn, weighted by uncertainty (--data FILE)",
+        )
+    ]

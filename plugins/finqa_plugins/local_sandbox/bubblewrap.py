@@ -1,0 +1,129 @@
+"""A box as one bubblewrap command line: what is in it, and what its processes may use. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.types import PYTHON, ExecutionLimits, ExecutionRequest
+
+FOLDER, SHARED_MEMORY_BYTES, OPEN_FILES = "/tmp", 2**20, 256
+ENVIRONMENT: Mapping[str, str] = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": FOLDER,
+    "TMPDIR": FOLDER,
+    "LANG": "C.UTF-8",
+}
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+ONLY_OF_ITS_OWNER = '[ "$PPID" = "$0" ] || exit 1; exec env -i "$@"'
+"""An owner that was gone before a process was tied to its life is noticed here. Takes the shell's variables off."""
+
+USER = 1000
+"""Who the code is inside."""
+
+NOBODY = 65534
+"""Whom we become before we make a box, when we are root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """How boxes are made on this machine.
+
+    Attributes:
+        bwrap: The program.
+        prlimit: Program of util-linux that sets limits.
+        setpriv: Program of util-linux that ties a process to ours, and gives up being root.
+        as_nobody: Whether to give it up, because we are root.
+        python: Python of the boxes.
+        library: Folder with that Python's library where it is not below /usr.
+        sealed: Whether the kernel refuses further user namespaces in the box, see `--disable-userns` in bwrap(1).
+        filtered: Whether system calls are filtered.
+    """
+
+    bwrap: str
+    prlimit: str
+    setpriv: str
+    as_nobody: bool
+    python: str
+    library: str = ""
+    sealed: bool = True
+    filtered: bool = True
+
+
+def box_command(
+    isolation: Isolation, request: ExecutionRequest, *, owner: int, status_fd: int, filter_fd: int | None
+) -> tuple[str, ...]:
+    """The whole command line for a process of pid `owner`; looks at the names of the system's folders only."""
+    command = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    if isolation.sealed:
+        command.append("--disable-userns")
+    command += ["--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        command += ["--setenv", name, value]
+    command += _system(isolation)
+    command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
+    command += ["--remount-ro", "/dev", "--size", str(request.limits.disk_bytes), "--tmpfs", FOLDER]
+    command += ["--chdir", FOLDER, "--remount-ro", "/", "--json-status-fd", str(status_fd)]
+    if filter_fd is not None:
+        command += ["--seccomp", str(filter_fd)]
+    # the first process of the box counts as well
+    limits = limit_flags(request.limits, processes=request.limits.processes + 1)
+    command += ["--", isolation.prlimit, *limits, "--", *argv_of(request, isolation.python)]
+    return (*tied(isolation.setpriv, owner, as_nobody=isolation.as_nobody), *command)
+
+
+def tied(setpriv: str, owner: int, *, as_nobody: bool) -> tuple[str, ...]:
+    """What a command begins with so that it dies with the thread that started it, as an ordinary user."""
+    nobody = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups") if as_nobody else ()
+    return (
+        setpriv,
+        *nobody,
+        "--no-new-privs",
+        "--pdeathsig",
+        "KILL",
+        "--",
+        "/bin/sh",
+        "-c",
+        ONLY_OF_ITS_OWNER,
+        str(owner),
+    )
+
+
+def limit_flags(limits: ExecutionLimits, *, processes: int) -> list[str]:
+    """Flags of prlimit(1). One second between the signal that code may answer and the one that it cannot."""
+    seconds = max(math.ceil(limits.cpu_s), 1)
+    return [
+        f"--cpu={seconds}:{seconds + 1}",
+        f"--as={limits.memory_bytes}",
+        f"--nproc={processes}",
+        f"--fsize={limits.disk_bytes}",
+        f"--nofile={OPEN_FILES}",
+        "--core=0",
+        "--memlock=0",
+        "--msgqueue=0",
+    ]
+
+
+def argv_of(request: ExecutionRequest, python: str) -> tuple[str, ...]:
+    """The command of a request, its Python by path."""
+    command, *arguments = request.argv
+    return (python if command == PYTHON else command, *arguments)
+
+
+def _system(isolation: Isolation) -> Sequence[str]:
+    """Programs and libraries to read, nothing else: no /etc but the linker's cache, no home, no data, no /sys."""
+    flags = ["--ro-bind", "/usr", "/usr"]
+    for name in SYSTEM:
+        path = Path(name)
+        if path.is_symlink():
+            flags += ["--symlink", str(path.readlink()), name]
+        elif path.is_dir():
+            flags += ["--ro-bind", name, name]
+    for name in SYSTEM_FILES:
+        flags += ["--ro-bind-try", name, name]
+    if isolation.library:
+        flags += ["--ro-bind", isolation.library, isolation.library]
+    return flags

@@ -1,0 +1,124 @@
+"""What the processes of a box may use together, where the kernel's control groups can be written.
+
+Limits of a process (setrlimit) are per process: a box of 16 could use 16 times as much memory. Files: cgroup-v2.rst and
+cgroup-v1/memory.rst of the kernel's documentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.processes import start_time
+from finqa_cli.types import ExecutionLimits
+
+MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+PREFIX = "finqa-box"
+NAME = re.compile(rf"{PREFIX}-(?P<pid>\d+)-(?P<started>\w+)-\w+")
+OVERHEAD_BYTES, OVERHEAD_PROCESSES = 32 * 2**20, 4
+"""Of bubblewrap itself, and of what the kernel keeps for a box."""
+
+MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
+SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+PROCESSES_FILE = "pids.max"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroups:
+    """Where groups can be made; each has the limits of one execution, and is empty before and after it.
+
+    Attributes:
+        parents: One folder, or with version 1 one each for memory and for processes.
+    """
+
+    parents: tuple[Path, ...]
+
+    @contextlib.contextmanager
+    def group(self, limits: ExecutionLimits) -> Iterator[tuple[str, ...]]:
+        """Makes a group; its files to which a process writes 0 to enter.
+
+        Raises:
+            OSError: It cannot be made after all.
+        """
+        name = _new_name()
+        folders = [parent / name for parent in self.parents]
+        try:
+            for folder in folders:
+                folder.mkdir()
+                _limit(folder, limits)
+            yield tuple(str(folder / "cgroup.procs") for folder in folders)
+        finally:
+            for folder in folders:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def find_control_groups() -> ControlGroups | None:
+    """Groups that limit memory, and processes where they can; None where no group that limits memory can be made."""
+    files = {parent: _limits_of_a_group(parent) for parent in _places()}
+    if not any(set(MEMORY_FILES) & names for names in files.values()):
+        return None
+    parents = tuple(parent for parent, names in files.items() if names)
+    _remove_stale(parents)
+    return ControlGroups(parents)
+
+
+def _remove_stale(parents: Sequence[Path]) -> None:
+    """Groups of processes that were killed. A group that is in use cannot be removed, so none is missed or harmed."""
+    for parent in parents:
+        for folder in parent.glob(f"{PREFIX}-*"):
+            found = NAME.fullmatch(folder.name)
+            if found is not None and str(start_time(int(found["pid"]))) != found["started"]:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _limit(folder: Path, limits: ExecutionLimits) -> None:
+    memory = str(limits.memory_bytes + limits.disk_bytes + OVERHEAD_BYTES)  # files of a box are memory as well
+    for name in MEMORY_FILES:
+        if (folder / name).exists():
+            (folder / name).write_text(memory, encoding="ascii")
+    for name in SWAP_FILES:
+        with contextlib.suppress(OSError):  # a kernel without accounting of swap
+            if (folder / name).exists():
+                (folder / name).write_text("0" if name == SWAP_FILES[0] else memory, encoding="ascii")
+    if (folder / PROCESSES_FILE).exists():
+        (folder / PROCESSES_FILE).write_text(str(limits.processes + OVERHEAD_PROCESSES), encoding="ascii")
+
+
+def _places() -> Iterator[Path]:
+    """Folders in which to try. With version 2 a group with processes has no children with limits, so beside it."""
+    try:
+        lines = OWN.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    own = {controllers: path.lstrip("/") for _, controllers, path in (line.split(":", 2) for line in lines)}
+    if (MOUNT / "cgroup.controllers").exists():
+        yield (MOUNT / own.get("", "")).parent if own.get("", "") else MOUNT
+        return
+    for controllers, path in own.items():
+        for controller in ("memory", "pids"):
+            if controller in controllers.split(","):
+                yield MOUNT / controllers / path
+
+
+def _limits_of_a_group(parent: Path) -> set[str]:
+    """Which limits a group has that is made there; none where none can be made."""
+    folder = parent / _new_name()
+    try:
+        folder.mkdir()
+    except OSError:
+        return set()
+    try:
+        return {name for name in (*MEMORY_FILES, PROCESSES_FILE) if (folder / name).exists()}
+    finally:
+        folder.rmdir()
+
+
+def _new_name() -> str:
+    return f"{PREFIX}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"

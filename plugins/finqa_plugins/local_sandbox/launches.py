@@ -1,0 +1,128 @@
+"""The two ways to run what a policy wrote: in a box, or, where somebody insists, beside everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.types import ExecutionRequest
+from finqa_plugins.local_sandbox.bubblewrap import (
+    ENVIRONMENT,
+    NOBODY,
+    Isolation,
+    argv_of,
+    box_command,
+    limit_flags,
+    tied,
+)
+from finqa_plugins.local_sandbox.control_groups import ControlGroups
+from finqa_plugins.local_sandbox.seccomp import filter_program
+from finqa_plugins.local_sandbox.supervision import Launch
+
+ENTER = """
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done
+shift
+exec "$@"
+"""
+"""Enters control groups, becomes the first to go when memory runs out, and then the command."""
+
+ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
+
+
+class Launcher(Protocol):
+    """Prepares executions and tidies up after them."""
+
+    def prepared(self, request: ExecutionRequest) -> AbstractContextManager[Launch]:
+        """The command of one execution.
+
+        Raises:
+            SandboxError: This machine is out of descriptors or disk.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLauncher:
+    """Each execution in namespaces of its own, and in a control group where there are any."""
+
+    isolation: Isolation
+    groups: ControlGroups | None = None
+
+    @contextlib.contextmanager
+    def prepared(self, request: ExecutionRequest) -> Iterator[Launch]:
+        """See `Launcher`."""
+        with contextlib.ExitStack() as stack:
+            try:
+                groups = () if self.groups is None else stack.enter_context(self.groups.group(request.limits))
+                filter_fd = _readable(filter_program()) if self.isolation.filtered else None
+                reading, writing = os.pipe()
+            except OSError as error:
+                raise SandboxError(f"Cannot start an execution: {error}") from error
+            stack.callback(os.close, reading)
+            command = box_command(self.isolation, request, owner=os.getpid(), status_fd=writing, filter_fd=filter_fd)
+            children = (writing,) if filter_fd is None else (writing, filter_fd)
+            yield Launch(argv=(*ENTRANCE, *groups, "--", *command), env={}, child_fds=children, status_fd=reading)
+
+
+@dataclass(frozen=True, slots=True)
+class BareLauncher:
+    """A process with limits and a folder of its own. It sees every file that its user may read, and the network.
+
+    Attributes:
+        prlimit, setpriv, as_nobody, python: As in `Isolation`.
+    """
+
+    prlimit: str
+    setpriv: str
+    as_nobody: bool
+    python: str
+
+    @contextlib.contextmanager
+    def prepared(self, request: ExecutionRequest) -> Iterator[Launch]:
+        """See `Launcher`."""
+        user = NOBODY if self.as_nobody else os.geteuid()
+        try:
+            folder = tempfile.mkdtemp(prefix="finqa-execution-")
+            if self.as_nobody:
+                os.chown(folder, NOBODY, NOBODY)
+        except OSError as error:
+            raise SandboxError(f"Cannot start an execution: {error}") from error
+        try:
+            processes = request.limits.processes + _threads_of(user)
+            home = ("HOME", "TMPDIR")
+            variables = [f"{name}={folder if name in home else value}" for name, value in ENVIRONMENT.items()]
+            command = (
+                *tied(self.setpriv, os.getpid(), as_nobody=self.as_nobody),
+                *("env", *variables, self.prlimit, *limit_flags(request.limits, processes=processes), "--"),
+                *argv_of(request, self.python),
+            )
+            yield Launch(argv=command, env={}, cwd=folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor from which these bytes can be read, once."""
+    fd = os.memfd_create("filter")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _threads_of(user: int) -> int:
+    """The kernel counts all threads of a user; without a namespace those of others are among them."""
+    threads = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == user:
+                threads += sum(1 for _ in (folder / "task").iterdir())
+    return threads

@@ -1,0 +1,29 @@
+"""Options of the `mbpp` environment."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from finqa_cli.types import ExecutionLimits
+from finqa_cli.types.executions import MIB
+
+
+class MbppConfig(BaseModel):
+    """How problems are asked, and what their solutions may use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    max_attempts: int = Field(default=3, ge=1, le=100, description="Solutions that may be tried at one problem")
+    dataset_limit: int = Field(
+        default=0, ge=0, description="Take only the first so many problems of each split; 0: all"
+    )
+    shown_tests: int = Field(default=2, ge=0, le=100, description="Tests of a problem that the prompt shows")
+    fresh_sandboxes: bool = Field(default=False, description="Give each episode a sandbox that hosted no other")
+    time_limit_s: float = Field(default=5.0, gt=0, le=600, description="Processor seconds of one execution")
+    wall_s: float = Field(default=30.0, gt=0, le=3600, description="Seconds of one execution, for code that waits")
+    memory_mib: int = Field(default=512, ge=64, le=65536, description="Memory of one execution, in MiB")
+
+    @property
+    def limits(self) -> ExecutionLimits:
+        """Of one execution."""
+        return ExecutionLimits(cpu_s=self.time_limit_s, wall_s=self.wall_s, memory_bytes=self.memory_mib * MIB)

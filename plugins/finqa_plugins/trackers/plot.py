@@ -1,0 +1,101 @@
+"""A picture of a run's rewards, written beside its metrics when the run ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from finqa_cli.contracts import TrackerContext
+from finqa_plugins.trackers.records import read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_TRAINED, _HELD_OUT = "#4477AA", "#EE6677"
+
+_FEWEST = 2
+"""Iterations that a curve needs."""
+
+
+class PlotConfig(BaseModel):
+    """Options of `plot`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["png", "svg", "pdf"] = Field(default="png", description="Of RUN/rewards.*.")
+
+
+class PlotTracker:
+    """Draws metrics.jsonl as it stands at the end, so a resumed run's picture is of the whole run."""
+
+    def __init__(self, config: PlotConfig, context: TrackerContext) -> None:
+        self._format = config.format
+        self._context = context
+
+    def on_run_start(self, settings: Mapping[str, Any]) -> None:
+        """Nothing to draw yet."""
+
+    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """The run folder keeps them."""
+
+    def on_run_end(self, status: str) -> None:
+        """Writes `<run>/rewards.<format>`, also of a run that was stopped. A single iteration makes no curve."""
+        del status
+        records = read_metrics(self._context.run_dir)
+        trained = [record for record in records if record.get("kind") == "train" and "reward_mean" in record]
+        if len(trained) >= _FEWEST:
+            self._draw(trained, [record for record in records if record.get("kind") == "eval"])
+
+    def _draw(self, trained: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]) -> None:
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        with matplotlib.rc_context({"text.parse_math": False, "font.size": 10, "svg.hashsalt": "finqa"}):
+            figure = Figure(figsize=(7.5, 6.0 if held_out else 3.6), layout="constrained")
+            panels = figure.subplots(2 if held_out else 1, sharex=True, squeeze=False)[:, 0]
+            for axes in panels:
+                axes.spines[["top", "right"]].set_visible(False)
+                axes.grid(alpha=0.3)
+                axes.set_axisbelow(True)
+            _rewards(panels[0], trained, held_out)
+            if held_out:
+                _accuracy(panels[1], held_out)
+            panels[0].set_title(self._context.run_id)
+            panels[-1].set_xlabel("iteration")
+            panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+            target = self._context.run_dir / f"rewards.{self._format}"
+            partial = target.with_name(f".{target.name}.{os.getpid()}")
+            figure.savefig(partial, format=self._format, dpi=150)
+            partial.replace(target)
+
+
+def _rewards(axes: Axes, trained: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]) -> None:
+    iterations = [record["iteration"] for record in trained]
+    means = [float(record["reward_mean"]) for record in trained]
+    if all("reward_std" in record for record in trained):
+        spread = [float(record["reward_std"]) for record in trained]
+        low = [mean - width for mean, width in zip(means, spread, strict=True)]
+        high = [mean + width for mean, width in zip(means, spread, strict=True)]
+        axes.fill_between(
+            iterations, low, high, color=_TRAINED, alpha=0.15, linewidth=0, label="± 1 standard deviation"
+        )
+    axes.plot(iterations, means, color=_TRAINED, marker=".", label="rollouts, mean")
+    if held_out:
+        evaluated = [record["iteration"] for record in held_out]
+        rewards = [float(record["reward_mean"]) for record in held_out]
+        axes.plot(evaluated, rewards, "D", color=_HELD_OUT, markersize=6, label="held-out questions, mean")
+    axes.set_ylabel("reward")
+    axes.legend(framealpha=0.9)
+
+
+def _accuracy(axes: Axes, held_out: Sequence[Mapping[str, Any]]) -> None:
+    for record in held_out:
+        mean, (low, high) = float(record["accuracy"]), record["accuracy_interval"]
+        ends = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+        axes.errorbar([record["iteration"]], [mean], yerr=ends, fmt="D", capsize=4, color=_HELD_OUT, markersize=6)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylabel("accuracy on held-out\nquestions, 95 % interval")

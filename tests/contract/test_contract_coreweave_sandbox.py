@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from contract import executing_suite, sandbox_suite
+from contract.sandbox_suite import ProviderFactory
+
+from finqa_cli.contracts import ImageBuilder, SandboxContext
+from finqa_cli.testing.coreweave.config import CoreWeaveConfig, CoreWeaveFaults
+from finqa_cli.testing.coreweave.process import LoopbackCoreWeave
+from finqa_cli.types import ExecutionSpec, SandboxSpec
+from finqa_plugins.coreweave_sandbox.provider import CoreWeaveSandboxProvider
+
+Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
+WORKING: list[Check] = [
+    sandbox_suite.check_life_of_a_box,
+    sandbox_suite.check_boxes_are_told_apart,
+    sandbox_suite.check_close_ends_everything,
+    sandbox_suite.check_boxes_are_reaped_from_elsewhere,
+    sandbox_suite.check_a_cancelled_start_leaves_nothing,
+]
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[LoopbackCoreWeave]:
+    with LoopbackCoreWeave() as loopback:
+        yield loopback
+
+
+@pytest_asyncio.fixture
+async def make(
+    loopback: LoopbackCoreWeave, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ProviderFactory]:
+    for name, value in loopback.environment.items():
+        monkeypatch.setenv(name, value)
+    yield lambda: CoreWeaveSandboxProvider(None, SandboxContext(home=tmp_path))
+    stats = await loopback.control.stats()
+    assert (stats["boxes"], stats["duplicates"]) == ([], 0)
+
+
+@pytest.mark.parametrize("check", WORKING)
+async def test_coreweave(check: Check, make: ProviderFactory) -> None:
+    await check(make, ExecutionSpec())
+
+
+async def test_coreweave_failed_start(make: ProviderFactory, loopback: LoopbackCoreWeave) -> None:
+    await loopback.control.configure(CoreWeaveConfig(faults=CoreWeaveFaults(start_failed=1.0)))
+    try:
+        await sandbox_suite.check_a_failed_start_leaves_nothing(make, ExecutionSpec())
+    finally:
+        await loopback.control.configure(CoreWeaveConfig())
+
+
+@pytest.mark.parametrize("check", executing_suite.CHECKS)
+async def test_coreweave_executions(check: executing_suite.Check, make: ProviderFactory) -> None:
+    await check(make)
+
+
+async def test_coreweave_builds_no_images(make: ProviderFactory) -> None:
+    assert not isinstance(make(), ImageBuilder)

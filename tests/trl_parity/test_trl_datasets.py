@@ -1,0 +1,78 @@
+"""What `finqa export --to trl-*` writes, read by `datasets` and prepared by TRL as its trainers do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.handed_on_runs import attempt, text_attempt
+from fixtures.tiny_models import make_tiny_qwen3
+from trl_parity.interpreter import PYTHON
+
+from finqa_cli.app import main
+from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.types import Trajectory
+
+READ = """
+import json, sys
+from datasets import load_dataset
+from transformers import AutoTokenizer
+from trl.data_utils import apply_chat_template, is_conversational
+data = load_dataset(sys.argv[1], split="train")
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
+rows = [row for row in data]
+print(json.dumps({
+    "rows": rows,
+    "conversational": [is_conversational(row) for row in rows],
+    "texts": [apply_chat_template(row, tokenizer, tools=row.get("tools")) for row in rows],
+}))
+"""
+
+
+@pytest.mark.skipif(PYTHON is None, reason="TRL is not there: run `make test-trl`")
+@pytest.mark.parametrize("kind", ["tools", "text"])
+@pytest.mark.parametrize("form", ["trl-sft", "trl-preference"])
+def test_trl_takes_the_rows_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, kind: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    make = attempt if kind == "tools" else text_attempt
+    made = [make(question, member, reward) for question in ("aq", "bq") for member, reward in enumerate((1.0, 0.5))]
+    if kind == "text":  # both of a group say the same otherwise, and are no pair
+        made = [each if each.member == 0 else saying_otherwise(each) for each in made]
+    with RunFolder.create(Path("r"), command="eval", settings=to_public_dict(Settings()), save_token_ids=False) as run:
+        for trajectory in made:
+            run.trajectory(trajectory, phase="eval", iteration=0)
+        run.finish("completed")
+    assert main(["export", "r", f"--to={form}", "--out=out", "--json"]) == 0
+    done = subprocess.run(
+        [str(PYTHON), "-c", READ, "out", str(make_tiny_qwen3(tmp_path / "model"))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    written = [json.loads(line) for line in Path("out/train.jsonl").read_text().splitlines()]
+    assert found["rows"] == written and all(found["conversational"])
+    sides = ("prompt", "completion") if form == "trl-sft" else ("prompt", "chosen", "rejected")
+    for row, text in zip(written, found["texts"], strict=True):
+        assert set(sides) <= set(text) and all(text[side] for side in sides)
+        check_texts(row, text, sides)
+
+
+def check_texts(row: dict[str, Any], text: dict[str, str], sides: tuple[str, ...]) -> None:
+    """Every content, and the arguments of every call, are in what the model reads."""
+    for side in sides:
+        for message in row[side]:
+            assert message["content"] in text[side]
+            for call in message.get("tool_calls", ()):
+                assert json.dumps(call["function"]["arguments"]) in text[side]
+
+
+def saying_otherwise(trajectory: Trajectory) -> Trajectory:
+    first, last = trajectory.turns
+    return replace(trajectory, turns=(first, replace(last, text="def f(): return 2")))

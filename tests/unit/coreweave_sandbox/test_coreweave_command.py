@@ -1,0 +1,42 @@
+"""Commands with boxes of CoreWeave, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from unit.coreweave_sandbox.conftest import RUN, CoreWeaveBench
+
+from finqa_cli.types import ExecutionSpec
+
+
+async def test_boxes_are_listed_from_the_command_line_under_the_old_name_too(bench: CoreWeaveBench) -> None:
+    box = await bench.provider().start(ExecutionSpec(), RUN)
+    listed = finqa(bench, "sandbox", "ls", "--sandbox", "aviato", "--json")
+    entries = json.loads(listed.stdout)["sandboxes"]
+    assert [(entry["id"], entry["labels"]) for entry in entries] == [(box.id, RUN)]
+    assert "aviato is the old name of cwsandbox" in listed.stderr
+    assert bench.loopback.api_key not in listed.stderr + listed.stdout
+
+
+async def test_faults_of_the_service_are_no_failures_of_the_code(bench: CoreWeaveBench) -> None:
+    await bench.configure(unavailable=0.1, lost_reply=0.2, start_failed=0.2, execution_cut=0.1)
+    chosen = ["--environment", "code", "--sandbox", "cwsandbox", "--set", "environment.options.family=functions"]
+    size = ["--split", "train", "--limit", "8", "--sandboxes", "3", "--json"]
+    played = finqa(bench, "eval", "scripted", *chosen, *size)
+    assert played.returncode == 0, played.stderr
+    report = json.loads(played.stdout)
+    assert (report["accuracy"], report["episodes"]) == (1.0, 8)
+    stats = await bench.stats()
+    assert stats["faults"]
+    assert (stats["boxes"], stats["duplicates"]) == ([], 0)
+
+
+def finqa(bench: CoreWeaveBench, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **bench.loopback.environment, "HOME": str(bench.loopback_home)}
+    command = [sys.executable, "-m", "finqa_cli", *arguments]
+    return subprocess.run(
+        command, cwd=bench.loopback_home, env=environment, capture_output=True, text=True, timeout=100
+    )

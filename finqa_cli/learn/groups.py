@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -30,6 +31,7 @@ class GroupStatistics:
         episodes_in_groups: Scored members: each of them has its place in a group.
         episodes_trained: Members whose weighted advantage is neither excluded nor 0, in informative groups.
         reward_mean: Mean over scored members; 0.0 when there is none.
+        reward_std: Population standard deviation over them.
         length_bias: See `length_bias`, in turns.
     """
 
@@ -46,6 +48,7 @@ class GroupStatistics:
     episodes_in_groups: int
     episodes_trained: int
     reward_mean: float
+    reward_std: float
     length_bias: float
 
     def as_metrics(self) -> dict[str, float]:
@@ -72,6 +75,7 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
         episodes_in_groups=len(rewards),
         episodes_trained=sum(_trained(group, credit) for group, credit in zip(groups, credits, strict=True)),
         reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+        reward_std=statistics.pstdev(rewards) if rewards else 0.0,
         length_bias=length_bias(groups),
     )
 

@@ -41,7 +41,8 @@ class Shipped:
 
     Attributes:
         name: What `--config` takes.
-        kind: `model` or `optimizer` tier, `settings` of no tier, or `specification` of a model to be made.
+        kind: `model` or `optimizer` tier, `settings` of no tier, `specification` of a model to be made, or
+            `experiment`.
         about: What its opening comment says.
         file: Where it lies.
     """
@@ -96,7 +97,9 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
 
 def _described(file: Path) -> Shipped:
     document = read_document(file)
-    kind = "specification" if "architecture" in document.tree else document.tree.get("tier", "settings")
+    marks = {"architecture": "specification", "experiment": "experiment"}
+    marked = (kind for mark, kind in marks.items() if mark in document.tree)
+    kind = next(marked, document.tree.get("tier", "settings"))
     comment = itertools.takewhile(lambda line: line.startswith("#"), document.text.splitlines())
     return Shipped(name=file.stem, kind=kind, about=" ".join(line.lstrip("# ") for line in comment), file=file)
 
@@ -125,6 +128,11 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
         raise ConfigError(
             f"{document.name} specifies a model that is to be made; it holds no settings.",
             remedy=f"finqa sft DEMONSTRATIONS --init {document.file}; for the embedded one: --config embedded",
+        )
+    if "experiment" in tree:
+        raise ConfigError(
+            f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
+            remedy=f"finqa experiment run {document.file}",
         )
     tier = tree.pop("tier", None)
     if "tier" in document.tree and tier not in tuple(TIERS):

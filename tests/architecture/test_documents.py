@@ -35,8 +35,9 @@ def test_the_example_of_the_plugin_guide_is_the_package_that_the_tests_install()
 
 def test_every_variable_of_the_settings_and_the_logs_is_in_the_example() -> None:
     example = set(re.findall(r"^#? ?([A-Z][A-Z0-9_]+)=", text(".env.example"), flags=re.MULTILINE))
-    wanted = {*BARE_NAMES, "DAYTONA_API_KEY", "OPENAI_API_KEY", "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"}
-    assert wanted == example
+    keys = {"DAYTONA_API_KEY", "OPENAI_API_KEY", "CWSANDBOX_API_KEY", "AVIATO_API_KEY", "HF_TOKEN", "WANDB_API_KEY"}
+    accounts = {"WANDB_ENTITY_NAME", "WANDB_PROJECT_NAME"}
+    assert {*BARE_NAMES, *keys, *accounts, "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"} == example
 
 
 def test_the_contributors_page_names_every_floor() -> None:

@@ -21,6 +21,10 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 ONLY_OF_ITS_OWNER = '[ "$PPID" = "$0" ] || exit 1; exec env -i "$@"'
 """An owner that was gone before a process was tied to its life is noticed here. Takes the shell's variables off."""
 
+GATE = 'echo; read -r _ || exit 1; exec "$@"'
+"""The first command in a box: says that it is there and waits for a line of input. Until then all that ends with its
+owner is tied to it, so a box whose owner has gone meanwhile executes nothing."""
+
 USER = 1000
 """Who the code is inside."""
 
@@ -71,7 +75,17 @@ def box_command(
         command += ["--seccomp", str(filter_fd)]
     # the first process of the box counts as well
     limits = limit_flags(request.limits, processes=request.limits.processes + 1)
-    command += ["--", isolation.prlimit, *limits, "--", *argv_of(request, isolation.python)]
+    command += [
+        "--",
+        "/bin/sh",
+        "-c",
+        GATE,
+        "sh",
+        isolation.prlimit,
+        *limits,
+        "--",
+        *argv_of(request, isolation.python),
+    ]
     return (*tied(isolation.setpriv, owner, as_nobody=isolation.as_nobody), *command)
 
 

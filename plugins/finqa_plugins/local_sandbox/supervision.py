@@ -84,7 +84,7 @@ class _Execution:
         self._process = process
         self._folder = launch.cwd
         self._limits = limits
-        self._unsent = memoryview(stdin)
+        self._unsent = memoryview(b"\n" + stdin if launch.status_fd is not None else stdin)
         self._read = {name: bytearray() for name in ("stdout", "stderr", "status")}
         self._boxed = launch.status_fd is not None
         self._began = time.monotonic()
@@ -93,12 +93,14 @@ class _Execution:
         self._ended: float | None = None
         self._ending: Ending | None = None
         self._given_up = False
+        self._box_known = not self._boxed
         self._init: int | None = None
         self._handle = os.pidfd_open(process.pid)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._handle, selectors.EVENT_READ, "exit")
         os.set_blocking(process.stdin.fileno(), False)
-        self._selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
+        if not self._boxed:  # the gate of a box speaks first
+            self._selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr), ("status", launch.status_fd)):
             if pipe is not None:
                 self._selector.register(pipe, selectors.EVENT_READ, name)
@@ -186,7 +188,11 @@ class _Execution:
         data, so_far = os.read(key.fd, CHUNK), self._read[key.data]
         if not data:
             self._selector.unregister(key.fileobj)
-        elif key.data == "status":
+            return
+        if key.data == "stdout" and self._started is None:
+            self._begin()
+            data = data[1:]
+        if key.data == "status":
             so_far += data
             self._look_at_status()
         else:
@@ -196,11 +202,17 @@ class _Execution:
                 self._ending = Ending.OUTPUT
                 self._kill()
 
+    def _begin(self) -> None:
+        """The gate is there: the box is made, and opens with the line that comes before the input."""
+        self._started = time.monotonic()
+        assert self._process.stdin is not None
+        self._selector.register(self._process.stdin, selectors.EVENT_WRITE, "stdin")
+
     def _look_at_status(self) -> None:
         """The first line of bubblewrap names the first process of the box; with it all the others end."""
-        if self._started is not None or b"\n" not in self._read["status"]:
+        if self._box_known or b"\n" not in self._read["status"]:
             return
-        self._started = time.monotonic()
+        self._box_known = True
         pid = int(self._status().get("child-pid", 0))
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
@@ -215,7 +227,7 @@ class _Execution:
         """As soon as the box is known: bubblewrap, killed before its child is tied to its own life, leaves that."""
         if self._killed is None:
             self._killed = time.monotonic()
-            if self._started is not None:
+            if self._box_known:
                 self._kill_now()
 
     def _kill_now(self) -> None:
@@ -238,7 +250,7 @@ class _Execution:
         ending = self._ending
         if self._boxed and ending is None:
             status = self._status()
-            if "exit-code" not in status:
+            if "exit-code" not in status or self._started is None:
                 reason = bytes(self._read["stderr"]).decode("utf-8", "replace").strip()[-500:]
                 raise SandboxError(f"A box for an execution could not be made, bubblewrap ended with {code}: {reason}")
             code = status["exit-code"]

@@ -18,12 +18,9 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
-ONLY_OF_ITS_OWNER = '[ "$PPID" = "$0" ] || exit 1; exec env -i "$@"'
-"""An owner that was gone before a process was tied to its life is noticed here. Takes the shell's variables off."""
-
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
-"""The first command in a box: says that it is there and waits for a line of input. Until then all that ends with its
-owner is tied to it, so a box whose owner has gone meanwhile executes nothing."""
+"""The first command in a box: says that it is there and waits for a line of input. By then bubblewrap has tied the box to
+the life of its owner, and a box whose owner was gone before executes nothing: its input is at its end."""
 
 USER = 1000
 """Who the code is inside."""
@@ -39,7 +36,7 @@ class Isolation:
     Attributes:
         bwrap: The program.
         prlimit: Program of util-linux that sets limits.
-        setpriv: Program of util-linux that ties a process to ours, and gives up being root.
+        setpriv: Program of util-linux that gives up being root, and whatever set-user-id programs would give.
         as_nobody: Whether to give it up, because we are root.
         python: Python of the boxes.
         library: Folder with that Python's library where it is not below /usr.
@@ -58,9 +55,9 @@ class Isolation:
 
 
 def box_command(
-    isolation: Isolation, request: ExecutionRequest, *, owner: int, status_fd: int, filter_fd: int | None
+    isolation: Isolation, request: ExecutionRequest, *, status_fd: int, filter_fd: int | None
 ) -> tuple[str, ...]:
-    """The whole command line for a process of pid `owner`; looks at the names of the system's folders only."""
+    """The whole command line; looks at the names of the system's folders only."""
     command = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     if isolation.sealed:
         command.append("--disable-userns")
@@ -86,24 +83,13 @@ def box_command(
         "--",
         *argv_of(request, isolation.python),
     ]
-    return (*tied(isolation.setpriv, owner, as_nobody=isolation.as_nobody), *command)
+    return (*as_user(isolation.setpriv, as_nobody=isolation.as_nobody), *command)
 
 
-def tied(setpriv: str, owner: int, *, as_nobody: bool) -> tuple[str, ...]:
-    """What a command begins with so that it dies with the thread that started it, as an ordinary user."""
+def as_user(setpriv: str, *, as_nobody: bool) -> tuple[str, ...]:
+    """What a command begins with so that an ordinary user runs it, who can gain nothing."""
     nobody = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups") if as_nobody else ()
-    return (
-        setpriv,
-        *nobody,
-        "--no-new-privs",
-        "--pdeathsig",
-        "KILL",
-        "--",
-        "/bin/sh",
-        "-c",
-        ONLY_OF_ITS_OWNER,
-        str(owner),
-    )
+    return (setpriv, *nobody, "--no-new-privs", "--")
 
 
 def limit_flags(limits: ExecutionLimits, *, processes: int) -> list[str]:

@@ -31,9 +31,9 @@ ENTER = """
 { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done
 shift
-exec "$@"
+exec env -i "$@"
 """
-"""Enters control groups, becomes the first to go when memory runs out, and then the command."""
+"""Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable."""
 
 ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
 
@@ -63,14 +63,17 @@ class BoxLauncher:
         with contextlib.ExitStack() as stack:
             try:
                 groups = () if self.groups is None else stack.enter_context(self.groups.group(request.limits))
-                filter_fd = _readable(filter_program()) if self.isolation.filtered else None
-                reading, writing = os.pipe()
+                status_fd = os.memfd_create("status")  # no pipe: writing to one whose reader is gone ends bubblewrap
+                stack.callback(os.close, status_fd)
+                filter_fd = None
+                if self.isolation.filtered:
+                    filter_fd = _readable(filter_program())
+                    stack.callback(os.close, filter_fd)
             except OSError as error:
                 raise SandboxError(f"Cannot start an execution: {error}") from error
-            stack.callback(os.close, reading)
-            command = box_command(self.isolation, request, owner=os.getpid(), status_fd=writing, filter_fd=filter_fd)
-            children = (writing,) if filter_fd is None else (writing, filter_fd)
-            yield Launch(argv=(*ENTRANCE, *groups, "--", *command), env={}, child_fds=children, status_fd=reading)
+            command = box_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
+            children = (status_fd,) if filter_fd is None else (status_fd, filter_fd)
+            yield Launch(argv=(*ENTRANCE, *groups, "--", *command), env={}, child_fds=children, status_fd=status_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class BareLauncher:
             home = ("HOME", "TMPDIR")
             variables = [f"{name}={folder if name in home else value}" for name, value in ENVIRONMENT.items()]
             command = (
-                *tied(self.setpriv, os.getpid(), as_nobody=self.as_nobody),
+                *as_user(self.setpriv, as_nobody=self.as_nobody),
                 *("env", *variables, self.prlimit, *limit_flags(request.limits, processes=processes), "--"),
                 *argv_of(request, self.python),
             )

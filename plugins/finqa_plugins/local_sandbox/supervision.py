@@ -32,8 +32,9 @@ class Launch:
     """A command of this machine that runs one execution.
 
     Attributes:
-        child_fds: What the command inherits; closed here once it runs.
-        status_fd: Where bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare process.
+        child_fds: What the command inherits.
+        status_fd: A file in which bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare
+            process.
     """
 
     argv: tuple[str, ...]
@@ -69,9 +70,6 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
         )
     except (OSError, ValueError) as error:
         raise SandboxError(f"Cannot start an execution: {error}") from error
-    finally:
-        for fd in launch.child_fds:
-            os.close(fd)
     with _Execution(process, launch, stdin, limits) as execution:
         return execution.run(stop_fd)
 
@@ -85,7 +83,8 @@ class _Execution:
         self._folder = launch.cwd
         self._limits = limits
         self._unsent = memoryview(b"\n" + stdin if launch.status_fd is not None else stdin)
-        self._read = {name: bytearray() for name in ("stdout", "stderr", "status")}
+        self._read = {name: bytearray() for name in ("stdout", "stderr")}
+        self._status_fd = launch.status_fd
         self._boxed = launch.status_fd is not None
         self._began = time.monotonic()
         self._started = None if self._boxed else self._began
@@ -93,7 +92,6 @@ class _Execution:
         self._ended: float | None = None
         self._ending: Ending | None = None
         self._given_up = False
-        self._box_known = not self._boxed
         self._init: int | None = None
         self._handle = os.pidfd_open(process.pid)
         self._selector = selectors.DefaultSelector()
@@ -101,7 +99,7 @@ class _Execution:
         os.set_blocking(process.stdin.fileno(), False)
         if not self._boxed:  # the gate of a box speaks first
             self._selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
-        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr), ("status", launch.status_fd)):
+        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             if pipe is not None:
                 self._selector.register(pipe, selectors.EVENT_READ, name)
 
@@ -134,7 +132,7 @@ class _Execution:
         if not self._boxed:
             end_leftovers(self._folder)
         end = time.monotonic() + END_TIMEOUT_S
-        while {"stdout", "stderr", "status"} & {key.data for key in self._selector.get_map().values()}:
+        while {"stdout", "stderr"} & {key.data for key in self._selector.get_map().values()}:
             if not self._turn(end):
                 raise SandboxError("What an execution started did not end.")
         if self._init is not None and not _exits(self._init, end):
@@ -192,28 +190,18 @@ class _Execution:
         if key.data == "stdout" and self._started is None:
             self._begin()
             data = data[1:]
-        if key.data == "status":
-            so_far += data
-            self._look_at_status()
-        else:
-            room = self._limits.output_bytes - len(so_far)
-            so_far += data[:room]
-            if len(data) > room and self._ending is None and self._killed is None:
-                self._ending = Ending.OUTPUT
-                self._kill()
+        room = self._limits.output_bytes - len(so_far)
+        so_far += data[:room]
+        if len(data) > room and self._ending is None and self._killed is None:
+            self._ending = Ending.OUTPUT
+            self._kill()
 
     def _begin(self) -> None:
         """The gate is there: the box is made, and opens with the line that comes before the input."""
         self._started = time.monotonic()
         assert self._process.stdin is not None
         self._selector.register(self._process.stdin, selectors.EVENT_WRITE, "stdin")
-
-    def _look_at_status(self) -> None:
-        """The first line of bubblewrap names the first process of the box; with it all the others end."""
-        if self._box_known or b"\n" not in self._read["status"]:
-            return
-        self._box_known = True
-        pid = int(self._status().get("child-pid", 0))
+        pid = self._status().get("child-pid", 0)  # the first process of the box; with it all the others end
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             if _parent_of(pid) == self._process.pid:
@@ -227,7 +215,7 @@ class _Execution:
         """As soon as the box is known: bubblewrap, killed before its child is tied to its own life, leaves that."""
         if self._killed is None:
             self._killed = time.monotonic()
-            if self._box_known:
+            if self._started is not None:
                 self._kill_now()
 
     def _kill_now(self) -> None:
@@ -240,7 +228,8 @@ class _Execution:
 
     def _status(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for line in self._read["status"].splitlines():
+        assert self._status_fd is not None
+        for line in os.pread(self._status_fd, CHUNK, 0).splitlines():
             with contextlib.suppress(ValueError):
                 found |= json.loads(line)
         return found

@@ -50,6 +50,7 @@ def test_statistics_name_every_fate() -> None:
         "episodes_in_groups": 12,
         "episodes_trained": 4,
         "reward_mean": pytest.approx(6.5 / 12),
+        "reward_std": pytest.approx(math.sqrt(5.75 / 12 - (6.5 / 12) ** 2)),
         "length_bias": 0.0,
     }
 

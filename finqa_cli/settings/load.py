@@ -23,6 +23,7 @@ from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings, is_embedded
 from finqa_cli.settings.tiers import file_layers
 
 DEFAULT_FILE = Path("finqa.toml")
+_TASK_OPTIONS = "environment.options."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,9 @@ def load_settings(
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),
     )
-    profile = [embedded_profile()] if is_embedded(choices.model) else []
-    layers = applicable([_defaults(), *profile, *given])
+    plays = choices.engine not in modelless
+    profiles = embedded_profiles(choices.model if plays else EMBEDDED, own_data=wanted["data.path"].raw is not None)
+    layers = applicable([_defaults(), *(profiles if is_embedded(choices.model) else ()), *given])
     layers.append(_chosen(winners(layers), choices))
     return Loaded(
         settings=_merged(layers),
@@ -87,10 +89,26 @@ def load_settings(
     )
 
 
-def embedded_profile() -> Layer:
-    """The settings that suit the embedded policy on two processor cores."""
-    text = resources.files("finqa_cli.settings").joinpath("profiles/embedded.toml").read_text(encoding="utf-8")
-    return flatten(tomllib.loads(text), lambda path: "profile embedded")
+def embedded_profiles(policy: str, *, own_data: bool) -> list[Layer]:
+    """The settings that suit a small policy on two processor cores: those of all of them, then its own.
+
+    Args:
+        policy: Its name; one without a profile of its own has the first ones only.
+        own_data: The tasks come from a file, so that options for the embedded ones do not apply.
+    """
+    folder = resources.files("finqa_cli.settings") / "profiles"
+    shipped = {file.name for file in folder.iterdir()}
+    layers = []
+    for name in dict.fromkeys((EMBEDDED, policy)):
+        if f"{name}.toml" in shipped:
+            layers.append(_profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8")))
+    if own_data:
+        layers = [{path: value for path, value in low.items() if not path.startswith(_TASK_OPTIONS)} for low in layers]
+    return layers
+
+
+def _profile(name: str, text: str) -> Layer:
+    return flatten(tomllib.loads(text), lambda path: f"profile {name}")
 
 
 def _environment(dotenv: Mapping[str, str]) -> dict[str, str]:

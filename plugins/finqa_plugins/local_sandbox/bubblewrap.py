@@ -19,8 +19,8 @@ ENVIRONMENT: Mapping[str, str] = {
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
-"""The first command in a box: says that it is there and waits for a line of input. By then bubblewrap has tied the box to
-the life of its owner, and a box whose owner was gone before executes nothing: its input is at its end."""
+"""The first command in a box: says that it is there and waits for a line of input. By then bubblewrap has tied the box
+to the life of its owner, and a box whose owner was gone before executes nothing: its input is at its end."""
 
 USER = 1000
 """Who the code is inside."""

@@ -19,9 +19,9 @@ from finqa_plugins.local_sandbox.bubblewrap import (
     NOBODY,
     Isolation,
     argv_of,
+    as_user,
     box_command,
     limit_flags,
-    tied,
 )
 from finqa_plugins.local_sandbox.control_groups import ControlGroups
 from finqa_plugins.local_sandbox.seccomp import filter_program

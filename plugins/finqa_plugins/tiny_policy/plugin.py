@@ -1,4 +1,4 @@
-"""Resolves the reference `embedded` to the policy that ships with the package."""
+"""Resolves the references of the policies that ship with the package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from finqa_cli.extend import hookimpl
 from finqa_cli.types import PolicyVersion
 
-REFERENCE = "embedded"
+_HERE = Path(__file__).parent
+FOLDERS = {"embedded": _HERE, "embedded-code": _HERE / "code", "embedded-forecast": _HERE / "forecast"}
 
 
 @hookimpl
 def resolve_policy(reference: str) -> PolicyVersion | None:
-    """The folder of this module is the model folder."""
-    return PolicyVersion(number=0, model=str(Path(__file__).parent)) if reference == REFERENCE else None
+    """The model folder of a policy by its name."""
+    folder = FOLDERS.get(reference)
+    return PolicyVersion(number=0, model=str(folder)) if folder else None

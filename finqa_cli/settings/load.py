@@ -79,8 +79,8 @@ def load_settings(
         sandbox=str(wanted["sandbox.name"].raw),
     )
     plays = choices.engine not in modelless
-    profiles = embedded_profiles(choices.model if plays else EMBEDDED, own_data=wanted["data.path"].raw is not None)
-    layers = applicable([_defaults(), *(profiles if is_embedded(choices.model) else ()), *given])
+    profiles = _profiles(choices.model, plays=plays, own_data=wanted["data.path"].raw is not None)
+    layers = applicable([_defaults(), *profiles, *given])
     layers.append(_chosen(winners(layers), choices))
     return Loaded(
         settings=_merged(layers),
@@ -89,26 +89,28 @@ def load_settings(
     )
 
 
-def embedded_profiles(policy: str, *, own_data: bool) -> list[Layer]:
-    """The settings that suit a small policy on two processor cores: those of all of them, then its own.
+def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
+    """What suits a small policy on two processor cores: the settings of all of them, then its own where it has some.
 
     Args:
-        policy: Its name; one without a profile of its own has the first ones only.
+        policy: Name of the model; none but the small ones have profiles.
+        plays: It is what plays; beside an expert the tasks stay as they are.
         own_data: The tasks come from a file, so that options for the embedded ones do not apply.
     """
+    if not is_embedded(policy):
+        return []
     folder = resources.files("finqa_cli.settings") / "profiles"
     shipped = {file.name for file in folder.iterdir()}
     layers = []
-    for name in dict.fromkeys((EMBEDDED, policy)):
+    for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED)):
         if f"{name}.toml" in shipped:
-            layers.append(_profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8")))
-    if own_data:
-        layers = [{path: value for path, value in low.items() if not path.startswith(_TASK_OPTIONS)} for low in layers]
+            layers.append(_profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8"), own_data=own_data))
     return layers
 
 
-def _profile(name: str, text: str) -> Layer:
-    return flatten(tomllib.loads(text), lambda path: f"profile {name}")
+def _profile(name: str, text: str, *, own_data: bool) -> Layer:
+    layer = flatten(tomllib.loads(text), lambda path: f"profile {name}")
+    return {path: value for path, value in layer.items() if not (own_data and path.startswith(_TASK_OPTIONS))}
 
 
 def _environment(dotenv: Mapping[str, str]) -> dict[str, str]:

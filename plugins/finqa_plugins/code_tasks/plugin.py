@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            policy="embedded-code",
             name="code",
             target="finqa_plugins.code_tasks.environment:CodeEnvironment",
             config="finqa_plugins.code_tasks.config:CodeConfig",

@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            policy="embedded-forecast",
             name="forecast",
             target="finqa_plugins.forecast.environment:ForecastEnvironment",
             config="finqa_plugins.forecast.config:ForecastConfig",

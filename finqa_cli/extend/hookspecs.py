@@ -29,7 +29,9 @@ def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: ignore[empty-body]
     """What `finqa doctor` finds about your services and packages under these settings (secrets masked).
 
-    `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one.
+    `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one, and
+    `settings["environment"]["executes"]` says whether boxes of the environment execute code, as far as that can be asked
+    without building data.
 
     Called in a thread of its own; it has a few seconds, and what it raises becomes a failed check.
     """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
 from finqa_plugins.scripted_engine.intents import Intent, parse_question
 from finqa_plugins.scripted_engine.sql import Habits, write_query
@@ -57,9 +58,19 @@ class ScriptedEngine:
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The environment's own gold solution where it has one; else the analyst's next step, the seventh submits."""
+        """The environment's own gold solution where it has one; else the analyst's next step, the seventh submits.
+
+        Raises:
+            ConfigError: The environment has no solution, and offers no tools that the analyst could use.
+        """
         if self._demonstrate is not None and (turn := self._demonstrate(request.messages)) is not None:
             return turn
+        if not request.tools:
+            asked = next((message.content for message in request.messages if message.role == "user"), "")
+            raise ConfigError(
+                f"The scripted engine plays gold solutions here, and the data has none of this task: {asked[:80]!r}.",
+                remedy="give the task its solution, or play with --engine human, openai or transformers",
+            )
         call = next_call(request.messages, self._habits(request.sampling.seed))
         payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)

@@ -14,13 +14,15 @@ from finqa_cli.data import DataSet, GenerateSpec, Question, Table, generate
 from finqa_cli.data import vocabulary as words
 from finqa_cli.data.generate import run_query
 from finqa_cli.data.table_info import table_info
+from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
+from finqa_cli.types import AssistantTurn, ChatRequest, Message, Sampling, ToolCall, ToolSpec
 from finqa_plugins.scripted_engine.engine import UNKNOWN, ScriptedConfig, ScriptedEngine, next_call
 from finqa_plugins.scripted_engine.intents import parse_question
 from finqa_plugins.scripted_engine.sql import Habits
 from finqa_plugins.scripted_engine.tables import rank_tables
 
+TOOLS = (ToolSpec(name="submit_answer", description="", parameters={}),)
 NUMBERS = generate(GenerateSpec(companies=25, questions=60, seed=31))
 TEXT = generate(GenerateSpec(companies=10, questions=60, seed=32, cells="text"))
 
@@ -44,7 +46,7 @@ async def play(engine: ScriptedEngine, question: Question, tables: list[Table], 
     messages = [Message(role="system", content="You are an analyst."), Message(role="user", content=opening)]
     calls: list[ToolCall] = []
     while not calls or calls[-1].name != "submit_answer":
-        request = ChatRequest(key="k", messages=tuple(messages), tools=(), sampling=Sampling(seed=seed))
+        request = ChatRequest(key="k", messages=tuple(messages), tools=TOOLS, sampling=Sampling(seed=seed))
         turn = await engine.respond(request)
         assert turn.tool_call is not None
         calls.append(turn.tool_call)
@@ -175,6 +177,15 @@ async def test_a_question_in_other_words_gets_the_row_that_sounds_like_it() -> N
         question = Question(id="q", company="acme", question=text, user_query=text, answer="", split="dev")
         calls = await play(ScriptedEngine(None, EngineContext()), question, [table], 0)
         assert calls[-1].arguments["answer"] == answer or text == "why?"
+
+
+async def test_without_tools_it_plays_solutions_or_says_that_there_is_none() -> None:
+    task = Message(role="user", content="Write double(x).")
+    request = ChatRequest(key="k", messages=(task,), tools=(), sampling=Sampling())
+    solved = ScriptedEngine(None, EngineContext(demonstrate=lambda _: AssistantTurn(text="def double(x): ...")))
+    assert (await solved.respond(request)).text == "def double(x): ..."
+    with pytest.raises(ConfigError, match=r"none of this task: 'Write double\(x\)\.'"):
+        await ScriptedEngine(None, EngineContext(demonstrate=lambda _: None)).respond(request)
 
 
 def test_it_registers_as_a_chat_engine_and_checks_its_options() -> None:

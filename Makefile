@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## Train the embedded policy on this machine; ends with the before/after table and the run folder.
 	$(BIN)/finqa train --model embedded --engine transformers --sandbox local $(ARGS)
 
-# Much of the time is spent waiting for processes and clocks, so two workers take little more than half of it.
-TEST_WORKERS ?= 2
+# Some of the time is spent waiting for processes and clocks, so one worker more than cores pays.
+TEST_WORKERS ?= 3
 
 test: install  ## All tests that need no GPU, no account and less than a minute each.
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)

@@ -28,7 +28,7 @@ def evaluation(result: EvalResult) -> str:
     head = (
         f"{result.target} on {result.data.name}/{result.split}: "
         f"accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
-        f"({report['episodes']} episodes, {report['clusters']} companies)"
+        f"({report['episodes']} episodes, {report['clusters']} clusters)"
     )
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
@@ -63,7 +63,9 @@ def training(result: TrainResult) -> str:
     clusters, episodes = result.after["clusters"], result.after["episodes"]
     return "\n".join(
         [
-            f"Held-out companies ({episodes} questions, {clusters} companies never trained on):",
+            f"Held-out companies ({episodes} questions, {clusters} companies never trained on):"
+            if clusters < episodes
+            else f"Held-out questions ({episodes}, never trained on):",
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",

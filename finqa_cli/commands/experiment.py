@@ -43,7 +43,11 @@ def _group() -> None: ...
 def run(
     ctx: typer.Context,
     file: Annotated[
-        str | None, typer.Argument(help="An experiment file, or the name of one that ships with finqa: financial_qa.")
+        str | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="An experiment file, or the name of one that ships with finqa: financial_qa, financial_qa_tiny.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,

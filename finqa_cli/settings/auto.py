@@ -65,9 +65,7 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
 
 
-def facts(
-    registered: Collection[tuple[str, str]], modelless: Collection[str] = (), *, policy: str = EMBEDDED
-) -> Facts:
+def facts(registered: Collection[tuple[str, str]], modelless: Collection[str] = (), *, policy: str = EMBEDDED) -> Facts:
     """Looks at this machine without importing anything heavy.
 
     Args:

@@ -101,11 +101,11 @@ def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
         return []
     folder = resources.files("finqa_cli.settings") / "profiles"
     shipped = {file.name for file in folder.iterdir()}
-    layers = []
-    for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED)):
-        if f"{name}.toml" in shipped:
-            layers.append(_profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8"), own_data=own_data))
-    return layers
+    return [
+        _profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8"), own_data=own_data)
+        for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED))
+        if f"{name}.toml" in shipped
+    ]
 
 
 def _profile(name: str, text: str, *, own_data: bool) -> Layer:

@@ -76,9 +76,15 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 def differing_settings(runs: Sequence[EvaluatedRun]) -> dict[str, list[Any]]:
     """Dotted path -> its value in each run, for the settings that are not the same in all and not of the machine."""
-    each = [flat(run.settings) for run in runs]
-    paths = sorted({path for settings in each for path in settings if not path.startswith(_ABOUT_THE_MACHINE)})
-    values = {path: [settings.get(path) for settings in each] for path in paths}
+    found = differing([run.settings for run in runs])
+    return {path: values for path, values in found.items() if not path.startswith(_ABOUT_THE_MACHINE)}
+
+
+def differing(trees: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Dotted path -> its value in each tree, or None, for what is not the same in all; by path."""
+    each = [flat(tree) for tree in trees]
+    paths = sorted({path for leaves in each for path in leaves})
+    values = {path: [leaves.get(path) for leaves in each] for path in paths}
     return {path: found for path, found in values.items() if any(value != found[0] for value in found)}
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.errors import ConfigError, DataError, FinqaError
-from finqa_cli.record.files import read_document, write_json
 from finqa_cli.workflows.experiment_plan import (
     ExperimentPlan,
     PlannedCell,
@@ -23,11 +21,10 @@ from finqa_cli.workflows.experiment_plan import (
 )
 from finqa_cli.workflows.experiment_report import ExperimentReport, make_report, write_report
 from finqa_cli.workflows.experiment_text import markdown
-from finqa_cli.workflows.pipeline_checks import check_options, check_variables
+from finqa_cli.workflows.pipeline_checks import check_options, check_recorded, check_variables, write_settings
 from finqa_cli.workflows.pipeline_plan import Step
 from finqa_cli.workflows.pipeline_process import Relay
 from finqa_cli.workflows.pipeline_record import Owner, PipelineFolder, State, opened, read_facts
-from finqa_cli.workflows.pipeline_spec import differences
 from finqa_cli.workflows.pipeline_steps import Show, do_step, interrupted
 from finqa_cli.workflows.train import check_method
 
@@ -67,14 +64,7 @@ def check_same(run: Path, plan: ExperimentPlan) -> None:
     Raises:
         ConfigError: It was asked for something else, which the message tells; or something else is in the folder.
     """
-    if (facts := read_facts(run, EXPERIMENT)) is None:
-        return
-    if differing := differences(facts["parameters"], plan.document()):
-        shown = "; ".join(differing[:10]) + ("; ..." if len(differing) > 10 else "")
-        raise ConfigError(
-            f"{run} holds an experiment of another configuration; nothing was changed. {shown}.",
-            remedy=f"another --output, or {EXPERIMENT.resume} {run} to go on with its own",
-        )
+    check_recorded(run, plan.document(), EXPERIMENT)
 
 
 def check_cells(plan: ExperimentPlan, only: Sequence[str]) -> None:
@@ -228,15 +218,7 @@ def _write_settings(plan: ExperimentPlan, run: Path, chosen: Sequence[str]) -> N
         ConfigError: One is there and says something else, or environment variables do.
     """
     for name in chosen:
-        file = run / "settings" / f"{name}.json"
-        wanted = json.loads(json.dumps(settings_file(plan.cells[name])))
-        if not file.exists():
-            write_json(file, wanted)
-        elif differing := differences(wanted, read_document(file)):
-            raise ConfigError(
-                f"{file} was changed since the experiment began. {'; '.join(differing)}.",
-                remedy=f"rm {file}, and it is written again; other settings are another --output",
-            )
+        write_settings(run / "settings" / f"{name}.json", settings_file(plan.cells[name]), EXPERIMENT)
     check_variables(*(run / "settings" / f"{name}.json" for name in chosen))
 
 

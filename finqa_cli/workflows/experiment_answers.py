@@ -8,7 +8,7 @@ from typing import Literal
 
 from finqa_cli.evals.paired import holm
 from finqa_cli.types import Trajectory
-from finqa_cli.workflows.experiment_attempts import Estimated, Figure, jackknifed
+from finqa_cli.workflows.experiment_attempts import Estimated, Figure, graded, jackknifed
 from finqa_cli.workflows.experiment_file import Measure, Question
 from finqa_cli.workflows.experiment_plan import ExperimentPlan, PlannedCell
 
@@ -28,9 +28,9 @@ class Answer:
         measure: Its name.
         first: Label of a cell.
         second: Label of the cell that it is compared with.
-        values: Of both, on the questions that both were asked; None where not known.
+        values: Of both, on the questions that both were graded on; None where not known.
         difference: First less second; None where it or its error is not known.
-        questions: That both were asked.
+        questions: That both were graded on.
         seeds: Of each.
         adjusted: Holm's p-value among the answers to the same question; None without a difference.
         verdict: Whether the first is shown to be better or worse, at 5 %.
@@ -88,7 +88,7 @@ def _pairs(plan: ExperimentPlan, question: Question) -> Iterator[tuple[str, str]
 
 
 def _compared(first: str, second: str, measure: str, arms: Arms, figure: Figure) -> Answer:
-    runs = [arms.get(first, ()), arms.get(second, ())]
+    runs = [[graded(run) for run in arms.get(label, ())] for label in (first, second)]
     asked = [set.intersection(*({each.task.id for each in run} for run in arm)) if arm else set() for arm in runs]
     common = asked[0] & asked[1]
     kept = [[[each for each in run if each.task.id in common] for run in arm] for arm in runs]
@@ -124,7 +124,7 @@ def _reason(first: str, second: str, arms: Arms, values: tuple[float | None, flo
     if missing := [label for label in (first, second) if not arms.get(label)]:
         return f"not enough runs: {' and '.join(missing)} is not done"
     if not common:
-        return "they were asked no question alike"
+        return "they were graded on no question alike"
     unknown = [label for label, value in zip((first, second), values, strict=True) if value is None]
     return f"not measured in {' and '.join(unknown)}" if unknown else "too few questions for an interval"
 

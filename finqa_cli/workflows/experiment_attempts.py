@@ -17,7 +17,7 @@ from finqa_cli.evals.report import is_correct
 from finqa_cli.evals.student import two_sided
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
-from finqa_cli.workflows.compare_checks import flat
+from finqa_cli.workflows.measures import flat
 
 MOST_PARTS = 60
 """Parts that are left out in turn; more would be slower and no better."""
@@ -59,19 +59,18 @@ def figure(of: str, environment: Callable[[], Environment]) -> Figure:
         environment: Opens it, if it is needed.
     """
     if of == "accuracy":
-        return lambda attempts: _mean([is_correct(each.components, each.total) for each in _graded(attempts)])
+        return lambda attempts: _mean([is_correct(each.components, each.total) for each in _rewards(attempts)])
     if of == "reward":
-        return lambda attempts: _mean([each.total for each in _graded(attempts)])
+        return lambda attempts: _mean([each.total for each in _rewards(attempts)])
     if of.startswith("components."):
         name = of.removeprefix("components.")
-        return lambda attempts: _mean([each.components[name] for each in _graded(attempts) if name in each.components])
+        return lambda attempts: _mean([each.components[name] for each in _rewards(attempts) if name in each.components])
     measuring = environment()
     if not isinstance(measuring, Measures):
         return lambda attempts: None
 
     def measured(attempts: Sequence[Trajectory]) -> float | None:
-        value = flat(measuring.measure(attempts)).get(of)
-        return float(value) if isinstance(value, int | float) else None
+        return flat(measuring.measure(attempts)).get(of)
 
     return measured
 
@@ -110,8 +109,13 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
     return Estimated(value=whole, low=whole - margin, high=whole + margin, p_value=p_value)
 
 
-def _graded(attempts: Sequence[Trajectory]) -> list[Rewards]:
-    return [each.rewards for each in attempts if each.rewards is not None and not each.status.is_fault]
+def graded(attempts: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that say something about the policy: they have a reward and ended in no fault."""
+    return [each for each in attempts if each.rewards is not None and not each.status.is_fault]
+
+
+def _rewards(attempts: Sequence[Trajectory]) -> list[Rewards]:
+    return [each.rewards for each in graded(attempts) if each.rewards is not None]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -168,7 +168,9 @@ def _find(reference: str) -> Document:
     for name, file in known.items():
         if reference in (name, name.rpartition("/")[2]):
             return read_document(file, f"{name}.toml")
-    names = ", ".join(name.rpartition("/")[2] for name in known)
+    names = ", ".join(
+        name.rpartition("/")[2] for name, file in known.items() if "experiment" in read_document(file).tree
+    )
     raise ConfigError(
         f"{reference!r} is neither a file nor the name of an experiment that ships with finqa ({names}).",
         remedy="finqa experiment run FILE.toml",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from finqa_cli.errors import ConfigError, DataError, FinqaError, UsageError
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.documents import Document
-from finqa_cli.workflows.compare_checks import flat
+from finqa_cli.workflows.compare_checks import differing
 from finqa_cli.workflows.experiment_file import ExperimentFile, Measure, Preparation, Question, Rates
 from finqa_cli.workflows.experiment_formulas import Scalar
 from finqa_cli.workflows.experiment_matrix import Cell, cells, experiment_name, given_variables, preparations
@@ -194,10 +194,7 @@ def settings_file(cell: PlannedCell) -> dict[str, Any]:
 
 def differing_settings(plan: ExperimentPlan) -> dict[str, list[Any]]:
     """Dotted path -> its value in each cell, for the settings that are not the same in all."""
-    each = [flat(cell.settings) for cell in plan.cells.values()]
-    paths = sorted({path for settings in each for path in settings})
-    values = {path: [settings.get(path) for settings in each] for path in paths}
-    return {path: found for path, found in values.items() if any(value != found[0] for value in found)}
+    return differing([cell.settings for cell in plan.cells.values()])
 
 
 def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> PlannedCell:

@@ -87,8 +87,8 @@ def _comparisons(report: ExperimentReport) -> list[str]:
 def _notes() -> str:
     return "\n".join(
         [
-            "- Differences are paired: of both cells on the questions that both were asked. Intervals are 95 %, by the "
-            "delete-a-group jackknife over clusters of questions.",
+            "- Differences are paired: of both cells on the questions that both were graded on. Intervals are 95 %, by "
+            "the delete-a-group jackknife over clusters of questions.",
             "- A difference is shown when its p-value, after Holm's correction among the answers to one question, is "
             "below 0.05. Better and worse are by the direction that the experiment file gives for the measure.",
             "- Every cell is one training run for each seed: the intervals are about questions, and with one seed "

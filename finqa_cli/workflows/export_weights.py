@@ -56,6 +56,11 @@ def check_wish(source: Source, wish: Wish) -> None:
         UsageError: An adapter is asked for in a precision, or llama.cpp's converter is to get float32.
         ConfigError: The adapter of a policy that has none is asked for.
     """
+    if wish.form == "peft" and source.policy.adapter is None and not Path(source.policy.model).exists():
+        raise ConfigError(
+            f"There is no adapter, run or checkpoint at {source.policy.model}.",
+            remedy="give a run folder, a checkpoint or an adapter; of a model on the hub, --to merged",
+        )
     if wish.form == "peft" and source.policy.adapter is None:
         raise ConfigError(
             f"{source.title} is a whole model and no adapter, so there is nothing to write in PEFT's format.",

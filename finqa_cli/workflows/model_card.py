@@ -17,6 +17,7 @@ from typing import Any, Literal
 import yaml
 
 from finqa_cli import __version__
+from finqa_cli.workflows.compare_text import table
 
 Relation = Literal["adapter", "finetune"]
 
@@ -72,8 +73,8 @@ class Card:
             f"# {self.title}",
             self._summary(),
             "## Scores\n\n" + self._scores(),
-            *(["## Training\n\n" + _table(("", ""), self.facts.items())] if self.facts else []),
-            *(["## Settings\n\n" + _table(("setting", "value"), self.settings.items())] if self.settings else []),
+            *(["## Training\n\n" + table(("", ""), list(self.facts.items()))] if self.facts else []),
+            *(["## Settings\n\n" + self._settings()] if self.settings else []),
             "## Licence\n\n" + self._licence(),
             "## Versions\n\n" + ", ".join(f"{name} {version}" for name, version in versions().items()),
         ]
@@ -120,7 +121,10 @@ class Card:
             for score in self.scores
         ]
         headers = ("data", "accuracy, 95 % interval", "mean reward", "episodes", "clusters", "temperature")
-        return _table(headers, rows) + "\n\nIntervals are clustered: questions of one company stand or fall together."
+        return table(headers, rows) + "\n\nIntervals are clustered: questions of one company stand or fall together."
+
+    def _settings(self) -> str:
+        return table(("setting", "value"), [(name, _shown(value)) for name, value in self.settings.items()])
 
     def _licence(self) -> str:
         if self.licence:
@@ -156,11 +160,5 @@ def _result(score: Score) -> dict[str, Any]:
     }
 
 
-def _table(headers: Sequence[str], rows: Any) -> str:
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+def _shown(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value

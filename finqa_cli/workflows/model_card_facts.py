@@ -11,7 +11,7 @@ from finqa_cli.record.files import read_document
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.workflows.export_sources import Source
-from finqa_cli.workflows.manifests import policy_inputs
+from finqa_cli.workflows.manifests import MANIFEST, policy_inputs
 from finqa_cli.workflows.model_card import Card, Relation, Score, is_hub_id
 
 _METHODS = {"sft": "supervised fine-tuning on graded demonstrations", "dpo": "direct preference optimization (DPO)"}
@@ -65,7 +65,7 @@ def card_of(source: Source, relation: Relation, *, base_model: str, licence: str
         "method": name,
         "environment": _name(settings.get("environment")),
         "reward": _name(settings.get("reward")),
-        "data": f"{_data_name(data)}, {split}" if command == "train" else "",
+        "data": f"{_data_name(source.run, data)}, {split}" if command == "train" else "",
         "step": "" if source.step is None else str(source.step),
     }
     return Card(
@@ -97,7 +97,7 @@ def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
     if source.step is None or not path.is_file():
         return []
     data = settings.get("data") or {}
-    name, split = _data_name(data), str(data.get("eval_split", ""))
+    name, split = _data_name(source.run, data), str(data.get("eval_split", ""))
     try:
         found = [
             _score(record, name, split, record["temperature"]) for record in read_jsonl(path) if _is_of(record, source)
@@ -114,14 +114,20 @@ def _is_of(record: Mapping[str, Any], source: Source) -> bool:
 
 
 def _evaluated(source: Source, run: Path) -> Score:
-    report, manifest = read_document(run / "report.json"), read_document(run / "manifest.json")
+    if not (run / "report.json").is_file():
+        raise DataError(
+            f"{run} is no finished evaluation: it has no report.json.",
+            remedy=f"finqa eval {source.run or source.title}",
+        )
+    report, manifest = read_document(run / "report.json"), read_document(run / MANIFEST)
     try:
         evaluated, data = manifest["inputs"]["policy"], report["data"]
         temperature = manifest["parameters"]["eval"]["temperature"]
         found = _score(report, _short(str(data["name"])), str(report["split"]), temperature)
     except (KeyError, TypeError, ValueError) as error:
+        why = f"its records lack {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{run} is no finished evaluation: {error!r} is missing.", remedy=f"finqa eval {source.run or source.title}"
+            f"{run} is no finished evaluation: {why}.", remedy=f"finqa eval {source.run or source.title}"
         ) from error
     own = policy_inputs(source.policy)
     if evaluated.get("sha256") != own["sha256"] or (own["sha256"] is None and evaluated.get("model") != own["model"]):
@@ -157,8 +163,11 @@ def _settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
     return found
 
 
-def _data_name(data: Mapping[str, Any]) -> str:
-    return _short(str(data.get("path") or data.get("snapshot") or ""))
+def _data_name(run: Path, data: Mapping[str, Any]) -> str:
+    """What the run found its data to be; settings name a snapshot even where the environment takes none."""
+    manifest = run / MANIFEST
+    read = read_document(manifest)["inputs"].get("data") if manifest.is_file() else None
+    return _short(str((read or {}).get("name") or data.get("path") or data.get("snapshot") or ""))
 
 
 def _short(name: str) -> str:

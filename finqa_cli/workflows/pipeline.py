@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.record.files import read_document, write_json
-from finqa_cli.workflows.pipeline_checks import check_variables
+from finqa_cli.workflows.pipeline_checks import check_recorded, check_variables, write_settings
 from finqa_cli.workflows.pipeline_data import check_unchanged, data_path
 from finqa_cli.workflows.pipeline_plan import (
     COMPARISON,
@@ -22,8 +20,8 @@ from finqa_cli.workflows.pipeline_plan import (
     plan,
 )
 from finqa_cli.workflows.pipeline_process import Relay
-from finqa_cli.workflows.pipeline_record import PipelineFolder, State, opened, read_facts
-from finqa_cli.workflows.pipeline_spec import PipelineSpec, differences, read_spec, settings_document
+from finqa_cli.workflows.pipeline_record import PIPELINE, PipelineFolder, State, opened, read_facts
+from finqa_cli.workflows.pipeline_spec import PipelineSpec, read_spec, settings_document
 from finqa_cli.workflows.pipeline_steps import Show, do_step, interrupted
 
 
@@ -65,13 +63,7 @@ def check_same(run: Path, spec: PipelineSpec) -> None:
     Raises:
         ConfigError: It was asked for something else, which the message tells; or something else is in the folder.
     """
-    if (facts := read_facts(run)) is None:
-        return
-    if differing := differences(facts["parameters"], spec.document()):
-        raise ConfigError(
-            f"{run} holds a pipeline of another configuration; nothing was changed. {'; '.join(differing)}.",
-            remedy=f"another --output, or finqa pipeline --resume {run} to go on with its own",
-        )
+    check_recorded(run, spec.document(), PIPELINE)
 
 
 def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:
@@ -182,14 +174,7 @@ def _write_settings(spec: PipelineSpec, run: Path) -> None:
     """
     data, snapshot = data_path(spec.data, run), spec.data.snapshot
     for name, settings in ((IMITATION_FILE, spec.imitation), (TRAINING_FILE, spec.training)):
-        wanted = json.loads(json.dumps(settings_document(settings, data=data, snapshot=snapshot)))
-        if not (run / name).exists():
-            write_json(run / name, wanted)
-        elif differing := differences(wanted, read_document(run / name)):
-            raise ConfigError(
-                f"{run / name} was changed since the pipeline began. {'; '.join(differing)}.",
-                remedy=f"rm {run / name}, and it is written again; other settings are another --output",
-            )
+        write_settings(run / name, settings_document(settings, data=data, snapshot=snapshot), PIPELINE)
 
 
 def _result(

@@ -1,20 +1,27 @@
-"""What can be found wrong with a pipeline before its first step, instead of hours later by a step that fails."""
+"""What can be found wrong with a pipeline or experiment before its first step, instead of hours later by a step."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.masking import is_secret
-from finqa_cli.record.files import read_document
+from finqa_cli.record.files import read_document, write_json
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, load_settings, to_public_dict
 from finqa_cli.workflows.compare import label_and_path
 from finqa_cli.workflows.compare_checks import flat
 from finqa_cli.workflows.compare_runs import load_run
-from finqa_cli.workflows.pipeline_spec import PipelineSpec
+from finqa_cli.workflows.pipeline_record import Owner, read_facts
+from finqa_cli.workflows.pipeline_spec import PipelineSpec, differences
 from finqa_cli.workflows.policies import resolve
 from finqa_cli.workflows.train import check_method
+
+_MOST = 10
+"""Differences that a message shows."""
 
 
 def check_spec(spec: PipelineSpec) -> None:
@@ -38,6 +45,39 @@ def check_spec(spec: PipelineSpec) -> None:
         load_run(label_and_path(named)[1])
 
 
+def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
+    """Compares what is asked for with what is in the folder already, if something is.
+
+    Raises:
+        ConfigError: It was asked for something else, which the message tells; or something else is in the folder.
+    """
+    if (facts := read_facts(run, owner)) is None:
+        return
+    if differing := differences(facts["parameters"], wanted):
+        shown = "; ".join(differing[:_MOST]) + ("; ..." if len(differing) > _MOST else "")
+        article = "an" if owner.command.startswith("e") else "a"
+        raise ConfigError(
+            f"{run} holds {article} {owner.command} of another configuration; nothing was changed. {shown}.",
+            remedy=f"another --output, or {owner.resume} {run} to go on with its own",
+        )
+
+
+def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> None:
+    """Writes a settings file that steps read, where it is not there yet.
+
+    Raises:
+        ConfigError: It is there and says something else.
+    """
+    wanted = json.loads(json.dumps(settings))
+    if not file.exists():
+        write_json(file, wanted)
+    elif differing := differences(wanted, read_document(file)):
+        raise ConfigError(
+            f"{file} was changed since the {owner.command} began. {'; '.join(differing)}.",
+            remedy=f"rm {file}, and it is written again; other settings are another --output",
+        )
+
+
 def check_variables(*files: Path) -> None:
     """Looks whether environment variables or .env say something else than these settings files: they would win.
 
@@ -55,8 +95,8 @@ def check_variables(*files: Path) -> None:
         }
         if differing:
             raise ConfigError(
-                f"The steps of the pipeline would not run with its settings. {'; '.join(differing.values())}.",
-                remedy=f"unset {' '.join(differing)} (.env counts too); a new pipeline takes other settings as flags",
+                f"The steps would not run with the settings of {file}. {'; '.join(differing.values())}.",
+                remedy=f"unset {' '.join(differing)} (.env counts too); other settings are another --output",
             )
 
 

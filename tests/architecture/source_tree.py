@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -69,8 +69,15 @@ class Source:
         parts = self.path.relative_to(ROOT).with_suffix("").parts
         return parts[2] if parts[0] == "plugins" else parts[1]
 
-    def imports(self) -> Iterator[tuple[str, bool]]:
+    def imports(self) -> tuple[tuple[str, bool], ...]:
         """Dotted name of each import, and whether it runs when the module is imported."""
+        return self._imports
+
+    @cached_property
+    def _imports(self) -> tuple[tuple[str, bool], ...]:
+        return tuple(self._found())
+
+    def _found(self) -> Iterator[tuple[str, bool]]:
         inner = {id(n) for f in ast.walk(self.tree) if _is_function(f) for n in ast.walk(f)}
         typing_only = {id(n) for test in ast.walk(self.tree) if _is_type_checking(test) for n in ast.walk(test)}
         for node in ast.walk(self.tree):

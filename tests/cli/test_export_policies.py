@@ -143,7 +143,15 @@ def test_scores_are_of_this_policy_or_refused(here: Path, capsys: pytest.Capture
     status, err = failure(["export", "stock_run", "--to=peft", f"--eval={other}", "--out=b"], capsys)
     assert status == 65 and "evaluated another policy" in err and not Path("b").exists()
     status, err = failure(["export", "stock_run", "--to=peft", "--eval=nowhere", "--out=b"], capsys)
-    assert status == 65 and "no finished evaluation" in err
+    assert status == 65 and "no finished evaluation: it has no report.json" in err
+
+
+def test_card_names_the_data_that_the_run_found_and_no_snapshot(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree("stock_run", "code_run")  # its settings name a snapshot, as all do
+    write_json(Path("code_run/manifest.json"), {"inputs": {"data": {"name": "embedded", "digest": "sha256:0"}}})
+    document(["export", "code_run", "--to=peft", "--out=c", "-q"], capsys)
+    said = Path("c/README.md").read_text(encoding="utf-8")
+    assert "| data | embedded, train |" in said and "openenv-finqa" not in said
 
 
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {
@@ -154,6 +162,7 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "float32 for llama.cpp": (2, "half precision", ["stock_run", "--to=gguf-ready", "--dtype=float32"]),
     "rewards of weights": (2, "--to merged takes no --min-reward", ["stock_run", "--to=merged", "--min-reward=1"]),
     "a folder that is not empty": (78, "not an empty folder", ["stock_run", "--to=peft", "--out=stock_run"]),
+    "the adapter of nothing": (78, "There is no adapter, run or checkpoint at nowhere", ["nowhere", "--to=peft"]),
     "nothing there": (78, "There is no model", ["./nowhere", "--to=merged"]),
 }
 

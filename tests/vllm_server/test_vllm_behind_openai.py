@@ -1,4 +1,4 @@
-"""A trained run, evaluated by the openai engine on a vLLM server that somebody else started."""
+"""Engines on a vLLM server that somebody else started: a trained run is evaluated, problems are tried in dry runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.isolation import needs_isolation
 from vllm_server.conftest import wait_for_health
 from vllm_server.running import KEY, KEY_VARIABLE
 
@@ -26,12 +27,12 @@ SMALL = ("--sandbox=local", "--limit=8", "--seed=3")
 ONE_UPDATE = ("--sandboxes=12", "--group-size=4", "--target-groups-per-iter=3", "--max-rollout-rounds=2")
 
 
-@pytest.fixture
-def base_url(vllm_python: Path, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def base_url(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     context = EngineContext(model=resolve("embedded").model, lora_rank=16)
     config = VllmEngineConfig(python=vllm_python)
     launched = launch(config, context, port=free_port(), key=KEY, gpu=False, environ=os.environ)
-    process = ServerProcess(launched, tmp_path / "server.log")
+    process = ServerProcess(launched, tmp_path_factory.mktemp("server") / "server.log")
     try:
         wait_for_health(process, launched.base_url)
         yield launched.base_url
@@ -50,6 +51,21 @@ def test_a_run_is_evaluated_on_a_server_that_runs_already(base_url: str, tmp_pat
     assert len(theirs) == 8 and all(one["status"] == "completed" for one in theirs)
     assert all(turn["policy_version"] == 1 for one in theirs for turn in one["turns"])
     assert [texts(one) for one in theirs] == [texts(one) for one in ours], "greedy, in float32: the same words"
+
+
+def test_problems_are_tried_several_times_on_it(base_url: str, tmp_path: Path) -> None:
+    needs_isolation()
+    on_server = ("--set", f"engine.options.url={base_url}", "--set", f"engine.options.api_key_env={KEY_VARIABLE}")
+    problems = ("--environment=mbpp", "--dataset-limit=4", "--max-attempts=2", "--max-gen-tokens=40")
+    run = tmp_path / "run"
+    dry = ("--dry-run", "--iterations=1", f"--run-dir={run}")
+    finqa(tmp_path, "train", "--model=embedded", "--engine=vllm", "--sandbox=local", *problems, *dry, *on_server)
+    tried = episodes(run)
+    assert len(tried) == 8 and all(one["status"] == "completed" and one["reward"] == 0 for one in tried)
+    for one in tried:
+        first, second = one["turns"]
+        assert "Reply with the complete" in first["observation"]["text"]
+        assert min(first["prompt_tokens"], second["prompt_tokens"], second["completion_tokens"]) > 0
 
 
 def finqa(home: Path, *arguments: str) -> None:

@@ -42,6 +42,7 @@ def pair(number: int) -> dict[str, Any]:
     return {"id": f"q{number}#0", "task": task, "held_out": number < 3, "prompt": prompt, **sides}
 
 
+@pytest.mark.slow  # tests/unit/torch_learner/test_sharded_training.py runs under torchrun as well
 def test_two_processes_train_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     make_tiny_qwen3(Path("model"))
     Path("p").mkdir()

@@ -23,11 +23,13 @@ import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from unicodedata import normalize
 
 from finqa_plugins.code_judge.detours import detours
 
 MAX_CHARACTERS = 64_000
 _NAME = re.compile(r"(\.?)\s*([^\W\d]\w*)\s*\(?\s*\)?\s*")
+_LINE_END = re.compile(r"\r\n?")
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _NO_CODE = {*_LAYOUT, tokenize.COMMENT, tokenize.STRING}
 
@@ -63,8 +65,9 @@ def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
     tree = parse(code)
     try:
         found = [(line, pattern.strip()) for pattern in banned for line in _uses(tree, code, pattern)]
-    except RecursionError as error:  # `ast.unparse` goes deeper than `ast.parse` did
-        raise UnreadableError("RecursionError: cannot be searched") from error
+    # `ast.unparse` goes deeper than `ast.parse` did, and writes numbers that it cannot: 0xfff... has no decimal form.
+    except (RecursionError, ValueError, MemoryError) as error:
+        raise UnreadableError(f"{type(error).__name__}: cannot be searched") from error
     found += detours(tree)
     return tuple(dict.fromkeys(f"{what} (line {line})" for line, what in sorted(found)))
 
@@ -112,12 +115,12 @@ def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
 
 
 def _tokens(source: str) -> list[tuple[str, int]]:
-    """Tokens with their lines, without comments and strings."""
-    split = tokenize.generate_tokens(io.StringIO(source).readline)
+    """Tokens with their lines, without comments and strings; lines and names in the form that Python gives to them."""
+    split = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", source)).readline)
     found: list[tuple[str, int]] = []
     # A pattern such as "(" is no whole text; its tokens come before the error says so.
     with suppress(tokenize.TokenError, SyntaxError):
-        found.extend((token.string, token.start[0]) for token in split if token.type not in _NO_CODE)
+        found.extend((normalize("NFKC", token.string), token.start[0]) for token in split if token.type not in _NO_CODE)
     return found
 
 

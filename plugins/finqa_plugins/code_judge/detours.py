@@ -28,6 +28,9 @@ _FRAMES = _words(
     "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame tb_next f_back f_builtins f_globals f_locals f_code "
     "co_consts co_names mro attrgetter methodcaller"
 )
+_READERS = _words("get_type_hints ForwardRef Formatter get_field _create_fn _eval_type")
+"""What evaluates a text, or gets an attribute by its name, in harmless modules."""
+
 _DUNDERS = _words(
     "init name len getitem setitem delitem contains iter next call str repr hash bool eq ne lt le gt ge add radd iadd "
     "sub rsub mul rmul truediv floordiv mod pow neg abs enter exit post_init doc annotations slots main "
@@ -48,6 +51,8 @@ def _detours_of(node: ast.AST) -> Iterator[str]:
             yield node.attr
         case ast.MatchClass():
             yield from filter(_is_detour, node.kwd_attrs)
+            if node.patterns:  # reads the attributes that `__match_args__` names, which a text may have set
+                yield "a positional class pattern"
         case ast.Import():
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] not in _HARMLESS_MODULES)
         case ast.ImportFrom():
@@ -58,7 +63,7 @@ def _detours_of(node: ast.AST) -> Iterator[str]:
 
 
 def _is_detour(name: str) -> bool:
-    return name.strip("_") in _INNER_MODULES or name in _FRAMES or _is_inner_dunder(name)
+    return name.strip("_") in _INNER_MODULES or name in _FRAMES | _READERS or _is_inner_dunder(name)
 
 
 def _is_inner_dunder(name: str) -> bool:

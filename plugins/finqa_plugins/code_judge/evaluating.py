@@ -16,6 +16,8 @@ from finqa_plugins.code_judge import in_box, values
 from finqa_plugins.code_judge.values import decode, encode
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+_LONGEST_ERROR, _LONGEST_OUTPUT = 1500, 4096
+"""Characters that are believed: the program in the box keeps to less, whoever forges its frames need not."""
 _FORGED = "The code wrote to the channel of the values."
 
 
@@ -165,15 +167,17 @@ def _last(payload: str, nonce: str) -> tuple[str, str]:
     parts = json.loads(payload)
     if not isinstance(parts, list) or len(parts) != 2:
         raise _ForgedError
-    return _scrubbed(parts[0], nonce), _scrubbed(parts[1], nonce)
+    return _scrubbed(parts[0], nonce), _scrubbed(parts[1], nonce, _LONGEST_OUTPUT)
 
 
-def _scrubbed(text: object, nonce: str) -> str:
+def _scrubbed(text: object, nonce: str, most: int = _LONGEST_ERROR) -> str:
+    """What a policy, a terminal and a file of UTF-8 can take."""
     if text is None:
         return ""
     if not isinstance(text, str):
         raise _ForgedError
-    return _ADDRESS.sub("0x...", text.replace(nonce, ""))
+    plain = _ADDRESS.sub("0x...", text[:most].replace(nonce, ""))
+    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in plain)
 
 
 def _cause(result: ExecutionResult, limits: ExecutionLimits) -> str:

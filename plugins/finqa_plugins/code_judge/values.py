@@ -10,18 +10,20 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MAX_DEPTH = 64
 MAX_ITEMS = 200_000
 MAX_MEMBERS = 10_000
-"""Of one set or mapping: members chosen to have one hash take quadratic time."""
+"""Of one set or mapping."""
+MAX_ALIKE = 64
+"""Members with one hash: more were chosen so, for each is compared with all the others."""
 MAX_BITS = 2**16
 _PLAIN_BITS = 63
 
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-_HASHED = ("set", "frozenset", "dict", "Counter", "OrderedDict", "defaultdict")
 _MODULES = {
     "Counter": "collections",
     "OrderedDict": "collections",
@@ -62,7 +64,7 @@ def decode(text: str) -> Any:
         Malformed: The text is no encoded value.
     """
     try:
-        return _decoded(json.loads(text, parse_constant=_refuse), 0)
+        return _Decoder().value(json.loads(text, parse_constant=_refuse), 0)
     except Malformed:
         raise
     except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as error:
@@ -72,20 +74,25 @@ def decode(text: str) -> Any:
 def equal(one: object, other: object, tolerance: float = 0.0) -> bool:
     """Equality of decoded values: Python's `==`, or with floats that differ by `tolerance`, relative or absolute.
 
-    Only numbers in lists, tuples and values of mappings are compared with the tolerance.
+    Only numbers in lists, tuples and values of mappings are compared with the tolerance. What cannot be compared is not
+    equal: a signalling NaN raises then.
     """
+    try:
+        return _equal(one, other, tolerance)
+    except (ArithmeticError, TypeError, ValueError, RecursionError):
+        return False
+
+
+def _equal(one: object, other: object, tolerance: float) -> bool:
     if not tolerance:
         return bool(one == other)
     if isinstance(one, float) or isinstance(other, float):
-        try:
-            return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)  # type: ignore[arg-type]
-        except (TypeError, OverflowError):
-            return False
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)  # type: ignore[arg-type]
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         alike = isinstance(one, list) == isinstance(other, list) and len(one) == len(other)
-        return alike and all(equal(a, b, tolerance) for a, b in zip(one, other, strict=True))
+        return alike and all(_equal(a, b, tolerance) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key], tolerance) for key in one)
+        return one.keys() == other.keys() and all(_equal(one[key], other[key], tolerance) for key in one)
     return bool(one == other)
 
 
@@ -156,33 +163,65 @@ def _refuse(name: str) -> None:
     raise Malformed(f"no encoded value: {name}")
 
 
-def _decoded(form: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise Malformed("nested too deep")
-    if not isinstance(form, list):
-        if isinstance(form, dict):
-            raise Malformed("no encoded value: an object")
-        return form
-    tag, *parts = form
-    if tag in ("int", "float", "bytes", "bytearray", "Decimal", "date", "datetime", "time"):
-        (text,) = parts
-        return _from_text(tag, text)
-    items = [_decoded(part, depth + 1) for part in parts]
-    if tag in _HASHED and len(items) > (1 if "set" in tag else 2) * MAX_MEMBERS:
+class _Decoder:
+    def __init__(self) -> None:
+        self._items = 0
+
+    def value(self, form: Any, depth: int) -> Any:
+        self._items += 1
+        if depth > MAX_DEPTH:
+            raise Malformed("nested too deep")
+        if self._items > MAX_ITEMS:
+            raise Malformed("too many items")
+        if not isinstance(form, list):
+            if isinstance(form, dict):
+                raise Malformed("no encoded value: an object")
+            return form
+        tag, *parts = form
+        if tag in ("int", "float", "bytes", "bytearray", "Decimal", "date", "datetime", "time"):
+            (text,) = parts
+            return _from_text(tag, text)
+        if tag in ("range", "Fraction", "timedelta"):
+            return _from_integers(tag, parts)
+        items = [self.value(part, depth + 1) for part in parts]
+        if tag == "complex":
+            real, imaginary = map(_float, items)
+            return complex(real, imaginary)
+        if tag in ("list", "tuple", "deque"):
+            return (_SEQUENCES.get(tag) or _kind(tag))(items)
+        if tag in ("set", "frozenset"):
+            return _SEQUENCES[tag](_checked(items))
+        pairs = dict(zip(_checked(items[::2]), items[1::2], strict=True))
+        if tag == "dict":
+            return pairs
+        return _kind(tag)(None, pairs) if tag == "defaultdict" else _kind(tag)(pairs)
+
+
+def _checked(members: list[Any]) -> list[Any]:
+    """Members of a set, or keys."""
+    if len(members) > MAX_MEMBERS:
         raise Malformed("too many members")
-    if tag in _SEQUENCES:
-        return _SEQUENCES[tag](items)
-    if tag in ("range", "complex"):
-        return (range if tag == "range" else complex)(*items)
-    if tag == "dict":
-        return dict(zip(items[::2], items[1::2], strict=True))
-    kind = getattr(importlib.import_module(_MODULES[tag]), tag)
-    if tag in ("Fraction", "timedelta"):
-        return kind(*items)
-    if tag == "deque":
-        return kind(items)
-    pairs = dict(zip(items[::2], items[1::2], strict=True))
-    return kind(None, pairs) if tag == "defaultdict" else kind(pairs)
+    if members and max(Counter(map(hash, members)).values()) > MAX_ALIKE:
+        raise Malformed("too many members with one hash")
+    return members
+
+
+def _from_integers(tag: str, parts: Sequence[Any]) -> Any:
+    """Of nothing but integers: a Fraction of "1e999999999" or of such a Decimal takes all memory."""
+    integers = [_from_text(*part) if isinstance(part, list) and part[:1] == ["int"] else part for part in parts]
+    if any(type(number) is not int for number in integers):
+        raise Malformed(f"no {tag}")
+    return (range if tag == "range" else _kind(tag))(*integers)
+
+
+def _float(value: object) -> float:
+    if type(value) is not float:
+        raise Malformed("no complex number")
+    return value
+
+
+def _kind(tag: str) -> Any:
+    return getattr(importlib.import_module(_MODULES[tag]), tag)
 
 
 def _from_text(tag: str, text: str) -> Any:
@@ -196,5 +235,4 @@ def _from_text(tag: str, text: str) -> Any:
         return float(text)
     if tag in ("bytes", "bytearray"):
         return (bytes if tag == "bytes" else bytearray).fromhex(text)
-    kind = getattr(importlib.import_module(_MODULES[tag]), tag)
-    return kind(text) if tag == "Decimal" else kind.fromisoformat(text)
+    return _kind(tag)(text) if tag == "Decimal" else _kind(tag).fromisoformat(text)

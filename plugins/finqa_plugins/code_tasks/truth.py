@@ -9,7 +9,7 @@ from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import DataError
 from finqa_cli.types import ExecutionLimits
 from finqa_plugins.code_judge.evaluating import Evaluation, evaluate
-from finqa_plugins.code_judge.values import equal
+from finqa_plugins.code_judge.values import decode, encode, equal
 from finqa_plugins.code_tasks.tasks import CodeTask
 
 LIMITS = ExecutionLimits(cpu_s=20.0, wall_s=60.0, memory_bytes=2**30)
@@ -74,7 +74,7 @@ async def find_truth(box: ExecutingSandbox, task: CodeTask, seed: int) -> Truth:
 
 def _check(task: CodeTask, truth: Truth) -> None:
     for test, expected in zip(task.tests, truth.expected, strict=True):
-        if not equal(expected, expected, task.tolerance):
+        if not equal(expected, decode(encode(expected)), task.tolerance):  # a NaN inside a list is itself
             raise DataError(
                 f"Task {task.id!r}: test {test!r} expects NaN, which nothing equals.", remedy="leave the test out"
             )

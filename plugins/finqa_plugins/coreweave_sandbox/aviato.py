@@ -37,7 +37,7 @@ def mapped(config: CoreWeaveSandboxConfig, environment: Mapping[str, str]) -> Co
     What the options say already wins, and CWSANDBOX_API_KEY over W&B's key.
 
     Raises:
-        AuthenticationError: The key is W&B's, and WANDB_ENTITY_NAME, which was required, is missing.
+        AuthenticationError: There is no key; or it is W&B's, and WANDB_ENTITY_NAME, which was required, is missing.
     """
 
     def value(name: str) -> str:
@@ -48,8 +48,13 @@ def mapped(config: CoreWeaveSandboxConfig, environment: Mapping[str, str]) -> Co
             return config
         if value(OLD_KEY_VARIABLE):
             return config.model_copy(update={"api_key": SecretStr(value(OLD_KEY_VARIABLE))})
-        if value(KEY_VARIABLE) or not has_wandb_key(environment):
+        if value(KEY_VARIABLE):
             return config
+        if not has_wandb_key(environment):
+            raise AuthenticationError(
+                f"No key for aviato: neither {OLD_KEY_VARIABLE} nor {KEY_VARIABLE} nor a key of W&B is set.",
+                remedy=f"export {KEY_VARIABLE}=... with a key of your CoreWeave organisation, and --sandbox cwsandbox",
+            )
     entity, project = config.entity or value(ENTITY_VARIABLE), config.project or value(PROJECT_VARIABLE)
     if not entity:
         raise AuthenticationError(

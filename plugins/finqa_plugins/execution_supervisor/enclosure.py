@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import resource
@@ -27,6 +28,8 @@ MOST_FILES = 20_000
 """Files after which a folder counts as full: to look at them must not take longer than the code itself."""
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 FIRST_UID, UIDS, NOBODY = 20_000, 40_000, 65_534
+GUARD = 19_999
+"""Real user of our own processes that act as the command's user: it cannot stop them, and with them us."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
@@ -81,7 +84,7 @@ def as_user(uid: int, action: Callable[[], object]) -> bool:
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+            os.setresuid(GUARD, uid, GUARD)
             action()
             code = 0
         finally:
@@ -134,7 +137,7 @@ def used(folder: str, uid: int) -> int:
         waiting += [path for path in left_in_shared_folders(uid) if path != folder]
     while waiting:
         here = waiting.pop()
-        with contextlib.suppress(OSError):
+        try:
             state = os.lstat(here)
             held, seen = state.st_blocks * 512, seen + 1
             if stat.S_ISDIR(state.st_mode):
@@ -142,9 +145,45 @@ def used(folder: str, uid: int) -> int:
                 size += held if here != folder else 0
             else:
                 size += min(held, state.st_size)  # one file of the very limit is not above it
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # whoever goes so deep hides there
+                return sys.maxsize
         if seen > MOST_FILES:
             return sys.maxsize
     return size
+
+
+def holds_more_without_names(uid: int, most: int) -> bool:
+    """Whether the command's processes keep open more bytes than `most` in files that they have removed."""
+    supervisor = os.getpid()
+
+    def look() -> None:
+        sizes: dict[tuple[int, int], int] = {}
+        for pid in descendants(supervisor, [(pid, parent) for pid, parent, _ in processes()]):
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"/proc/{pid}/fd"):
+                    state = os.stat(f"/proc/{pid}/fd/{name}")
+                    if stat.S_ISREG(state.st_mode) and state.st_nlink == 0:
+                        sizes[state.st_dev, state.st_ino] = min(state.st_blocks * 512, state.st_size)
+        if sum(sizes.values()) > most:
+            raise Refused
+
+    if uid != os.geteuid():
+        return not as_user(uid, look)
+    try:
+        look()
+    except Refused:
+        return True
+    return False
+
+
+def descendants(pid: int, found: list[tuple[int, int]]) -> set[int]:
+    """A process and all that came of it, among pairs of process and parent."""
+    family, grew = {pid}, True
+    while grew:
+        born = {child for child, parent in found if parent in family} - family
+        family, grew = family | born, bool(born)
+    return family
 
 
 def left_in_shared_folders(uid: int) -> Iterator[str]:
@@ -197,10 +236,7 @@ def kill_all(uid: int, heir: int, deadline: float) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         found = [(pid, parent) for pid, parent, _ in processes() if pid != heir]
-        ours, grew = {os.getpid()}, True
-        while grew:
-            born = {pid for pid, parent in found if parent in ours} - ours
-            ours, grew = ours | born, bool(born)
+        ours = descendants(os.getpid(), found)
         if len(ours) == 1:
             return
         for pid in ours - {os.getpid()}:

@@ -29,6 +29,7 @@ from finqa_plugins.execution_supervisor.enclosure import (
     Refused,
     confine,
     guard_itself,
+    holds_more_without_names,
     kill_all,
     own_uid,
     python_for,
@@ -100,7 +101,8 @@ class Execution:
                 self._ending = "time"
             elif now - looked >= TICK_S:
                 looked = now
-                if used(self._folder, self._uid) > self._limits["disk_bytes"]:
+                most = self._limits["disk_bytes"]
+                if used(self._folder, self._uid) > most or holds_more_without_names(self._uid, most):
                     self._ending = "killed"
         return None, 0.0
 

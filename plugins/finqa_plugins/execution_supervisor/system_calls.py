@@ -8,11 +8,12 @@ _EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
 """io_uring, mounts by descriptor, pidfd_getfd."""
 _X86 = (41, 101, 310, 311, 165, 166, 155, 161, 272, 308, 321, 298, 248, 249, 250, 323, 246, 320, 175, 313, 176, 304)
 """socket, ptrace, process_vm_*, mount, umount2, pivot_root, chroot, unshare, setns, bpf, perf_event_open, keys,
-userfaultfd, kexec, modules, open_by_handle_at; below personality and the queues that outlive their processes."""
+userfaultfd, kexec, modules, open_by_handle_at; below personality, queues that
+outlive their processes, memfd_create."""
 _ARM = (198, 117, 270, 271, 40, 39, 41, 51, 97, 268, 280, 241, 217, 218, 219, 282, 104, 294, 105, 273, 106, 265)
 MACHINES = {  # architecture of the audit headers, clone, denied calls
-    "x86_64": (0xC000003E, 56, (*_X86, 135, 29, 68, 64, 240, *_EVERYWHERE)),
-    "aarch64": (0xC00000B7, 220, (*_ARM, 92, 194, 186, 190, 180, *_EVERYWHERE)),
+    "x86_64": (0xC000003E, 56, (*_X86, 135, 29, 68, 64, 240, 319, *_EVERYWHERE)),
+    "aarch64": (0xC00000B7, 220, (*_ARM, 92, 194, 186, 190, 180, 279, *_EVERYWHERE)),
 }
 _CLONE3, _X32, _NEW_NAMESPACES = 435, 0x4000_0000, 0x7E02_0000
 

@@ -158,7 +158,7 @@ def _parquet_rows(path: Path) -> Iterator[object]:
             for batch in file.iter_batches(batch_size=256):
                 yield from (_plain(row) for row in batch.to_pylist())
     except (arrow.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"is not readable Parquet: {' '.join(str(error).split())}") from error
+        raise InputError(f"is not readable Parquet: {' '.join(str(error).split()).rstrip('.')}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -175,5 +175,5 @@ def _parsed(line: bytes) -> object:
     except UnicodeDecodeError as error:
         raise InputError("is not valid UTF-8") from error
     except (ValueError, RecursionError) as error:  # also an integer of more digits than Python converts
-        raise InputError(f"is not valid JSON: {' '.join(str(error).split())}") from error
+        raise InputError(f"is not valid JSON: {' '.join(str(error).split()).rstrip('.')}") from error
     return value

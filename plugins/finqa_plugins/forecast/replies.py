@@ -13,11 +13,12 @@ _NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?|\.[0-9]{1,20}")
 def stated_answer(text: str, profile: Profile) -> str | None:
     """What stands in the answer tags; None when nothing is stated so.
 
-    `versatile` takes the last of several answers. `strict` takes one only, since of several the best could be meant,
-    and it looks for it behind the reasoning of models that think between `<think>` tags.
+    `versatile` takes the last of several answers, and tags in small letters only. `strict` takes one only, since of
+    several the best could be meant, and it looks for it behind the reasoning of models that think between `<think>`
+    tags.
     """
     if profile == "versatile":
-        found = _tagged(text, "answer")
+        found = _between(text, text, "answer")
         return found[-1].strip() if found else None
     return _only(text, "answer")
 
@@ -45,18 +46,22 @@ def _only(text: str, name: str) -> str | None:
 
 
 def _tagged(text: str, name: str) -> list[str]:
-    """What is between tags of a name; case does not count. Each tag is looked for once, so no text is slow."""
-    lower = _lower(text)
+    """What is between tags of a name; case does not count."""
+    return _between(text, _lower(text), name)
+
+
+def _between(text: str, searched: str, name: str) -> list[str]:
+    """The parts of `text` where `searched` has tags around. Each tag is looked for once, so no text is slow."""
     opening, closing = f"<{name}>", f"</{name}>"
     found = []
-    place = lower.find(opening)
+    place = searched.find(opening)
     while place >= 0:
         start = place + len(opening)
-        end = lower.find(closing, start)
+        end = searched.find(closing, start)
         if end < 0:
             break
         found.append(text[start:end])
-        place = lower.find(opening, end)
+        place = searched.find(opening, end)
     return found
 
 

@@ -2,13 +2,14 @@
 
 | part                | what                                                           |
 | ------------------- | -------------------------------------------------------------- |
-| `score`             | of the profile, 0 to 1; of several accepted answers the best   |
+| `score`             | of the profile, 0 to 1; of several accepted answers the best,  |
+|                     | in `versatile` the first                                       |
 | `correct`           | the score is at least `correct_at`                             |
 | the question type   | the score, under the type's name (`fallback` for unknown ones) |
 | `has_answer_tag`    | there is an answer between tags                                |
 | `format`            | there is, and a confidence as well where one is asked for      |
 | `response_length`   | words of the whole reply                                       |
-| `is_refusal`        | it declines to answer                                          |
+| `is_refusal`        | it declines to answer; in `versatile` forecasts only           |
 | `exact_match`       | the answer is the truth, apart from case                       |
 | `direction_correct` | of a forecast: it has the sign of the truth                    |
 | `uncertainty`       | of the row, where it has one                                   |
@@ -61,9 +62,9 @@ def judge(text: str, row: Row, task: Task, config: ForecastConfig, reward: Rewar
 def _verdict(text: str, row: Row, config: ForecastConfig) -> Rewards:
     stated = stated_answer(text, config.profile)
     answer = (text if config.profile == "versatile" else "") if stated is None else stated
-    found = _SCORES[config.profile]
+    found, truths = _SCORES[config.profile], row.truths[:1] if config.profile == "versatile" else row.truths
     # a reply without a word states nothing, whatever a truth may look like
-    score = max(found(answer, truth, row.question_type) for truth in row.truths) if answer.strip() else 0.0
+    score = max(found(answer, truth, row.question_type) for truth in truths) if answer.strip() else 0.0
     correct = score >= config.correct_at - _ROUNDING
     confidence = stated_confidence(text)
     formed = stated is not None and (confidence is not None or not config.asks_confidence)
@@ -75,7 +76,7 @@ def _verdict(text: str, row: Row, config: ForecastConfig) -> Rewards:
         "format": float(formed),
         "has_answer_tag": float(stated is not None),
         "response_length": float(len(text.split())),
-        "is_refusal": float(refuses(answer)),
+        "is_refusal": float(_refuses(answer, row, config)),
         "exact_match": float(any(answer.strip().lower() == truth.lower() for truth in row.truths)),
     }
     if row.question_type == "pure_forecast":
@@ -92,10 +93,18 @@ def _rlcr(correct: bool, confidence: float | None) -> float:
     return correct - (1.0 if confidence is None else (confidence - correct) ** 2)
 
 
+def _refuses(answer: str, row: Row, config: ForecastConfig) -> bool:
+    if config.profile == "versatile":
+        return row.question_type == "pure_forecast" and versatile.refuses(answer)
+    return refuses(answer)
+
+
 def _direction(answer: str, row: Row, config: ForecastConfig) -> float:
-    value = strict.only_number(answer) if config.profile == "strict" else first_number(answer)
+    value = strict.only_number(answer) if config.profile == "strict" else versatile.number(answer)
     wanted = first_number(row.truths[0])
-    return float(value is not None and wanted is not None and not refuses(answer) and same_sign(value, wanted))
+    if value is None or wanted is None or _refuses(answer, row, config):
+        return 0.0
+    return float(same_sign(value, wanted))
 
 
 def _why(stated: str | None, confidence: float | None, parts: Mapping[str, float], config: ForecastConfig) -> str:

@@ -1,7 +1,4 @@
-"""Words and numbers that both profiles look for.
-
-The published functions' own lists are in no public file; these are ours. Phrases are in lower case.
-"""
+"""Numbers as both profiles read them, and the words that `strict` looks for: ours, in lower case."""
 
 from __future__ import annotations
 
@@ -45,25 +42,18 @@ STRATEGIES: Mapping[str, tuple[str, ...]] = {
     "scale out": ("scale out", "scaling out", "sell", "take profits", "reduce exposure", "trim"),
     "stay flat": ("stay flat", "staying flat", "hold", "wait", "do nothing", "stay out"),
 }
-VOLATILITY = ("volatile", "volatility", "swing", "swings", "fluctuate", "fluctuation")
-FINANCE = ("revenue", "earnings", "margin", "profit", "growth", "inflation", "interest rate", "rates", "gdp", "eps",
-           "cash flow", "debt", "valuation", "dividend", "guidance", "demand", "unemployment")  # fmt: skip
-DRIVERS = ("driver", "drivers", "because", "due to", "driven by", "supported by", "earnings", "revenue", "demand")
-RISKS = ("risk", "risks", "downside", "uncertainty", "threat", "headwind", "headwinds")
-OPPORTUNITIES = ("opportunity", "opportunities", "upside", "catalyst", "potential", "tailwind", "tailwinds")
 HEDGES = ("maybe", "perhaps", "possibly", "unsure", "uncertain", "either", "unclear", "depends")
 NEGATIONS = ("not", "no", "never", "neither", "nor", "cannot", "can't", "won't", "isn't", "doesn't", "don't", "without")
 
 # The look behind keeps a long run of digits from being tried at each of them.
-NUMBER = re.compile(r"[+-]?(?<![\d.])(?:\d++(?:\.\d++)?|\.\d++)")
-PERCENTAGE = re.compile(rf"({NUMBER.pattern})[ \t]?%")
+NUMBER = r"[+-]?(?<![\d.])(?:\d++(?:\.\d++)?|\.\d++)"
 DAY = re.compile(r"\bday\s{0,3}(\d{1,4})\b", re.IGNORECASE)
 
 
 def closeness(value: float, truth: float) -> float:
-    """exp(-5 |value - truth| / |truth|); a truth of about 0 is only met exactly. From 0 to 1 for finite numbers."""
-    if abs(truth) < 1e-9:
-        return float(abs(value) < 1e-9)
+    """exp(-5 |value - truth| / |truth|); a truth of about 0 is only met by such. From 0 to 1 for finite numbers."""
+    if abs(truth) < 1e-6:
+        return float(abs(value) < 1e-6)
     return math.exp(-5.0 * (abs(value - truth) / abs(truth)))
 
 
@@ -72,11 +62,16 @@ def same_sign(value: float, truth: float) -> bool:
     return (value > 0) - (value < 0) == (truth > 0) - (truth < 0)
 
 
-def first_number(text: str) -> float | None:
-    """The first percentage, else the first number, wherever it stands."""
-    found = PERCENTAGE.search(text)
-    number = found[1] if found else (plain[0] if (plain := NUMBER.search(text)) else None)
-    value = math.inf if number is None else float(number)
+def first_number(text: str, *, form: str = NUMBER) -> float | None:
+    """The first percentage, else the first number, wherever it stands; commas do not count.
+
+    Args:
+        text: Any.
+        form: Of a number, as a regular expression.
+    """
+    text = text.replace(",", "")
+    found = re.search(rf"({form})\s*+%", text) or re.search(rf"({form})", text)
+    value = float(found[1]) if found else math.inf
     return value if math.isfinite(value) else None
 
 

@@ -65,8 +65,10 @@ def box_command(
     for name, value in ENVIRONMENT.items():
         command += ["--setenv", name, value]
     command += _system(isolation)
-    command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
-    command += ["--remount-ro", "/dev", "--size", str(request.limits.disk_bytes), "--tmpfs", FOLDER]
+    # /proc is not written either: who may set their own oom_score_adj could have bubblewrap killed in their place.
+    command += ["--proc", "/proc", "--remount-ro", "/proc"]
+    command += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    command += ["--size", str(request.limits.disk_bytes), "--tmpfs", FOLDER]
     command += ["--chdir", FOLDER, "--remount-ro", "/", "--json-status-fd", str(status_fd)]
     if filter_fd is not None:
         command += ["--seccomp", str(filter_fd)]

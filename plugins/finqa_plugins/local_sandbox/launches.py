@@ -31,9 +31,12 @@ ENTER = """
 { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done
 shift
-exec env -i "$@"
+unset PWD OLDPWD SHLVL
+[ -z "$BASH_VERSION" ] || exec env -i "$@"
+exec "$@"
 """
-"""Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable."""
+"""Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable: what
+shells set themselves is unset, but bash tells every command its name."""
 
 ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
 

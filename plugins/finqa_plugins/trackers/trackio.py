@@ -24,7 +24,10 @@ class TrackioConfig(BaseModel):
 
 
 class TrackioTracker:
-    """Opens the run when it starts; a resumed run continues the same one."""
+    """Opens the run when it starts; a resumed run continues the same one.
+
+    trackio takes nothing back: iterations that a resumed run set aside and did again are there twice.
+    """
 
     def __init__(self, config: TrackioConfig, context: TrackerContext) -> None:
         self._project = config.project or context.project

@@ -26,7 +26,10 @@ class WandbConfig(BaseModel):
 
 
 class WandbTracker:
-    """Opens the run when it starts; a resumed run continues the same one."""
+    """Opens the run when it starts; a resumed run continues the same one.
+
+    W&B takes nothing back: iterations that a resumed run set aside and did again are there twice.
+    """
 
     def __init__(self, config: WandbConfig, context: TrackerContext) -> None:
         self._config = config

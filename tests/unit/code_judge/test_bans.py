@@ -59,10 +59,14 @@ def test_words_that_only_look_like_it_are_none(code: str) -> None:
         ("x.gi_frame.f_builtins", "f_builtins"),
         ("object.__subclasses__()", "__subclasses__"),
         ("x.__getattribute__('sort')", "__getattribute__"),
+        (
+            "P = type('P', (list,), {'__match_' 'args__': ('so' 'rt',)})\nmatch P(x):\n    case P(f): f()",
+            "a positional",
+        ),
     ],
 )
 def test_uses_aliases_and_detours_are_found(code: str, what: str) -> None:
-    assert any(found.startswith(f"{what} (line ") for found in violations(code, SEED))
+    assert any(found.startswith((f"{what} (line ", f"{what} class")) for found in violations(code, SEED))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,10 @@ def test_uses_aliases_and_detours_are_found(code: str, what: str) -> None:
         "from collections import *",
         "from . import x",
         "import operator",
+        "import typing\ntyping.get_type_hints(x)",
+        "from typing import ForwardRef",
+        "import string\nstring.Formatter().get_field('0.so' 'rt', [x], {})",
+        "import dataclasses\ndataclasses._create_fn('f', ['x'], ['return so' 'rted(x)'])",
     ],
 )
 def test_modules_that_reach_everything_are_detours_of_any_ban(code: str) -> None:
@@ -96,6 +104,8 @@ def test_harmless_imports_are_allowed_where_imports_are_not_banned() -> None:
         ("[::-1]", "y = x[ : : -1]", True),
         ("[::-1]", "y = x[::1]  # [::-1]", False),
         ("[::-1]", "f'{x[::-1]}'", True),
+        ("[::-1]", "# a comment\ry = x[::-1]", True),
+        ("math.factorial(", "math.\uff46actorial(3)", True),
         ("**", "x ** 2", True),
         ("**", "x * 2", False),
         ("while ", "while True:\n    pass", True),
@@ -123,6 +133,11 @@ def test_what_is_no_python_is_unreadable(code: str) -> None:
     with pytest.raises(UnreadableError) as raised:
         violations(code, SEED)
     assert "\n" not in str(raised.value)
+
+
+def test_numbers_that_have_no_decimal_form_are_unreadable() -> None:
+    with pytest.raises(UnreadableError):
+        violations(f"f'{{0x{'f' * 9000}}}'", ["while "])
 
 
 def test_patterns_that_say_nothing_are_refused() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -164,6 +165,12 @@ async def test_a_whole_answer_of_a_process_that_did_not_end_by_itself_fails(endi
     whole = b"NONCE ready null\nNONCE value 1\n" + END
     assert (await evaluate(Saying(whole), code="", expressions=["1"])).ok
     assert not (await evaluate(Saying(whole, ending), code="", expressions=["1"])).ok
+
+
+async def test_a_forged_error_is_short_and_can_be_written_anywhere() -> None:
+    said = json.dumps(["E\ud800\x1b[2J\x00: " + "x" * 100_000, ""])
+    found = await evaluate(Saying(f"NONCE failed {said}\n".encode()), code="", expressions=["1"])
+    assert found.error.startswith("E??[2J?: xxx") and len(found.error) < 2000
 
 
 words = ["NONCE", " ready null", " value 1", " end ", '[null, ""]', " failed ", "[[1]]", "\n", "{}", "1"]

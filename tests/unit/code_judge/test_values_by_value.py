@@ -159,7 +159,16 @@ def test_any_text_is_a_value_or_malformed(text: str) -> None:
         '["dict", 1]',
         '["range", 1, 2, 0]',
         json.dumps(["set", *range(MAX_MEMBERS + 1)]),
+        json.dumps(["list", *[1] * 200_001]),
+        '["Fraction", "1e999999999"]',
+        '["Fraction", ["Decimal", "1E+999999999"], 1]',
+        '["Fraction", true, 2]',
+        '["complex", "1+2j"]',
+        '["timedelta", 1.5]',
+        json.dumps(["set", *(number * (2**61 - 1) for number in range(100))]),  # all of hash 0
+        json.dumps(["dict", *(part for number in range(100) for part in (number * (2**61 - 1), 0))]),
     ],
+    ids=lambda text: text[:40],
 )
 def test_hostile_texts_are_malformed(text: str) -> None:
     with pytest.raises(Malformed):
@@ -181,6 +190,8 @@ def test_hostile_texts_are_malformed(text: str) -> None:
         ("a", 0.5, 1e-9, False),
         (10**400, 1.5, 1e-9, False),
         (Counter(a=1), {"a": 1}, 1e-9, True),
+        (Decimal("sNaN"), 5, 0, False),
+        ([Decimal("sNaN")], [5.0], 1e-9, False),
         ({"a": 1}, {"b": 1}, 1e-9, False),
     ],
 )

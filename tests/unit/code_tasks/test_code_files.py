@@ -123,6 +123,7 @@ def test_missing_and_odd_paths(tmp_path: Path) -> None:
         ({"tests": ["'x'"]}, "the reference on test \"'x'\" fails: TypeError"),
         ({"reference": "lambda x: (y for y in [])"}, "no plain data"),
         ({"reference": "float('nan')"}, "expects NaN"),
+        ({"reference": "[float('nan')]"}, "expects NaN"),
         ({"setup": "raise ValueError('no')"}, "its setup fails: ValueError: no"),
         ({"many_arguments": True}, "gives no tuple"),
     ],

@@ -58,7 +58,6 @@ async def test_the_old_name_takes_the_key_of_wandb_with_entity_and_project(
 @pytest.mark.parametrize(
     ("options", "environment", "auth", "key"),
     [
-        ({}, {}, "api_key", None),
         ({}, {"AVIATO_API_KEY": f" {OLD_KEY}\n"}, "api_key", OLD_KEY),
         ({"api_key": "of-the-options"}, {"AVIATO_API_KEY": OLD_KEY}, "api_key", "of-the-options"),
         ({}, {"CWSANDBOX_API_KEY": "new", "WANDB_API_KEY": "w"}, "api_key", None),
@@ -72,6 +71,11 @@ def test_old_variables_become_options(
     config = mapped(CoreWeaveSandboxConfig.model_validate(options), {"NETRC": "/nowhere", **environment})
     assert (config.auth, config.api_key and config.api_key.get_secret_value()) == (auth, key)
     assert OLD_KEY not in repr(config)
+
+
+def test_without_any_key_both_names_of_it_are_told() -> None:
+    with pytest.raises(AuthenticationError, match="neither AVIATO_API_KEY nor CWSANDBOX_API_KEY nor a key of W&B"):
+        mapped(CoreWeaveSandboxConfig(), {"NETRC": "/nowhere"})
 
 
 async def test_the_key_is_in_no_text_about_the_way_in(bench: CoreWeaveBench) -> None:

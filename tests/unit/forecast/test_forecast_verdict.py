@@ -65,6 +65,14 @@ def test_what_tags_and_refusals_do(text: str, profile: str, total: float, why: s
 
 def test_of_several_accepted_answers_the_best_counts() -> None:
     assert judged("<answer>Day 4</answer>", "Day 3", "Day 4", kind="multi_signal_reasoning").total == 1
+    published = judged("<answer>Day 4</answer>", "Day 3", "Day 4", kind="multi_signal_reasoning", profile="versatile")
+    assert published.total == 0.7, "the first one"
+
+
+def test_refusals_are_of_forecasts_in_the_published_profile() -> None:
+    kinds = ("pure_forecast", "event_detection")
+    found = [judged("<answer>I am uncertain</answer>", "3", kind=kind, profile="versatile") for kind in kinds]
+    assert [one.components["is_refusal"] for one in found] == [1, 0]
 
 
 @pytest.mark.parametrize(("stated", "direction"), [("1%", 1), ("-1%", 0), ("0", 0), ("about 1%", 0), ("", 0)])

@@ -52,12 +52,12 @@ async def box(home: Path, **options: float) -> AsyncIterator[LocalExecutingSandb
 
 
 def running(mark: str) -> list[str]:
-    """Processes with a mark on their command line, of this whole machine."""
+    """Processes of this whole machine that execute code with a mark in it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (process / "cmdline").read_bytes()
-            found += [process.name] * (mark.encode() in line)
+            found += [process.name] * (mark.encode() in line and b"python" in line.split(b"\0")[0])
     return found
 
 

@@ -13,7 +13,7 @@ from fixtures.isolation import needs_isolation
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import PYTHON, ExecutionLimits, ExecutionRequest, ExecutionResult, ExecutionSpec
+from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult, ExecutionSpec
 from finqa_plugins.local_sandbox import isolation
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.control_groups import find_control_groups
@@ -49,8 +49,10 @@ def fake_bwrap(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch, progr
     path = folder / "bwrap"
     path.write_text(f"#!{program}\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
-    for parent in (path, *path.parents[:3]):  # nobody must get there
-        parent.chmod(parent.stat().st_mode | stat.S_IROTH | stat.S_IXOTH)
+    for parent in path.parents:  # the user that bubblewrap runs as must get there
+        mode = parent.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            parent.chmod(mode | stat.S_IROTH | stat.S_IXOTH)
     found = isolation.shutil.which
 
     def which(name: str, path: str | None = None) -> str | None:
@@ -107,6 +109,31 @@ print(sum(os.WIFSIGNALED(os.wait()[1]) for _ in range(3)))
 """
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=160 * 2**20, disk_bytes=2**20)
     assert (await execute(tmp_path, greedy, limits)).stdout == b"3\n"
+
+
+async def test_code_cannot_have_bubblewrap_killed_in_its_place(tmp_path: Path) -> None:
+    """What the kernel keeps for it, such as files without content, is of no process, so its size shows nothing."""
+    needs_isolation()
+    if find_control_groups() is None:
+        pytest.skip("no control group can be made here")
+    hoard = """
+import os
+try:
+    open("/proc/self/oom_score_adj", "w").write("0")
+except OSError as error:
+    print(error.errno, flush=True)
+for _ in range(7):
+    if os.fork() == 0:
+        break
+folder = f"{os.getpid()}"
+os.mkdir(folder)
+os.chdir(folder)
+for number in range(10**7):
+    os.close(os.open("x" * 240 + str(number), os.O_CREAT | os.O_WRONLY))
+"""
+    limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=64 * 2**20, disk_bytes=2**20)
+    found = await execute(tmp_path, hoard, limits)
+    assert (found.ending, found.stdout) == (Ending.KILLED, b"30\n")
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -43,7 +43,7 @@ def test_its_profile_applies_to_every_small_policy(empty_folder: Path, monkeypat
     monkeypatch.setattr("finqa_cli.settings.auto.cuda_visible", lambda: False)
     loaded = load_settings(flags={"environment.name": "code"}, policies={"code": "embedded-code"})
     assert loaded.settings.model.name == "embedded-code"
-    assert loaded.origins["lora.rank"] == "profile embedded"
+    assert loaded.origins["train.group_size"] == "profile embedded"
     assert load_settings(policies={"code": "embedded-code"}).settings.model.name == EMBEDDED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,14 @@ def test_a_large_difference_is_shown_and_its_direction_is_judged_by_the_measure(
     assert conclusion([one]) == "Shown to be better: m of b against a."
 
 
+def test_a_question_that_one_cell_has_a_fault_on_is_compared_in_none() -> None:
+    (first, *others), full = arm([1.0, 0.0] * 10)[0], arm([1.0, 0.0] * 10)
+    fault = replace(first, rewards=None, status=Status.ENGINE_ERROR)
+    one = answered(plan_of("a", "b"), {"a": full, "b": [[fault, *others]]})
+    assert one.questions == 19 and one.values == (9 / 19, 9 / 19)
+    assert one.difference is not None and one.difference.value == 0
+
+
 def test_alike_cells_show_nothing_and_two_clusters_prove_nothing() -> None:
     same = arm([1.0, 0.0] * 20)
     one = answered(plan_of("a", "b"), {"a": same, "b": same})
@@ -185,7 +194,7 @@ def test_seeds_of_a_cell_are_averaged() -> None:
     [
         ({"a": arm([1.0] * 4)}, "accuracy", "not enough runs: b is not done"),
         ({}, "accuracy", "not enough runs: b and a is not done"),
-        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they were asked no question alike"),
+        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they were graded on no question alike"),
         ({"a": arm([1.0] * 4), "b": arm([1.0] * 4)}, "components.sure", "not measured in b and a"),
         ({"a": arm([1.0], 1), "b": arm([0.0], 1)}, "accuracy", "too few questions for an interval"),
     ],

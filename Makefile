@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, tiny-policy, clean.
+# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm check compat format tiny-policy clean
+.PHONY: install demo test test-trl test-vllm check compat format tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -83,6 +83,9 @@ format: install  ## Rewrite files into shape.
 
 tiny-policy: install  ## Train the embedded policy again from nothing, as shipped.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
+
+text-policies: install  ## Teach the embedded policies of code and forecast again from nothing.
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
 	rm -rf $(VENV) $(VLLM) $(TRL) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -96,6 +96,13 @@ for fd in [*range(1, 32), *channels()]:
             pass
 os._exit(0)
 """
+_BOMB = """
+channel = next(value for value in everything() if hasattr(value, "_nonce"))
+channel.send("ready", "null")
+for _ in range(7):
+    channel.send("value", '["Fraction", "1e999999999"]')
+channel.finish("end", None)
+"""
 
 _ROUND_THE_BAN = {
     "alias of a built-in": _sorting("return s(xs)", "s = sorted"),
@@ -106,6 +113,10 @@ _ROUND_THE_BAN = {
     "unbound method": _sorting("ys = list(xs); f = list.sort; f(ys); return ys"),
     "class pattern": _sorting(
         "ys = list(xs)\n    match ys:\n        case list(sort=f):\n            f()\n    return ys"
+    ),
+    "class pattern by position": _sorting(
+        "ys = P(xs)\n    match ys:\n        case P(f):\n            f()\n    return list(ys)",
+        "P = type('P', (list,), {'__match_' + 'args__': ('so' + 'rt',)})",
     ),
     "__self__ of a built-in": _sorting("return vars(print.__self__)['sor' + 'ted'](xs)"),
     "frame of a generator": _sorting("g = (x for x in xs); return g.gi_frame.f_builtins['sor' + 'ted'](xs)"),
@@ -156,6 +167,8 @@ _AT_THE_JUDGE = {
     ),
     "fork that answers twice": _subarray("return 0", "import os\nos.fork()"),
     "generator instead of a value": _subarray("return (x for x in [True])"),
+    "NaN that raises when it is compared": _subarray("return decimal.Decimal('sNaN')", "import decimal"),
+    "forged number that takes all memory to read": _subarray("return 0", _FRAMES + _BOMB),
     "NaN": _subarray("return float('nan')"),
     "infinite recursion in a value": _subarray("xs.append(xs); return xs"),
     "integer that takes forever": _subarray("return 1 << 10_000_000"),

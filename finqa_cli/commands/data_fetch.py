@@ -11,6 +11,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
 from finqa_cli.commands._progress import progress
+from finqa_cli.settings import dotenv_variables
 from finqa_cli.workflows.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def fetch_data(
     """
     from finqa_cli.data.fetch import SOURCES, fetch  # its HTTP client is of no use to the other data commands
 
+    dotenv_variables()  # HF_TOKEN may be there
     source = SOURCES[name]
     folder = out or Path("data") / name
     with progress(as_json=as_json, quiet=quiet) as reporter:

@@ -13,6 +13,7 @@ from finqa_cli.commands._progress import progress
 from finqa_cli.commands.export import BaseModel, Evaluations, Licence
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import UsageError
+from finqa_cli.settings import dotenv_variables
 from finqa_cli.workflows.export_sources import Source, find_source, find_sources
 from finqa_cli.workflows.export_weights import Dtype, Wish
 from finqa_cli.workflows.push import Plan, plan_pushes, push_all
@@ -67,9 +68,11 @@ def main(
 ) -> None:
     """Publish policies on the Hugging Face hub as NAME/<folder>_step-<N>, each with a model card.
 
-    Every push is one commit and is checked afterwards. The token is HF_TOKEN or that of `hf auth login`.
+    Every push is one commit and is checked afterwards. The token is HF_TOKEN, of the environment or .env, or
+    that of `hf auth login`.
     """
     logs.configure()
+    dotenv_variables()  # HF_TOKEN may be there
     if step is not None and num is not None:
         raise UsageError("--step names one checkpoint and --num several.", remedy="give one of them")
     sources = [find_source(source, step)] if num is None else find_sources(source, num)

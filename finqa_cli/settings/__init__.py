@@ -4,6 +4,7 @@ from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
 from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings, is_embedded
+from finqa_cli.settings.sources import dotenv_variables
 from finqa_cli.settings.tiers import Shipped, list_shipped
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Shipped",
     "TrainSettings",
     "choose",
+    "dotenv_variables",
     "facts",
     "from_public_dict",
     "is_embedded",

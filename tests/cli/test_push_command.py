@@ -208,6 +208,20 @@ def test_strangers_are_refused_before_anything_is_made(
     assert hub.repositories == {}
 
 
+def test_the_token_may_be_in_dotenv_and_an_address_may_not(
+    hub: ModelHub, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    arguments = ["push", str(made / "local"), "--repo-prefix=afeng"]
+    Path(".env").write_text(f"HF_TOKEN={TOKEN}\nHF_ENDPOINT={hub.url}\n", encoding="utf-8")
+    status, err = failure(arguments, capsys)
+    assert status == 78 and ".env sets HF_ENDPOINT" in err and hub.log == []
+    Path(".env").write_text(f"HF_TOKEN={TOKEN}\n", encoding="utf-8")
+    assert document([*arguments, f"--endpoint={hub.url}"], capsys)["pushes"] and len(hub.repositories) == 1
+
+
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "both": (2, "one checkpoint", ["qwen3_4b_default", "--num=2", "--step=1", "--repo-prefix=afeng"]),
     "an owner that is none": (2, "no name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),

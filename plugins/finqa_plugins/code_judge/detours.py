@@ -11,7 +11,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _BUILTINS = _words(
-    "getattr setattr delattr globals locals vars eval exec compile breakpoint open input help memoryview"
+    "getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview"
 )
 _HARMLESS_MODULES = _words(
     "math cmath itertools functools collections random string re typing dataclasses decimal fractions statistics "

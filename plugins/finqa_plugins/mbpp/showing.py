@@ -22,5 +22,5 @@ def _shown(value: object) -> str:
         return f"{{{', '.join(sorted(map(_shown, value)))}}}"
     try:
         return repr(value)
-    except ValueError:  # an integer of more digits than Python writes
+    except (ArithmeticError, ValueError):  # an integer of more digits than Python writes, a Counter of signalling NaNs
         return f"a value of type {type(value).__name__}"

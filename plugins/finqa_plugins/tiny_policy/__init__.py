@@ -1,1 +1,1 @@
-"""The embedded policy: a tiny Qwen3 that was trained from nothing by `finqa sft`; see recipes/ for how."""
+"""The embedded policies: tiny Qwen3 models that were trained from nothing by `finqa sft`; see recipes/ for how."""

@@ -24,6 +24,7 @@ SEED = ("sorted(", ".sort(", "heapq", "import ", "__import__")
         "xs = sum([x.__len__() for x in []])",
         "f'{1 + 1} sorted('",
         "if __name__ == '__main__':\n    pass",
+        "def sort_numbers(input):\n    return list(input)",
     ],
 )
 def test_words_that_only_look_like_it_are_none(code: str) -> None:

@@ -144,10 +144,14 @@ def test_code_cannot_stop_who_acts_as_its_user() -> None:
             os._exit(1)
         assert os.waitpid(stranger, 0)[1] == 0
 
+    def wait() -> None:
+        os.write(wakes, os.getpid().to_bytes(4, "big"))
+        time.sleep(3600)
+
     waits, wakes = os.pipe()
     child = os.fork()
     if child == 0:
-        enclosure.as_user(uid, lambda: (os.write(wakes, os.getpid().to_bytes(4, "big")), time.sleep(3600)))
+        enclosure.as_user(uid, wait)
         os._exit(0)
     guard = int.from_bytes(os.read(waits, 4), "big")
     try:

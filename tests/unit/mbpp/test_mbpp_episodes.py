@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,7 @@ def test_values_are_shown_alike_in_every_process() -> None:
     value = [{"b", "a"}, (1,), {"k": frozenset({2, 1})}, set()]
     assert shown(decode(encode(value))) == "[{'a', 'b'}, (1,), {'k': {1, 2}}, set()]"
     assert len(shown("x" * 9999)) < 400
+    assert shown(Counter({"a": Decimal("sNaN"), "b": Decimal("sNaN")})) == "a value of type Counter"
 
 
 @pytest.mark.parametrize("problem", ["1", "367", "596", "927", "974"])

@@ -214,7 +214,7 @@ def test_the_token_may_be_in_dotenv_and_an_address_may_not(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    arguments = ["push", str(made / "local"), "--repo-prefix=afeng"]
+    arguments = ["push", str(made / "qwen3_4b_default"), "--repo-prefix=afeng"]
     Path(".env").write_text(f"HF_TOKEN={TOKEN}\nHF_ENDPOINT={hub.url}\n", encoding="utf-8")
     status, err = failure(arguments, capsys)
     assert status == 78 and ".env sets HF_ENDPOINT" in err and hub.log == []

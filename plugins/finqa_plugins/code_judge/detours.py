@@ -10,9 +10,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_BUILTINS = _words(
-    "getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview"
-)
+_BUILTINS = _words("getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview")
 _HARMLESS_MODULES = _words(
     "math cmath itertools functools collections random string re typing dataclasses decimal fractions statistics "
     "bisect heapq copy enum abc numbers array time datetime json __future__"

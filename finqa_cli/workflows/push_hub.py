@@ -28,6 +28,7 @@ from finqa_cli.record.files import sha256_of
 
 T = TypeVar("T")
 
+HUGGING_FACE = "https://huggingface.co"
 SIGN_IN = "hf auth login, or set HF_TOKEN, with a token that may write"
 _AGAIN = "run the same command again: what the hub has already is not sent twice"
 _PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
@@ -72,7 +73,7 @@ class Hub:
 
     def __post_init__(self) -> None:
         try:
-            from huggingface_hub import HfApi
+            from huggingface_hub import HfApi, constants
             from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # not in its stubs
         except ImportError as error:
             raise MissingDependencyError(
@@ -81,6 +82,9 @@ class Hub:
         disable_progress_bars()
         self._api = HfApi(endpoint=self.endpoint, library_name="finqa", library_version=__version__)
         checked_endpoint(self._api.endpoint)
+        if self._api.endpoint != HUGGING_FACE:
+            # The client would wait for ever for an answer in a protocol that others need not speak; all speak LFS.
+            constants.HF_HUB_DISABLE_XET = True
 
     def check_owner(self, owner: str) -> None:
         """Looks whether there is a token, and whether it is of the owner or of a member of it.

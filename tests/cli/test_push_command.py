@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hub(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
     from huggingface_hub import constants
 
-    for name, value in {"HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True, "HF_HUB_DISABLE_TELEMETRY": True}.items():
+    for name, value in {"HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": False, "HF_HUB_DISABLE_TELEMETRY": True}.items():
         monkeypatch.setattr(constants, name, value)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -250,7 +250,6 @@ def test_as_a_process_by_the_usual_variables(hub: ModelHub, tmp_path: Path) -> N
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub.url,
-        "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_OFFLINE": "0",
         "HF_HOME": str(tmp_path / "hf"),
         "NO_PROXY": "127.0.0.1",

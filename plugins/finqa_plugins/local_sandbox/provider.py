@@ -15,7 +15,7 @@ from typing import overload
 import structlog
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.errors import SandboxError, StorageError
+from finqa_cli.errors import ConfigError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.executing import ExecutingBoxes, LocalExecutingSandbox
@@ -50,12 +50,17 @@ class LocalSandboxProvider:
 
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
-            ConfigError: Code cannot be isolated here.
+            ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise.
         """
         if self._closed:
             raise SandboxError("The sandbox provider is closed.")
         if isinstance(spec, ExecutionSpec):
             return await self._executing.start(labels)
+        if self._config.dangerously_run_unisolated:
+            raise ConfigError(
+                "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
+                remedy="leave out --dangerously-run-unisolated",
+            )
         server = self._choose(spec)
         box_id = server.new_id()
         try:

@@ -131,7 +131,22 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=12,
 )
-tags = st.sampled_from(["list", "set", "int", "float", "dict", "range", "Decimal", "Fraction", "timedelta", "datetime"])
+tags = st.sampled_from(
+    [
+        "list",
+        "set",
+        "int",
+        "float",
+        "dict",
+        "range",
+        "complex",
+        "Counter",
+        "Decimal",
+        "Fraction",
+        "timedelta",
+        "datetime",
+    ]
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -141,7 +156,8 @@ def test_any_text_is_a_value_or_malformed(text: str) -> None:
         value = decode(text)
     except Malformed:
         return
-    assert type(decode(text)) is type(value)
+    assert type(decode(encode(value))) is type(value)  # what may come in may go out, to where verdicts are made
+    assert equal(value, 1.5, 1e-9) is (type(value) is float and math.isclose(value, 1.5))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
+from finqa_plugins.execution_supervisor import enclosure
 from finqa_plugins.execution_supervisor.calls import command, deadline_s, result
 
 REQUEST = ExecutionRequest(argv=(PYTHON, "-I", "-c", "print('hello')"), stdin=b"in")
@@ -94,4 +95,5 @@ def test_output_is_bounded_here_too(reply: bytes) -> None:
 
 
 def test_the_box_is_given_more_time_than_the_code() -> None:
-    assert deadline_s(REQUEST) >= REQUEST.limits.wall_s + 10
+    """Also for what is cleaned up after it."""
+    assert deadline_s(REQUEST) >= REQUEST.limits.wall_s + 2 * enclosure.CLEAN_S + 5

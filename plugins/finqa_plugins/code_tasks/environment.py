@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import structlog
+
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, Sandbox
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.splits import SPLITS
@@ -36,6 +38,8 @@ from finqa_plugins.code_tasks.verdict import judge
 WAITING_S = 3.0
 """Wall time on top of three times the processor time: what waits instead of computing has this long."""
 
+log = structlog.get_logger(__name__)
+
 
 class CodeEnvironment:
     """See `finqa_cli.contracts.Environment`. It demonstrates solutions, and has figures of its own."""
@@ -56,7 +60,11 @@ class CodeEnvironment:
         if context.data is not None:
             self._info, tasks = load(context.data)
             # Who trains on tasks of their own is evaluated on ours, until some of theirs are held out.
-            tasks += _held_out_beside(tasks)
+            beside = _held_out_beside(tasks)
+            if beside:
+                splits = ", ".join(dict.fromkeys(task.split for task in beside))
+                log.warning("the data holds out no tasks: embedded ones stand in", data=self._info.name, splits=splits)
+            tasks += beside
         else:
             tasks = self._embedded()
             content = hashlib.sha256(repr(tasks).encode()).hexdigest()

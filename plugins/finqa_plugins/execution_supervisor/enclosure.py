@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 CLEAN_S = 10.0
-"""For ending what runs, and once more for removing what it wrote. Both must fit into `calls.OVERHEAD_S`: a late reply is
+"""For ending what runs, and once more for removing what it wrote. Both fit into `calls.OVERHEAD_S`, for a late reply is
 a fault of the box, and code that makes much to clean is not to get away with one."""
 OPEN_FILES = 256
 MOST_FILES = 20_000

@@ -45,7 +45,7 @@ def write_manifest(
             "schema_version": 1,
             "command": command,
             "created": now(),
-            "versions": {"finqa": __version__, "python": platform.python_version(), **_versions()},
+            "versions": versions(),
             "parameters": dict(parameters),
             "inputs": inputs,
             "outputs": digests,
@@ -63,8 +63,9 @@ def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
 
 
-def _versions() -> dict[str, str]:
-    found = {}
+def versions() -> dict[str, str]:
+    """finqa, Python and the packages that make a policy."""
+    found = {"finqa": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

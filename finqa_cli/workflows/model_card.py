@@ -6,8 +6,6 @@ are not in it: of local data and models the last part of the path is said.
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +14,11 @@ from typing import Any, Literal
 
 import yaml
 
-from finqa_cli import __version__
 from finqa_cli.workflows.compare_text import table
+from finqa_cli.workflows.manifests import versions
 
 Relation = Literal["adapter", "finetune"]
 
-_PACKAGES = ("torch", "transformers", "peft", "vllm")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -135,17 +132,6 @@ class Card:
 def is_hub_id(model: str) -> bool:
     """Whether a model's name is that of a repository on the hub, `owner/name`, and no folder here."""
     return _HUB_ID.fullmatch(model) is not None and not Path(model).exists()
-
-
-def versions() -> dict[str, str]:
-    """finqa, Python and the packages that make a policy."""
-    found = {"finqa": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _result(score: Score) -> dict[str, Any]:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
 import shlex
 import signal
 import sys
-import tomllib
 from pathlib import Path
 
 import grpc.aio  # type: ignore[import-untyped]
@@ -23,21 +21,21 @@ from finqa_cli.testing.coreweave.boxes import Boxes
 from finqa_cli.testing.coreweave.config import CoreWeaveConfig
 from finqa_cli.testing.coreweave.control import control_handler
 from finqa_cli.testing.coreweave.service import SandboxService
+from finqa_cli.testing.served import config_values, port_number
 
 HOST = "127.0.0.1"
-LAST_PORT = 65_535
 EX_UNAVAILABLE, EX_CONFIG = 69, 78
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until it is told to end; ends every box then."""
     parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.coreweave", description=__doc__)
-    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1; a free one when not given")
+    parser.add_argument("--port", type=port_number, default=0, help="port on 127.0.0.1; a free one when not given")
     parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of CoreWeaveConfig")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
     options = parser.parse_args(arguments)
     try:
-        config = _read(options.config)
+        config = CoreWeaveConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:
         print(f"Cannot use {options.config}: {error}", file=sys.stderr)
         return EX_CONFIG
@@ -74,19 +72,6 @@ async def _serve(config: CoreWeaveConfig, port: int, *, while_stdin_open: bool) 
             loop.remove_reader(sys.stdin.fileno())
         await boxes.close()
         await server.stop(grace=None)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > LAST_PORT:
-        raise argparse.ArgumentTypeError(f"a port is a number up to {LAST_PORT}, got {text[:64]!r}")
-    return int(text)
-
-
-def _read(path: Path | None) -> CoreWeaveConfig:
-    if path is None:
-        return CoreWeaveConfig()
-    content = path.read_text(encoding="utf-8")
-    return CoreWeaveConfig.model_validate(json.loads(content) if path.suffix == ".json" else tomllib.loads(content))
 
 
 if __name__ == "__main__":

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from finqa_cli.testing.coreweave.config import CoreWeaveConfig
 from finqa_cli.testing.coreweave.control import CoreWeaveControl
-
-STOP_S = 10.0
+from finqa_cli.testing.served import ServedProcess
 
 
 class LoopbackCoreWeave:
@@ -32,8 +24,17 @@ class LoopbackCoreWeave:
 
     def __init__(self, config: CoreWeaveConfig | None = None) -> None:
         self.config = config or CoreWeaveConfig()
-        self._process: subprocess.Popen[str] | None = None
-        self.environment: dict[str, str] = {}
+        self._served = ServedProcess("finqa_cli.testing.coreweave", self.config, proof="CWSANDBOX_API_KEY")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that point the SDK there."""
+        return self._served.environment
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._served.pid
 
     @property
     def api_key(self) -> str:
@@ -46,47 +47,12 @@ class LoopbackCoreWeave:
         return CoreWeaveControl(urlsplit(self.environment["CWSANDBOX_BASE_URL"]).netloc)
 
     def start(self) -> None:
-        """Starts it and waits until it serves.
-
-        Raises:
-            RuntimeError: It does not start; it said why on stderr.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "loopback.json"
-            path.write_text(self.config.model_dump_json(), encoding="utf-8")
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "finqa_cli.testing.coreweave", "--config", str(path), "--while-stdin-open"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            assert self._process.stdout is not None
-            lines = []
-            for line in self._process.stdout:
-                if not line.strip():  # an empty line ends the variables
-                    break
-                lines.append(line)
-        self.environment = dict(_assignment(line) for line in lines)
-        if "CWSANDBOX_API_KEY" not in self.environment:
-            self.close()
-            raise RuntimeError("The loopback CoreWeave did not start; it said why on stderr")
+        """Starts it and waits until it serves; RuntimeError when it does not."""
+        self._served.start()
 
     def close(self) -> None:
         """Ends it and waits for its end. Idempotent."""
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._served.close()
 
     def __enter__(self) -> LoopbackCoreWeave:
         self.start()
@@ -96,9 +62,3 @@ class LoopbackCoreWeave:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _assignment(line: str) -> tuple[str, str]:
-    """`export NAME=value` as `python -m finqa_cli.testing.coreweave` writes it."""
-    name, _, value = line.removeprefix("export ").strip().partition("=")
-    return name, "".join(shlex.split(value))

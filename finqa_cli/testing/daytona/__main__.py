@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+from finqa_cli.testing.served import config_values, port_number
 
-LAST_PORT = 65_535
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
 
@@ -27,7 +25,7 @@ EX_UNAVAILABLE = 69
 def main(arguments: list[str] | None = None) -> int:
     """Serves. The first lines on stdout are the variables that point the Daytona SDK here; an empty line ends them."""
     parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.daytona", description=__doc__)
-    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1; a free one when not given")
+    parser.add_argument("--port", type=port_number, default=0, help="port on 127.0.0.1; a free one when not given")
     parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of LoopbackConfig")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
     parser.add_argument("--detach", action="store_true", help="serve in the background and return, as ssh-agent does")
@@ -35,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.detach:
         return _detach([word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"])
     try:
-        config = _read(options.config)
+        config = LoopbackConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:
         print(f"Cannot use {options.config}: {error}", file=sys.stderr)
         return EX_CONFIG
@@ -79,20 +77,6 @@ async def _serve(config: LoopbackConfig, port: int, *, while_stdin_open: bool) -
         await over.wait()
         if while_stdin_open:
             loop.remove_reader(sys.stdin.fileno())
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > LAST_PORT:
-        raise argparse.ArgumentTypeError(f"a port is a number up to {LAST_PORT}, got {text[:64]!r}")
-    return int(text)
-
-
-def _read(path: Path | None) -> LoopbackConfig:
-    if path is None:
-        return LoopbackConfig()
-    content = path.read_text(encoding="utf-8")
-    values = json.loads(content) if path.suffix == ".json" else tomllib.loads(content)
-    return LoopbackConfig.model_validate(values)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.control import AsyncControl, Control
 from finqa_cli.testing.daytona.trust import CA_VARIABLE, trusted
-
-STOP_S = 10.0
+from finqa_cli.testing.served import ServedProcess
 
 
 class LoopbackProcess:
@@ -35,14 +28,17 @@ class LoopbackProcess:
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
         self.config = config or LoopbackConfig()
-        self._wanted_port = port
-        self._process: subprocess.Popen[str] | None = None
-        self.environment: dict[str, str] = {}
+        self._served = ServedProcess("finqa_cli.testing.daytona", self.config, proof="DAYTONA_API_KEY", port=port)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that point the SDK there."""
+        return self._served.environment
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._running().pid
+        return self._served.pid
 
     @property
     def api_url(self) -> str:
@@ -76,53 +72,12 @@ class LoopbackProcess:
         return AsyncControl(self.control)
 
     def start(self) -> None:
-        """Starts it and waits until it serves.
-
-        Raises:
-            RuntimeError: It does not start; the message holds what it said.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "loopback.json"
-            path.write_text(self.config.model_dump_json(), encoding="utf-8")
-            command = [sys.executable, "-m", "finqa_cli.testing.daytona", "--config", str(path), "--while-stdin-open"]
-            self._process = subprocess.Popen(
-                [*command, "--port", str(self._wanted_port)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            assert self._process.stdout is not None
-            lines = []
-            for line in self._process.stdout:
-                if not line.strip():  # an empty line ends the variables
-                    break
-                lines.append(line)
-        self.environment = dict(_assignment(line) for line in lines)
-        if "DAYTONA_API_KEY" not in self.environment:
-            self.close()
-            raise RuntimeError("The loopback Daytona did not start; it said why on stderr")
+        """Starts it and waits until it serves; RuntimeError when it does not."""
+        self._served.start()
 
     def close(self) -> None:
         """Ends it and waits for its end. Idempotent."""
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            raise RuntimeError("The loopback Daytona does not run")
-        return self._process
+        self._served.close()
 
     def __enter__(self) -> LoopbackProcess:
         self.start()
@@ -141,9 +96,3 @@ class LoopbackProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)
-
-
-def _assignment(line: str) -> tuple[str, str]:
-    """`export NAME=value` as `python -m finqa_cli.testing.daytona` writes it."""
-    name, _, value = line.removeprefix("export ").strip().partition("=")
-    return name, "".join(shlex.split(value))

@@ -25,7 +25,8 @@ async def test_faults_of_the_service_are_no_failures_of_the_code(bench: CoreWeav
     await bench.configure(unavailable=0.1, lost_reply=0.2, start_failed=0.2, execution_cut=0.1)
     chosen = ["--environment", "code", "--sandbox", "cwsandbox", "--set", "environment.options.family=functions"]
     size = ["--split", "train", "--limit", "8", "--sandboxes", "3", "--json"]
-    played = finqa(bench, "eval", "scripted", *chosen, *size)
+    patient = ["--max-play-retries", "12", "--set", "pool.breaker_share=1"]  # faults are drawn: many may come in a row
+    played = finqa(bench, "eval", "scripted", *chosen, *size, *patient)
     assert played.returncode == 0, played.stderr
     report = json.loads(played.stdout)
     assert (report["accuracy"], report["episodes"]) == (1.0, 8)

@@ -21,7 +21,7 @@ import os, signal
 from finqa_cli.testing.coreweave.process import LoopbackCoreWeave
 loopback = LoopbackCoreWeave()
 loopback.start()
-print(loopback._process.pid, flush=True)
+print(loopback.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

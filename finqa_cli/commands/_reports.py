@@ -12,6 +12,8 @@ from finqa_cli.workflows.evaluate import EvalResult
 from finqa_cli.workflows.measures import flat
 from finqa_cli.workflows.train import TrainResult
 
+LARGEST_GROUP = 4
+
 MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("accuracy", "accuracy", True),
     ("quoted_years", "queries with quoted years", True),
@@ -58,7 +60,7 @@ def training(result: TrainResult) -> str:
         for key, label, share in MEASURES
     ]
     rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
-    own = [flat(facts.get("measures", {})) for facts in (result.before, result.after)]
+    own = [flat(_brief(facts.get("measures", {}))) for facts in (result.before, result.after)]
     rows += [[name, *(_number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
     clusters, episodes = result.after["clusters"], result.after["episodes"]
     return "\n".join(
@@ -111,6 +113,15 @@ def _measure(facts: Mapping[str, Any], key: str, share: bool) -> str:
         low, high = facts["accuracy_interval"]
         return f"{value:.3f} [{low:.3f}, {high:.3f}]"
     return _share(value)
+
+
+def _brief(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without groups of many numbers, which would bury the rest; `finqa eval` and metrics.jsonl have them all."""
+    return {
+        name: value
+        for name, value in measures.items()
+        if not (isinstance(value, Mapping) and len(value) > LARGEST_GROUP)
+    }
 
 
 def _measure_lines(measures: Mapping[str, Any]) -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from finqa_cli.commands._reports import training
 from finqa_cli.errors import FinqaError
 from finqa_cli.evals import summarize
 from finqa_cli.types import Rewards, Status, Task, Trajectory
 from finqa_cli.workflows.measures import flat, measured
 from finqa_cli.workflows.steps import step_line
+from finqa_cli.workflows.train import TrainResult
 
 TASK = Task(id="q", prompt="?", split="train", cluster="q")
 
@@ -52,3 +55,15 @@ def test_the_line_of_a_step() -> None:
     assert step_line(0, [right, wrong], seconds=45.21) == "  Step 0: reward=0.750, success=50.0% (1/2), time=45.2s"
     assert step_line(3, [right, attempt(None)], seconds=0.0).endswith("success=100.0% (1/1), time=0.0s, faults=1")
     assert "reward=0.000, success=0.0% (0/0)" in step_line(1, [], seconds=1.0)
+
+
+def test_the_table_of_a_training_leaves_large_groups_to_the_report() -> None:
+    facts = {"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "turns_mean": 1.0, "clusters": 8, "episodes": 8}
+    measures = {
+        "brier": 0.25,
+        "by_attempt": {"1": 0.5, "2": 0.75},
+        "by_bucket": {str(bucket): 0.1 for bucket in range(5)},
+    }
+    moment = {**facts, "measures": measures}
+    shown = training(TrainResult(run=Path("run"), iterations=1, before=moment, after=moment, seconds=1.0))
+    assert "brier" in shown and "by_attempt.2" in shown and "by_bucket" not in shown

@@ -59,11 +59,9 @@ def test_the_line_of_a_step() -> None:
 
 def test_the_table_of_a_training_leaves_large_groups_to_the_report() -> None:
     facts = {"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "turns_mean": 1.0, "clusters": 8, "episodes": 8}
-    measures = {
-        "brier": 0.25,
-        "by_attempt": {"1": 0.5, "2": 0.75},
-        "by_bucket": {str(bucket): 0.1 for bucket in range(5)},
-    }
+    facts |= {"temperature": 0.0, "quoted_years": None, "sql_error_rate": None}
+    buckets = {str(bucket): 0.1 for bucket in range(5)}
+    measures = {"brier": 0.25, "by_attempt": {"1": 0.5, "2": 0.75}, "by_bucket": buckets}
     moment = {**facts, "measures": measures}
     shown = training(TrainResult(run=Path("run"), iterations=1, before=moment, after=moment, seconds=1.0))
     assert "brier" in shown and "by_attempt.2" in shown and "by_bucket" not in shown

@@ -11,6 +11,8 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, ToolSpec
 from finqa_plugins.human_engine.terminal import LineReader, choose_reader, show
 
+FENCE = "```"
+
 
 class HumanEngine:
     """Shows what is new in the conversation, then asks for a tool and its arguments until they make a call."""
@@ -34,9 +36,7 @@ class HumanEngine:
         reader = self._reader = self._reader or choose_reader()
         _show_news(request.messages, request.tools)
         if not request.tools:
-            while not (text := await reader.ask("answer", words=[], default="")):
-                show("The answer must not be empty.")
-            return AssistantTurn(text=text)
+            return AssistantTurn(text=await _ask_text(reader))
         tools = {tool.name: tool for tool in request.tools}
         while True:
             line = await reader.ask("tool", words=list(tools), default="")
@@ -52,6 +52,18 @@ class HumanEngine:
             payload = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
             call = ToolCall(name=name, arguments=arguments)
             return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+
+
+async def _ask_text(reader: LineReader) -> str:
+    """One line; or several, from a line that begins with ``` to the next one that does."""
+    while not (text := await reader.ask("answer (several lines between lines of ```)", words=[], default="")):
+        show("The answer must not be empty.")
+    if not text.startswith(FENCE) or FENCE in text[len(FENCE) :]:
+        return text
+    lines = [text]
+    while len(lines) == 1 or not lines[-1].startswith(FENCE):
+        lines.append(await reader.line(""))
+    return "\n".join(lines)
 
 
 def _show_news(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:

@@ -38,13 +38,21 @@ class LineReader(Protocol):
         """
         ...
 
+    async def line(self, label: str) -> str:
+        """The line as it was typed, for text in which spaces mean something; raises as `ask`."""
+        ...
+
 
 class PlainReader:
     """Lines of standard input that is not a terminal."""
 
     async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
         """One line; `words` have no use here."""
-        show(prompt_text(label, default), end="")
+        return (await self.line(prompt_text(label, default))).strip() or default
+
+    async def line(self, label: str) -> str:
+        """See `LineReader.line`."""
+        show(label, end="")
         try:
             line = await asyncio.to_thread(sys.stdin.readline)
         except KeyboardInterrupt as error:
@@ -53,7 +61,7 @@ class PlainReader:
             line = "\n"
         if not line:
             raise PersonLeftError
-        return line.strip() or default
+        return str(line).rstrip("\r\n")
 
 
 class TerminalReader:
@@ -69,14 +77,16 @@ class TerminalReader:
 
     async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
         """One line, completed from `words`."""
+        return (await self.line(prompt_text(label, default), words)).strip() or default
+
+    async def line(self, label: str, words: Sequence[str] = ()) -> str:
+        """See `LineReader.line`."""
         from prompt_toolkit.completion import WordCompleter
 
-        completer = WordCompleter(list(words), sentence=True)
         try:
-            line = await self.session.prompt_async(prompt_text(label, default), completer=completer)
+            return await self.session.prompt_async(label, completer=WordCompleter(list(words), sentence=True))
         except (EOFError, KeyboardInterrupt) as error:
             raise PersonLeftError from error
-        return line.strip() or default
 
 
 def choose_reader() -> LineReader:

@@ -147,6 +147,27 @@ async def test_on_a_terminal_ctrl_c_and_ctrl_d_end_the_episode(keys: PipeInput, 
         await engine.respond(request())
 
 
+CODE = "```python\ndef double(x):\n    return 2 * x\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("\n 42 \n", "42"), (f"{CODE}\nmore\n", CODE), ("```x```\nmore\n", "```x```")]
+)
+async def test_without_tools_one_line_is_typed_or_a_block(
+    monkeypatch: pytest.MonkeyPatch, text: str, answer: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    asked = ChatRequest(key="k", messages=OPENING, tools=(), sampling=Sampling())
+    assert (await HumanEngine(None, EngineContext()).respond(asked)).text == answer
+
+
+async def test_a_block_on_a_terminal_keeps_its_indents(keys: PipeInput) -> None:
+    engine = HumanEngine(None, EngineContext(), reader=TerminalReader(keys, DummyOutput()))
+    keys.send_text(CODE.replace("\n", "\r") + "\r")
+    asked = ChatRequest(key="k", messages=OPENING, tools=(), sampling=Sampling())
+    assert (await engine.respond(asked)).text == CODE
+
+
 async def test_standard_input_that_is_no_terminal_is_read_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
     assert isinstance(choose_reader(), PlainReader)

@@ -51,25 +51,47 @@ class Verdict:
         return all(outcome.passed for outcome in self.outcomes)
 
 
-async def judge(box: ExecutingSandbox, problem: Problem, code: str, limits: ExecutionLimits) -> Verdict:
-    """Executes the solution once, in a process of its own, and compares what it gave outside of it.
+async def judge(
+    box: ExecutingSandbox, problem: Problem, code: str, limits: ExecutionLimits, shown_tests: int
+) -> Verdict:
+    """Executes the solution and compares what it gave outside of its process.
+
+    Shown and hidden tests have a process each: what an error says of a shown test is told to the author, so hidden
+    ones must not be there.
 
     Raises:
         SandboxError: The box failed.
     """
-    labels = {"problem": problem.id}
-    asked = [expression for test in problem.tests for expression in test.asked]
+    open_ones, hidden = problem.tests[:shown_tests], problem.tests[shown_tests:]
+    outcomes, error = await _outcomes(box, problem, open_ones, code, limits)
+    if error:
+        return Verdict(outcomes=(Outcome(passed=False, error=error),) * len(problem.tests), error=error)
+    if hidden:
+        more, error = await _outcomes(box, problem, hidden, code, limits)
+        outcomes += more if not error else [Outcome(passed=False, error=error)] * len(hidden)
+    return Verdict(outcomes=tuple(outcomes))
+
+
+async def _outcomes(
+    box: ExecutingSandbox, problem: Problem, tests: Sequence[SplitTest], code: str, limits: ExecutionLimits
+) -> tuple[list[Outcome], str]:
+    """One for each test; or why none could be carried out."""
     answers = await evaluate(
-        box, code=code, setup=problem.setup, expressions=asked, limits=limits, labels=labels, go_on=True
+        box,
+        code=code,
+        setup=problem.setup,
+        expressions=[expression for test in tests for expression in test.asked],
+        limits=limits,
+        labels={"problem": problem.id},
+        go_on=True,
     )
     if answers.error and answers.failed_at is None:
-        failed = Outcome(passed=False, error=answers.error)
-        return Verdict(outcomes=(failed,) * len(problem.tests), error=answers.error)
+        return [], answers.error
     outcomes, place = [], 0
-    for test in problem.tests:
+    for test in tests:
         outcomes.append(await _outcome(box, problem, test, answers, place, limits))
         place += len(test.asked)
-    return Verdict(outcomes=tuple(outcomes))
+    return outcomes, ""
 
 
 def feedback(problem: Problem, verdict: Verdict, shown_tests: int) -> str:

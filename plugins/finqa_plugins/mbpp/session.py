@@ -43,7 +43,7 @@ class MbppSession:
         if self._over:
             return Observation(text="Error: the problem is over.", done=True, is_error=True)
         code = extract_code(text)
-        verdict = await judge(self._box, self._problem, code, self._config.limits) if code.strip() else None
+        verdict = await self._judged(code) if code.strip() else None
         self._attempts += 1
         self._last, self._verdict = text, verdict
         if verdict is None:
@@ -71,6 +71,9 @@ class MbppSession:
 
     async def close(self) -> None:
         """Nothing to free: no execution outlives its attempt."""
+
+    async def _judged(self, code: str) -> Verdict:
+        return await judge(self._box, self._problem, code, self._config.limits, self._config.shown_tests)
 
     @property
     def _solved(self) -> bool:

@@ -78,7 +78,27 @@ async def test_a_failed_attempt_is_told_why_and_may_be_repaired(data: Path) -> N
     rewards = await session.grade()
     assert rewards.total == 1.0 and rewards.components == {"correct": 1.0, "passed": 1.0, "attempts": 2.0}
     assert (await session.reply("more")).is_error and await session.grade() == rewards
-    assert len(box.requests) == 2 and {request.labels["problem"] for request in box.requests} == {ADD}
+    shown_and_hidden, attempts = 2, 2
+    assert len(box.requests) == shown_and_hidden * attempts
+    assert {request.labels["problem"] for request in box.requests} == {ADD}
+
+
+SPY = """
+import sys
+def add(a, b):
+    frame, seen = sys._getframe(), ""
+    while frame:
+        seen += repr(frame.f_locals)
+        frame = frame.f_back
+    raise ValueError("a hidden test" if str(31336 + 1) in seen else "no hidden test")  # not a text of this source
+"""
+
+
+@pytest.mark.parametrize(("shown_tests", "found"), [(2, "no hidden test"), (3, "a hidden test")])
+async def test_the_process_of_shown_tests_holds_no_hidden_one(data: Path, shown_tests: int, found: str) -> None:
+    session = await opened(environment(data, shown_tests=shown_tests))
+    told = (await session.reply(block(SPY))).text
+    assert told.count("ValueError: ") == shown_tests == told.count(f"ValueError: {found}")
 
 
 async def test_the_last_attempt_ends_the_episode(data: Path) -> None:

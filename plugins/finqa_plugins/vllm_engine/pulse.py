@@ -13,6 +13,9 @@ from finqa_plugins.openai_http.transport import PassingError, Transport
 _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
 """Prometheus counters of vLLM that grow with its work (vllm/v1/metrics/loggers.py)."""
 
+_LONGEST_STEP = 0.6
+"""Of the patience, between two readings of the clock: a quarter each for answer and counters, and a pause."""
+
 
 class Pulse:
     """Looks at one server, on connections of its own: those of the requests may all be taken.
@@ -31,11 +34,13 @@ class Pulse:
         self._busy = busy
         self._patience_s = patience_s
         self._work: float | None = None
+        self._watched_s = 0.0
         self.forget()
 
     def forget(self) -> None:
         """A server starts, so its silence begins now."""
-        self._answered = self._worked = time.monotonic()
+        self._seen = time.monotonic()
+        self._answered = self._worked = self._watched_s
 
     async def answers(self, timeout_s: float) -> bool:
         """Whether it says now that it is well. Never raises."""
@@ -46,9 +51,9 @@ class Pulse:
 
     async def look(self) -> str:
         """What is wrong with it; empty when nothing is. A server that is out of breath is given `patience_s`."""
-        now = time.monotonic()
+        now = self._now()
         if not await self.answers(self._patience_s / 4):
-            silent = time.monotonic() - self._answered
+            silent = self._now() - self._answered
             return f"it has not answered for {silent:.0f} s" if silent >= self._patience_s else ""
         self._answered = now
         work = await self._work_done()
@@ -61,6 +66,13 @@ class Pulse:
     async def close(self) -> None:
         """Closes the connections."""
         await self._transport.close()
+
+    def _now(self) -> float:
+        """Seconds on a clock that runs while we watch. What our own event loop was busy is no silence of the server."""
+        now = time.monotonic()
+        self._watched_s += min(now - self._seen, self._patience_s * _LONGEST_STEP)
+        self._seen = now
+        return self._watched_s
 
     async def _work_done(self) -> float | None:
         try:

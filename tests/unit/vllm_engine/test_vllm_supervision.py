@@ -23,6 +23,7 @@ from finqa_cli.errors import ConfigError, EngineError, MissingDependencyError, S
 from finqa_cli.processes import start_time
 from finqa_plugins.vllm_engine import guard
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.pulse import Pulse
 from finqa_plugins.vllm_engine.supervisor import Supervisor
 
 OUT_OF_MEMORY = "(Worker pid=9) ERROR 11-21 19:07:17 [x.py:1] torch.OutOfMemoryError: CUDA out of memory."
@@ -182,6 +183,25 @@ async def test_a_server_that_answers_but_makes_no_tokens_hangs(supervise: Any, b
     await idle.start()
     await asyncio.sleep(1.5)
     assert all(start_time(pid) is not None for pid in processes(box)), "nobody asked for tokens"
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+async def test_time_in_which_our_own_loop_was_busy_is_no_silence_of_the_server(
+    supervise: Any, box: Path, in_flight: bool
+) -> None:
+    supervisor = supervise(busy=True, health_timeout_s=600)
+    address = await supervisor.start()
+    pulse = Pulse(VllmEngineConfig().connection(address), supervisor.key, busy=lambda: True, patience_s=2.0)
+    try:
+        assert await pulse.look() == ""
+        looking = asyncio.create_task(pulse.look())
+        if in_flight:
+            await asyncio.sleep(0)
+        time.sleep(3.0)  # noqa: ASYNC251  the fault: a long computation in the event loop
+        assert await looking == ""
+        assert await pulse.look() == ""
+    finally:
+        await pulse.close()
 
 
 async def test_restarts_are_limited_and_then_the_run_ends(supervise: Any, box: Path) -> None:

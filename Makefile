@@ -84,7 +84,7 @@ format: install  ## Rewrite files into shape.
 tiny-policy: install  ## Train the embedded policy again from nothing, as shipped.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
-text-policies: install  ## Teach the embedded policies of code and forecast again from nothing.
+text-policies: install  ## Teach the embedded policies of code, forecast and mbpp again from nothing.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.

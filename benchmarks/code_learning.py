@@ -12,15 +12,14 @@ more than noise.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.controlled import NAMES, finqa, verdict
 
 WANTED_GAIN = 0.40
 CARELESS = 0.7
@@ -34,25 +33,21 @@ HEAD = (
 )
 
 
-def finqa(*arguments: str, **assigned: Any) -> dict[str, Any]:
-    """One command in a process of its own; the document that `--json` prints."""
+def play(*arguments: str, **assigned: Any) -> dict[str, Any]:
+    """One command on the functions."""
     values = {**FAMILY, **{name.replace("__", "."): value for name, value in assigned.items()}}
     settings = [text for name, value in values.items() for text in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "finqa_cli", *arguments, "--environment", "code", "--json", *settings]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return finqa(*arguments, "--environment", "code", *settings)
 
 
 def teach(folder: Path, seed: int) -> Path:
     """The policy that GRPO begins from: taught by demonstrations that are mostly careless."""
     shown = folder / "demonstrations"
-    finqa(
+    play(
         *("eval", "scripted", "--split", "train", "--limit", "0", "--sandboxes", "4", "--run-dir", str(shown)),
         environment__options__careless=CARELESS,
     )
-    finqa(
+    play(
         *("sft", str(shown), "--init", str(POLICY), "--run-dir", str(folder / "sft"), "--seed", str(seed)),
         *("--epochs", "10", "--lr", "3e-3", "--batch-tokens", "1024", "--validation-samples", "0"),
         learner__options__betas="[0.9,0.98]",
@@ -63,7 +58,7 @@ def teach(folder: Path, seed: int) -> Path:
 
 def train(model: Path, folder: Path, seed: int, *, shuffled: bool) -> dict[str, Any]:
     """GRPO on the tests, evaluated before and after on the split `test`."""
-    return finqa(
+    return play(
         *("train", "--model", str(model), "--run-dir", str(folder), "--seed", str(seed), "--sandboxes", "16"),
         *("--iterations", str(ITERATIONS), "--group-size", "8", "--target-groups-per-iter", "8"),
         *("--max-gen-tokens", "64", "--lora-rank", "0", "--learning-rate", "3e-4", "--limit", str(HELD_OUT)),
@@ -72,21 +67,6 @@ def train(model: Path, folder: Path, seed: int, *, shuffled: bool) -> dict[str, 
         eval__temperature=1.0,
         engine__options__threads=1,
     )
-
-
-def verdict(results: Mapping[bool, Mapping[str, Any]]) -> list[str]:
-    """What was missed; `results` by whether rewards were shuffled.
-
-    The control may lose, for its updates are noise; it gains nothing while the 95 % intervals before and after overlap.
-    """
-    missed = []
-    gain = results[False]["after"]["accuracy"] - results[False]["before"]["accuracy"]
-    if gain < WANTED_GAIN:
-        missed.append(f"GRPO gained {100 * gain:.0f} points, at least {100 * WANTED_GAIN:.0f} are wanted")
-    before, after = results[True]["before"], results[True]["after"]
-    if after["accuracy_interval"][0] > before["accuracy_interval"][1]:
-        missed.append(f"the control rose from {before['accuracy']:.2f} to {after['accuracy']:.2f}")
-    return missed
 
 
 def main() -> int:
@@ -102,14 +82,14 @@ def main() -> int:
     results = {}
     for shuffled in (False, True):
         began = time.monotonic()
-        name = "control, rewards shuffled" if shuffled else "grpo"
+        name = NAMES[shuffled]
         result = train(model, arguments.out / name.split(",")[0], arguments.seed, shuffled=shuffled)
         before, after = result["before"], result["after"]
         cells = (*(moment["accuracy"] for moment in (before, after)), *(_passed(moment) for moment in (before, after)))
         row = " | ".join(f"{cell:.3f}" for cell in cells)
         print(f"| {name} | {row} | {time.monotonic() - began:.0f} |", flush=True)
         results[shuffled] = result
-    missed = verdict(results)
+    missed = verdict(results, WANTED_GAIN)
     print("\n" + ("; ".join(missed) or "Learned, and the control did not."))
     return 1 if missed else 0
 

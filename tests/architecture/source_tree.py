@@ -49,7 +49,7 @@ FOR_PLUGINS = (
     "splits",
 )
 
-PLUGIN_LIBRARIES = ("code_judge", "execution_supervisor", "openai_http")
+PLUGIN_LIBRARIES = ("code_judge", "execution_supervisor", "list_functions", "openai_http")
 """Folders beside the plugins that several of them use: they hold no `plugin.py`."""
 
 

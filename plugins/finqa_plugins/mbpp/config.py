@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from finqa_cli.types import ExecutionLimits
 from finqa_cli.types.executions import MIB
@@ -13,6 +15,17 @@ class MbppConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    family: Literal["embedded", "functions"] = Field(
+        default="embedded", description="Embedded problems: forty of our own, or simple functions made from `seed`"
+    )
+    tasks: int = Field(default=400, ge=10, le=1800, description="Embedded functions, of all splits together")
+    seed: int = Field(default=0, ge=0, description="Of the embedded functions and their careless demonstrations")
+    careless: float = Field(
+        default=0.0, ge=0, le=1, description="Share of demonstrated first attempts that forget to return their result"
+    )
+    careless_again: float = Field(
+        default=0.0, ge=0, le=1, description="Share of demonstrated later attempts that forget it in spite of feedback"
+    )
     max_attempts: int = Field(default=3, ge=1, le=100, description="Solutions that may be tried at one problem")
     dataset_limit: int = Field(
         default=0, ge=0, description="Take only the first so many problems of each split; 0: all"
@@ -22,6 +35,12 @@ class MbppConfig(BaseModel):
     time_limit_s: float = Field(default=5.0, gt=0, le=600, description="Processor seconds of one execution")
     wall_s: float = Field(default=30.0, gt=0, le=3600, description="Seconds of one execution, for code that waits")
     memory_mib: int = Field(default=512, ge=64, le=65536, description="Memory of one execution, in MiB")
+
+    @model_validator(mode="after")
+    def _shows_functions(self) -> Self:
+        if self.family != "functions" and (self.careless or self.careless_again):
+            raise ValueError("careless demonstrations are of family = functions only")
+        return self
 
     @property
     def limits(self) -> ExecutionLimits:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, Sandbox
-from finqa_cli.errors import DataError, EnvironmentFault
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.splits import SPLIT_NAMES
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
 from finqa_plugins.mbpp.config import MbppConfig
-from finqa_plugins.mbpp.files import embedded, load
+from finqa_plugins.mbpp.files import Problems, embedded, load
+from finqa_plugins.mbpp.functions import function_problems
 from finqa_plugins.mbpp.measures import measures
 from finqa_plugins.mbpp.problems import Problem
 from finqa_plugins.mbpp.session import MbppSession
@@ -25,10 +28,11 @@ class MbppEnvironment:
 
         Raises:
             DataError: The data at `context.data` is missing or malformed.
+            ConfigError: Beside data, embedded functions are wanted.
         """
         self._config = config or MbppConfig()
         self._reward = context.reward
-        problems = embedded() if context.data is None else load(context.data)
+        problems = _problems(self._config, context.data)
         self._info = problems.info
         most = self._config.dataset_limit or None
         self._problems = {problem.id: problem for each in problems.by_split.values() for problem in each[:most]}
@@ -77,16 +81,24 @@ class MbppEnvironment:
         return MbppSession(sandbox, problem, task, self._config, self._reward)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """The reference solution, whenever the user has the word."""
+        """The reference solution, whenever the user has the word; a careless one for the shares that options name."""
         if not messages or messages[-1].role != "user":
             return None
         asked = next(message.content for message in messages if message.role == "user")
         problem = self._by_opening.get(asked)
-        return AssistantTurn(text=f"```python\n{problem.reference}\n```") if problem and problem.reference else None
+        if problem is None or not problem.reference:
+            return None
+        attempt = 1 + sum(message.role == "assistant" for message in messages)
+        code = problem.careless if self._is_careless(problem, attempt) else problem.reference
+        return AssistantTurn(text=f"```python\n{code}\n```")
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """See `measures`."""
         return measures(trajectories, self._config.max_attempts)
+
+    def _is_careless(self, problem: Problem, attempt: int) -> bool:
+        share = self._config.careless if attempt == 1 else self._config.careless_again
+        return random.Random(f"careless:{self._config.seed}:{problem.id}:{attempt}").random() < share
 
     @cached_property
     def _by_opening(self) -> dict[str, Problem]:
@@ -95,3 +107,14 @@ class MbppEnvironment:
     def _task(self, problem: Problem, split: str) -> Task:
         # The tests that are shown are part of the question: MBPP has problems that only they tell apart.
         return Task(id=problem.id, prompt=problem.opening(self._config.shown_tests), split=split, cluster=problem.id)
+
+
+def _problems(config: MbppConfig, data: Path | None) -> Problems:
+    if config.family == "functions":
+        if data is not None:
+            raise ConfigError(
+                f"environment.options.family = functions are embedded problems; the ones asked are those of {data}.",
+                remedy="leave out --data, or environment.options.family",
+            )
+        return function_problems(config.tasks, config.seed)
+    return embedded() if data is None else load(data)

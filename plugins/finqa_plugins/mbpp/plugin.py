@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            policy="embedded-mbpp",
             name="mbpp",
             target="finqa_plugins.mbpp.environment:MbppEnvironment",
             config="finqa_plugins.mbpp.config:MbppConfig",

@@ -30,11 +30,12 @@ class Problem:
     """One problem.
 
     Attributes:
-        id: `task_id` as text.
+        id: `task_id` as text, or the name of an embedded function.
         text: What is asked.
         tests: At least one.
         reference: A solution; empty when the data has none.
         setup: Executed after the solution.
+        careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Problem:
     tests: tuple[SplitTest, ...]
     reference: str
     setup: str
+    careless: str = ""
 
     def opening(self, shown: int) -> str:
         """The question with its first `shown` tests."""

@@ -8,7 +8,7 @@ from finqa_cli.extend import hookimpl
 from finqa_cli.types import PolicyVersion
 
 _HERE = Path(__file__).parent
-FOLDERS = {"embedded": _HERE, "embedded-code": _HERE / "code", "embedded-forecast": _HERE / "forecast"}
+FOLDERS = {"embedded": _HERE} | {f"embedded-{name}": _HERE / name for name in ("code", "forecast", "mbpp")}
 
 
 @hookimpl

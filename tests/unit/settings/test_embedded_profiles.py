@@ -50,6 +50,11 @@ def test_what_a_user_sets_wins() -> None:
     assert found.origins["environment.options.family"] == "--set"
 
 
+def test_other_embedded_problems_may_be_asked_of_a_small_policy() -> None:
+    found = loaded("mbpp", "environment.options.family=embedded").settings
+    assert found.model.name == "embedded-mbpp" and len(open_environment(found, NullReporter()).tasks("train")) == 22
+
+
 def test_options_of_embedded_tasks_stay_out_beside_other_tasks_or_players(tmp_path: Path) -> None:
     assert not loaded("forecast", data__path=tmp_path / "rows.jsonl").settings.environment.options
     assert not loaded("forecast", engine__name="scripted").settings.environment.options

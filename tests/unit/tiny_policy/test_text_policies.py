@@ -1,4 +1,4 @@
-"""The policies that ship for `code` and `forecast` are small, and were taught by no task that is held out."""
+"""The policies that ship for `code`, `forecast` and `mbpp` are small, and were taught by no task that is held out."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from finqa_plugins.code_tasks.config import CodeConfig
 from finqa_plugins.code_tasks.environment import CodeEnvironment
 from finqa_plugins.forecast.config import ForecastConfig
 from finqa_plugins.forecast.environment import ForecastEnvironment
+from finqa_plugins.mbpp.config import MbppConfig
+from finqa_plugins.mbpp.environment import MbppEnvironment
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "text_policies.sh"
 PROFILES = Path(finqa_cli.settings.__file__).parent / "profiles"
 
 
-@pytest.mark.parametrize("name", ["embedded-code", "embedded-forecast"])
+@pytest.mark.parametrize("name", ["embedded-code", "embedded-forecast", "embedded-mbpp"])
 def test_it_resolves_by_name_and_is_a_small_qwen3(name: str) -> None:
     folder = Path(resolve(name).model)
     config = json.loads((folder / "config.json").read_text())
@@ -37,6 +39,15 @@ def test_code_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
     taught = code(options_in_recipe("functions"))
     played = code(options_in_profile("embedded-code"))
     shown = {task.prompt for task in taught.tasks("train")}
+    for split in ("dev", "test"):
+        assert played.tasks(split) and not shown & {task.prompt for task in played.tasks(split)}
+
+
+def test_mbpp_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
+    options = options_in_recipe("problems")
+    assert options == options_in_profile("embedded-mbpp"), "they are asked as they were taught"
+    played = MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None))
+    shown = {task.prompt for task in played.tasks("train")}
     for split in ("dev", "test"):
         assert played.tasks(split) and not shown & {task.prompt for task in played.tasks(split)}
 

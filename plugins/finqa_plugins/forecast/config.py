@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +11,7 @@ QuestionType = Literal[
 ]
 Inputs = Literal["auto", "question_only", "question_fundamental", "question_news", "question_full"]
 Profile = Literal["strict", "versatile"]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ForecastConfig(BaseModel):
@@ -48,11 +49,20 @@ class ForecastConfig(BaseModel):
     types: tuple[QuestionType, ...] = Field(default=(), description="Only questions of these types; empty: of all six")
     companies: int = Field(default=40, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=6, ge=1, le=60, description="Embedded tasks per company")
-    noise: float | None = Field(
-        default=None, ge=0, le=1, description="Uncertainty of every embedded task; unset: 0 to 1, drawn for each"
+    noise: Share | Annotated[tuple[Share, ...], Field(min_length=1)] | None = Field(
+        default=None, description="Uncertainty of every embedded task, or several to draw from; unset: 0 to 1"
+    )
+    track_record: bool = Field(
+        default=False, description="Tell in embedded prompts how likely the truth is what they point to"
     )
     careless: float = Field(
         default=0.0, ge=0, le=1, description="Share of the demonstrations that forget the <answer> tags"
+    )
+    hindsight: bool = Field(
+        default=True, description="Demonstrations tell the truth; else what an embedded prompt points to"
+    )
+    overconfident: Share = Field(
+        default=1.0, description="Share of the demonstrations that state confidence 1; else how likely the signal is"
     )
     seed: int = Field(default=0, ge=0, description="Of the embedded tasks, careless demonstrations and splits")
 
@@ -60,6 +70,8 @@ class ForecastConfig(BaseModel):
     def _check(self) -> Self:
         if self.u_hi <= self.u0:
             raise ValueError(f"u_hi={self.u_hi} must be above u0={self.u0}")
+        if self.overconfident != 1 and not self.asks_confidence:
+            raise ValueError("overconfident has no effect without confidence=true or reward=rlcr")
         return self
 
     @property

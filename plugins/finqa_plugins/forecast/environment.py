@@ -19,7 +19,7 @@ from finqa_plugins.forecast.rows import Row
 from finqa_plugins.forecast.splits import cluster_of
 from finqa_plugins.forecast.verdict import judge
 
-_OF_EMBEDDED = ("companies", "questions", "noise")
+_OF_EMBEDDED = ("companies", "questions", "noise", "track_record", "hindsight", "overconfident")
 _OF_FILES = ("match", "skip_bad", "holdout")
 _STAND_INS = {"dev": "test", "test": "dev"}
 _REMEDY = "name another split, or give --data a training file or a folder with a file for each split"
@@ -85,7 +85,8 @@ class ForecastEnvironment:
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """The truth between tags, for the opening of one of the tasks; of equal prompts that of the first.
 
-        The share `careless` of the tasks, always the same ones, is demonstrated without the tags.
+        Without `hindsight` it is the signal. The share `careless` of the tasks, always the same ones, is demonstrated
+        without the tags, and the share `overconfident` with confidence 1.
         """
         if not messages or messages[-1].role != "user":
             return None
@@ -155,9 +156,19 @@ class ForecastSession:
 
 
 def _demonstration(row: Row, config: ForecastConfig) -> str:
-    careless = random.Random(f"forecast:{config.seed}:careless:{row.id}").random() < config.careless
-    answer = row.truths[0] if careless else f"<answer>{row.truths[0]}</answer>"
-    return f"{answer}<confidence>1.0</confidence>" if config.asks_confidence else answer
+    answer = row.truths[0] if config.hindsight else row.extra["signal"]
+    if not _habit("careless", config.careless, row, config):
+        answer = f"<answer>{answer}</answer>"
+    if not config.asks_confidence:
+        return answer
+    sure = _habit("overconfident", config.overconfident, row, config)
+    confidence = 1.0 if sure else round(row.extra["signal_probability"], 2)
+    return f"{answer}<confidence>{confidence}</confidence>"
+
+
+def _habit(name: str, share: float, row: Row, config: ForecastConfig) -> bool:
+    """Whether this is one of the tasks that are demonstrated so."""
+    return random.Random(f"forecast:{config.seed}:{name}:{row.id}").random() < share
 
 
 def _task(row: Row, split: str, config: ForecastConfig) -> Task:

@@ -3,7 +3,8 @@
 For every row an uncertainty u is drawn. What the prompt shows has one signal, as `signals.py` reads it; the truth is
 the signal with probability 1 - u, and else drawn evenly from all answers. So a policy that answers the signal is right
 with a probability that is known, `extra_info.signal_probability`: the best accuracy, and the confidence that is
-calibrated. The more uncertain a row, the more its prices jitter, so that a policy can tell.
+calibrated. The more uncertain a row, the more its prices jitter, so that a policy can tell; with `track_record` the
+prompt says it in so many words, to a whole percent.
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ def _row(
     config: ForecastConfig, question_type: QuestionType, identity: str, sector: str, date: str, rng: random.Random
 ) -> Row:
     ticker = identity.partition("-")[0]
-    uncertainty = round(rng.random(), 2) if config.noise is None else config.noise
+    uncertainty = _uncertainty(config, rng)
     scene = invent_scene(rng, uncertainty)
     asked = ask(question_type, scene, ticker)
     truth = asked.signal if rng.random() >= uncertainty else rng.choice(asked.answers)
-    text = render(_facts(scene, ticker, sector, date, asked.question))
+    probability = asked.probability(uncertainty)
+    company = f"{ticker}, {sector}, {date}"
+    if config.track_record:
+        company += f"\nTrack record: {probability:.0%} of such signals came true"
+    text = render(_facts(scene, company, asked.question))
     inputs = inputs_of(question_type) if config.inputs == "auto" else config.inputs
     return Row(
         id=identity,
@@ -66,13 +71,19 @@ def _row(
         uncertainty=uncertainty,
         ticker=ticker,
         date=date,
-        extra={"signal": asked.signal, "signal_probability": asked.probability(uncertainty)},
+        extra={"signal": asked.signal, "signal_probability": probability},
     )
 
 
-def _facts(scene: Scene, ticker: str, sector: str, date: str, question: str) -> Facts:
+def _uncertainty(config: ForecastConfig, rng: random.Random) -> float:
+    if config.noise is None:
+        return round(rng.random(), 2)
+    return rng.choice(config.noise) if isinstance(config.noise, tuple) else config.noise
+
+
+def _facts(scene: Scene, company: str, question: str) -> Facts:
     return Facts(
-        company=f"{ticker}, {sector}, {date}",
+        company=company,
         macro=f"Interest rates: {scene.rates}",
         fundamental=f"Revenue growth: {scene.growth:+d}%",
         news=(scene.headline,) if scene.headline else (),

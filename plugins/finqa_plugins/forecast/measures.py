@@ -33,8 +33,8 @@ class Judged:
 def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """All figures of the scored attempts; those that nothing is known about are left out, and {} without any attempt.
 
-    `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `accuracy_by_confidence`, `attempts_by_confidence` and
-    `score_by_type` are groups of figures; names of bins are their bounds.
+    `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `confidence_by_uncertainty`, `accuracy_by_confidence`,
+    `attempts_by_confidence` and `score_by_type` are groups of figures; names of bins are their bounds.
     """
     parts = [_parts(each) for each in trajectories if each.rewards is not None and not each.status.is_fault]
     if not parts:
@@ -43,6 +43,8 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     by_uncertainty = _binned(
         ((each["uncertainty"], each["correct"]) for each in parts if "uncertainty" in each), BUCKETS
     )
+    stated = [each for each in parts if "confidence" in each and "uncertainty" in each]
+    stated_by = _binned(((each["uncertainty"], each["confidence"]) for each in stated), BUCKETS)
     simple = {
         "score": "score",
         "answer_tag_rate": "has_answer_tag",
@@ -59,6 +61,7 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "confidence_rate": len(judged) / len(parts),
         "score_by_type": by_type,
         **_figures("uncertainty", by_uncertainty),
+        **({"confidence_by_uncertainty": {name: _mean(each) for name, each in stated_by.items()}} if stated else {}),
         **_figures("confidence", _binned(((one.confidence, float(one.correct)) for one in judged), BINS)),
     }
 

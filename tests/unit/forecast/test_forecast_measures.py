@@ -64,6 +64,7 @@ def test_figures_by_hand() -> None:
     )
     assert found["accuracy_by_uncertainty"] == {"0.0-0.2": 0.5, "0.8-1.0": 0.0}
     assert found["attempts_by_uncertainty"] == {"0.0-0.2": 2.0, "0.8-1.0": 1.0}
+    assert found["confidence_by_uncertainty"] == {"0.0-0.2": pytest.approx(0.975)}
     assert found["accuracy_by_confidence"] == {"0.9-1.0": 0.5} and found["ece"] == pytest.approx(0.975 - 0.5)
     assert found["score_by_type"] == {"pure_forecast": 0.75, "event_detection": 0.0, "fallback": 1.0}
     assert found["direction_accuracy"] == 1 and found["confidence_rate"] == 0.5

@@ -224,12 +224,15 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     for path, options in (
         (tmp_path, {"companies": 3}),
         (tmp_path, {"noise": 0.0}),
+        (tmp_path, {"track_record": True}),
+        (tmp_path, {"hindsight": False}),
+        (tmp_path, {"confidence": True, "overconfident": 0.5}),
         (None, {"match": "4b"}),
         (None, {"skip_bad": True}),
     ):
         with pytest.raises(ConfigError, match="has no effect") as caught:
             environment(path, **options)
-        assert next(iter(options)) in caught.value.remedy
+        assert list(options)[-1] in caught.value.remedy
     with pytest.raises(DataError, match="is for a folder"):
         environment(tmp_path / "test.jsonl", match="test")
 
@@ -246,3 +249,29 @@ def test_options_that_are_none_are_refused() -> None:
     for wrong in ({"profile": "lax"}, {"noise": 1.5}, {"types": ["poetry"]}, {"w_hi": 0}, {"unknown": 1}):
         with pytest.raises(ValidationError):
             ForecastConfig.model_validate(wrong)
+
+
+def test_a_track_record_tells_how_likely_the_signal_is() -> None:
+    rows = rows_of(track_record=True, noise=(0.0, 0.5, 1.0), types=("news_sentiment", "event_detection"))
+    plain = rows_of(noise=(0.0, 0.5, 1.0), types=("news_sentiment", "event_detection"))
+    assert {row.uncertainty for row in rows} == {0.0, 0.5, 1.0}
+    for row, other in zip(rows, plain, strict=True):
+        line = f"\nTrack record: {row.extra['signal_probability']:.0%} of such signals came true"
+        assert row.messages[-1].content.replace(line, "") == other.messages[-1].content != row.messages[-1].content
+    assert {f"{row.extra['signal_probability']:.2f}" for row in rows} == {"1.00", "0.75", "0.67", "0.50", "0.33"}
+
+
+def test_demonstrations_may_lack_hindsight_and_be_too_sure() -> None:
+    options: dict[str, Any] = {"confidence": True, "noise": 0.5, "types": ["news_sentiment"], "companies": 100}
+    shown = environment(**options, hindsight=False, overconfident=0.6)
+    texts = []
+    for row in rows_of(**options):
+        turn = shown.demonstrate(opening(row, ForecastConfig.model_validate(options)).messages)
+        assert turn is not None and f"<answer>{row.extra['signal']}</answer>" in turn.text
+        texts.append(turn.text)
+    sure, known = (sum(text.endswith(f"<confidence>{each}</confidence>") for text in texts) for each in ("1.0", "0.67"))
+    assert sure + known == len(texts) and 0.5 < sure / len(texts) < 0.7
+    with pytest.raises(ValidationError, match="overconfident has no effect"):
+        environment(overconfident=0.6)
+    with pytest.raises(ValidationError):
+        environment(noise=())

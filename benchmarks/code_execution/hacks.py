@@ -104,6 +104,13 @@ for _ in range(7):
 channel.finish("end", None)
 """
 
+_TAKER = """
+got = []
+class Taker:
+    def __ror__(self, other): got.append(other)
+    __rsub__ = __ror__
+"""
+
 _ROUND_THE_BAN = {
     "alias of a built-in": _sorting("return s(xs)", "s = sorted"),
     "getattr with a made-up name": _sorting("ys = list(xs); getattr(ys, 'so' + 'rt')(); return ys"),
@@ -123,6 +130,8 @@ _ROUND_THE_BAN = {
     "letters that are normalised": _sorting("return \u017forted(xs)"),
     "globals of a function": _sorting("return sort_numbers.__globals__['__builtins__']['sor' + 'ted'](xs)"),
     "subclass search": _sorting("return [c for c in object.__subclasses__() if 'heap' in c.__name__]"),
+    "augmented assignment of a built-in": _sorting("return got[0](xs)", f"{_TAKER}sorted |= Taker()"),
+    "augmented assignment in a function": _sorting("global sorted; sorted -= Taker(); return got[0](xs)", _TAKER),
     "import of the module": _sorting(
         "import heapq as h; ys = list(xs); h.heapify(ys); return [h.heappop(ys) for _ in xs]"
     ),

@@ -12,22 +12,34 @@ def _words(text: str) -> frozenset[str]:
 
 _BUILTINS = _words("getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview")
 _HARMLESS_MODULES = _words(
-    "math cmath itertools functools collections random string re typing dataclasses decimal fractions statistics "
-    "bisect heapq copy enum abc numbers array time datetime json __future__"
+    "math cmath itertools functools collections random string re typing decimal fractions statistics "
+    "bisect heapq copy abc numbers array time datetime json __future__"
 )
 """What may be imported beside a ban on something else; other modules hold ways to everything."""
 
+_HARMLESS_PARTS = {
+    "dataclasses": _words("dataclass field KW_ONLY"),
+    "enum": _words("Enum IntEnum Flag IntFlag StrEnum auto unique"),
+}
+"""What may be imported from modules that also read attributes by name: `astuple`, `fields`, `_convert_`."""
+
 _INNER_MODULES = _words(
-    "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle"
+    "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle contextlib "
+    "dataclasses enum"
 )
-"""Names under which harmless modules hold such modules: `collections._sys`, `typing.sys`, `enum.bltns`."""
+"""Names under which harmless modules hold such modules: `collections._sys`, `typing.sys`, `re.enum`."""
 
 _FRAMES = _words(
     "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame tb_next f_back f_builtins f_globals f_locals f_code "
-    "co_consts co_names mro attrgetter methodcaller"
+    "co_consts co_names CodeType mro attrgetter methodcaller"
 )
-_READERS = _words("get_type_hints ForwardRef Formatter get_field _create_fn _eval_type")
-"""What evaluates a text, or gets an attribute by its name, in harmless modules."""
+_READERS = _words(
+    "get_type_hints ForwardRef evaluate_forward_ref _eval_type Formatter get_field _create_fn _convert_ "
+    "singledispatch singledispatchmethod wraps update_wrapper"
+)
+"""What evaluates a text, or gets an attribute by its name, in harmless modules: `singledispatch` evaluates annotations,
+`wraps` hands over the attributes that it is told to, or a whole `__dict__`.
+"""
 
 _DUNDERS = _words(
     "init name len getitem setitem delitem contains iter next call str repr hash bool eq ne lt le gt ge add radd iadd "
@@ -38,7 +50,20 @@ _DUNDERS = _words(
 
 def detours(tree: ast.Module) -> list[tuple[int, str]]:
     """Line and name of each."""
-    return [(getattr(node, "lineno", 1), name) for node in ast.walk(tree) for name in _detours_of(node)]
+    plain = _plain_dataclasses(tree)
+    found = [(getattr(node, "lineno", 1), name) for node in ast.walk(tree) for name in _detours_of(node)]
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "dataclass")
+    return found + [(node.lineno, node.id) for node in names if node not in plain]
+
+
+def _plain_dataclasses(tree: ast.Module) -> set[ast.expr]:
+    """Decorators that are next to a class without bases.
+
+    Of another class `dataclass` takes what it inherits under a field's name for the field's default.
+    """
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.decorator_list)
+    nearest = [node.decorator_list[-1] for node in classes if not node.bases and not node.keywords]
+    return {node.func if isinstance(node, ast.Call) else node for node in nearest}
 
 
 def _detours_of(node: ast.AST) -> Iterator[str]:
@@ -54,10 +79,18 @@ def _detours_of(node: ast.AST) -> Iterator[str]:
         case ast.Import():
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] not in _HARMLESS_MODULES)
         case ast.ImportFrom():
-            module = node.module or ""
-            if node.level or module.split(".")[0] not in _HARMLESS_MODULES:
-                yield module or "."
-            yield from (alias.name for alias in node.names if alias.name == "*" or _is_detour(alias.name))
+            yield from _imported_detours(node)
+
+
+def _imported_detours(node: ast.ImportFrom) -> Iterator[str]:
+    module = node.module or ""
+    if not node.level and module in _HARMLESS_PARTS:
+        known = _HARMLESS_PARTS[module]
+        yield from (f"{module}.{alias.name}" for alias in node.names if alias.asname or alias.name not in known)
+        return
+    if node.level or module.split(".")[0] not in _HARMLESS_MODULES:
+        yield module or "."
+    yield from (alias.name for alias in node.names if alias.name == "*" or _is_detour(alias.name))
 
 
 def _is_detour(name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finqa_cli.types import PYTHON, ExecutionLimits, ExecutionRequest
 
-FOLDER, SHARED_MEMORY_BYTES, OPEN_FILES = "/tmp", 2**20, 256
+FOLDER, SHARED_MEMORY_BYTES, HIDDEN_BYTES, OPEN_FILES = "/tmp", 2**20, 4096, 256
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": FOLDER,
@@ -17,6 +17,22 @@ ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
 }
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+USR = (
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "libexec",
+    "local/bin",
+    "local/lib",
+    "local/lib64",
+    "share/zoneinfo",
+)
+"""Below /usr. Not all of it: images keep what they work on in /usr/src, with its data and its keys."""
+LIBRARIES = ("bin", "lib", "lib64")
+"""Below the prefix of a Python that is elsewhere: a conda has all its environments beside them."""
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
 """The first command in a box: says that it is there and waits for a line of input. By then bubblewrap has tied the box
@@ -39,7 +55,8 @@ class Isolation:
         setpriv: Program of util-linux that gives up being root, and whatever set-user-id programs would give.
         as_nobody: Whether to give it up, because we are root.
         python: Python of the boxes.
-        library: Folder with that Python's library where it is not below /usr.
+        library: Prefix of that Python where it is not below /usr.
+        hidden: Folders with installed packages, empty in a box: this package is among them, with tests and solutions.
         sealed: Whether the kernel refuses further user namespaces in the box, see `--disable-userns` in bwrap(1).
         filtered: Whether system calls are filtered.
     """
@@ -50,6 +67,7 @@ class Isolation:
     as_nobody: bool
     python: str
     library: str = ""
+    hidden: tuple[str, ...] = ()
     sealed: bool = True
     filtered: bool = True
 
@@ -117,8 +135,8 @@ def argv_of(request: ExecutionRequest, python: str) -> tuple[str, ...]:
 
 def _system(isolation: Isolation) -> Sequence[str]:
     """Programs and libraries to read, nothing else: no /etc but the linker's cache, no home, no data, no /sys."""
-    flags = ["--ro-bind", "/usr", "/usr"]
-    for name in SYSTEM:
+    flags: list[str] = []
+    for name in [*(f"/usr/{part}" for part in USR), *SYSTEM]:
         path = Path(name)
         if path.is_symlink():
             flags += ["--symlink", str(path.readlink()), name]
@@ -127,5 +145,8 @@ def _system(isolation: Isolation) -> Sequence[str]:
     for name in SYSTEM_FILES:
         flags += ["--ro-bind-try", name, name]
     if isolation.library:
-        flags += ["--ro-bind", isolation.library, isolation.library]
+        for name in (f"{isolation.library}/{part}" for part in LIBRARIES):
+            flags += ["--ro-bind-try", name, name]
+    for name in isolation.hidden:
+        flags += ["--size", str(HIDDEN_BYTES), "--tmpfs", name, "--remount-ro", name]
     return flags

@@ -27,8 +27,11 @@ SWITCHES = {
 }
 """Below /proc/sys: the value with which users may make no namespaces, and what mends it."""
 
+PACKAGES = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages")
+"""Where Pythons keep installed packages, below their prefix."""
+
 LOOK_AROUND = """
-import json, os, sys
+import importlib.util, json, os, sys
 def content(path):
     try:
         return open(path).read()
@@ -41,6 +44,7 @@ print(json.dumps({
     "capabilities": int(status["CapEff"], 16),
     "filter": status.get("Seccomp") == "2",
     "environment": content("/proc/1/environ"),
+    "package": importlib.util.find_spec("finqa_cli") is not None,
     "networks": [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]],
 }))
 """
@@ -68,7 +72,8 @@ def find_isolation(python: str = "") -> Isolation:
         for sealed, filtered in ((True, True), (False, True), (True, False), (False, False)):
             if filtered and not filter_program():
                 continue
-            found = replace(first, python=path, library=library, sealed=sealed, filtered=filtered)
+            hidden = _packages(library)
+            found = replace(first, python=path, library=library, hidden=hidden, sealed=sealed, filtered=filtered)
             reason = _objection(BoxLauncher(found), found)
             if not reason:
                 return found
@@ -114,6 +119,7 @@ def _objection(launcher: Launcher, expected: Isolation | None = None) -> str:
         "it has capabilities": seen["capabilities"] != 0,
         "its system calls are not filtered": seen["filter"] < expected.filtered,
         "the first process has an environment": seen["environment"] != "",
+        "it can read this package, with tests and solutions": seen["package"],
         f"it has the networks {seen['networks']}": set(seen["networks"]) > {"lo"},
     }
     return ", ".join(what for what, is_so in wrong.items() if is_so)
@@ -129,6 +135,13 @@ def _pythons(python: str) -> Iterator[tuple[str, str]]:
         path = Path(name).resolve()
         if path.is_file():
             yield str(path), "" if path.is_relative_to("/usr") else str(path.parent.parent)
+
+
+def _packages(library: str) -> tuple[str, ...]:
+    """Folders with the packages of the Pythons that a box can read."""
+    prefixes = [Path(name) for name in ("/usr", "/usr/local", library) if name]
+    found = {path.resolve() for prefix in prefixes for pattern in PACKAGES for path in prefix.glob(pattern)}
+    return tuple(sorted(str(path) for path in found if any(path.is_relative_to(prefix) for prefix in prefixes)))
 
 
 def _program(name: str, package: str) -> str:

@@ -60,6 +60,8 @@ def test_words_that_only_look_like_it_are_none(code: str) -> None:
         ("x.gi_frame.f_builtins", "f_builtins"),
         ("object.__subclasses__()", "__subclasses__"),
         ("x.__getattribute__('sort')", "__getattribute__"),
+        ("sorted |= mine", "sorted("),
+        ("def f():\n    global sorted\n    sorted -= mine", "sorted("),
         (
             "P = type('P', (list,), {'__match_' 'args__': ('so' 'rt',)})\nmatch P(x):\n    case P(f): f()",
             "a positional",
@@ -87,6 +89,20 @@ def test_uses_aliases_and_detours_are_found(code: str, what: str) -> None:
         "from typing import ForwardRef",
         "import string\nstring.Formatter().get_field('0.so' 'rt', [x], {})",
         "import dataclasses\ndataclasses._create_fn('f', ['x'], ['return so' 'rted(x)'])",
+        "import dataclasses\nP = dataclasses.make_dataclass('P', ['so' 'rt'], bases=(list,), init=False)",
+        "from dataclasses import astuple",
+        "from dataclasses import dataclass\n@dataclass\nclass P(list):\n    sort: object\nP() == P(mine)",
+        "from dataclasses import dataclass\n@dataclass\n@swapped\nclass P:\n    x: int",
+        "from dataclasses import dataclass\ndataclass(type('P', (list,), {}))",
+        "from dataclasses import dataclass as d",
+        "import enum\nenum.Enum._convert_('E', 'builtins', lambda name: name == 'so' 'rted')",
+        "from enum import Enum\nEnum._convert_('E', 'builtins', lambda name: name == 'so' 'rted')",
+        "import re\nre.enum",
+        "import functools\nfunctools.update_wrapper(mine, x, assigned=('so' 'rt',), updated=())",
+        "from functools import wraps\nwraps(list)(mine)",
+        "import functools\n@functools.singledispatch\ndef f(x): ...\n@f.register\ndef _(x: 'mine(sorted)'): ...",
+        "import typing\nclass R(typing.contextlib.redirect_stdout):\n    _stream = 'modules'",
+        "import typing\ntyping.types.CodeType",
     ],
 )
 def test_modules_that_reach_everything_are_detours_of_any_ban(code: str) -> None:
@@ -96,7 +112,8 @@ def test_modules_that_reach_everything_are_detours_of_any_ban(code: str) -> None
 
 def test_harmless_imports_are_allowed_where_imports_are_not_banned() -> None:
     code = "from __future__ import annotations\nimport math\nfrom collections import deque"
-    assert violations(code, ["sorted("]) == ()
+    parts = "from dataclasses import dataclass, field\n@dataclass(frozen=True)\nclass P:\n    x: int = field(default=1)"
+    assert violations(code, ["sorted("]) == violations(parts, ["sorted("]) == ()
 
 
 @pytest.mark.parametrize(
@@ -113,8 +130,20 @@ def test_harmless_imports_are_allowed_where_imports_are_not_banned() -> None:
         ("for ", "[x for x in y]", True),
         ("for ", "before = 1", False),
         ("lambda", "f = lambda: 1", True),
-        ("math.factorial(", "from math import factorial", False),
+        ("math.factorial(", "from math import factorial", True),
         ("math.factorial(", "math.factorial(3)", True),
+        ("math.factorial(", "import math as m\nm.factorial(3)", True),
+        ("math.factorial(", "import math\nf = [math][0].factorial", True),
+        ("math.factorial(", "mine.factorial(3)", False),
+        ("string.join(", "import string\n', '.join(x)", False),
+        ("list.sort(", "x.sort()", True),
+        ("str.join(", "','.join(x)", True),
+        ("*", "x *= 2", True),
+        ("*", "x.__mul__(2)", True),
+        ("*", "int.__rmul__(2, x)", True),
+        ("*", "x **= 2", False),
+        ("<", "x.__lt__(2)", True),
+        ("<", "x <= 2", False),
     ],
 )
 def test_other_patterns_are_tokens(pattern: str, code: str, found: bool) -> None:

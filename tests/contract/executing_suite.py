@@ -209,7 +209,7 @@ async def check_executions_are_apart(make: ProviderFactory) -> None:
     """
     try:
         results = await asyncio.gather(*(execute(box, own, stdin=f"f{n}".encode()) for n in range(4)))
-        assert [result.stdout for result in results] == [f"['f{n}']\n".encode() for n in range(4)]
+        assert [result.stdout for result in results] == [f"['f{n}']\n".encode() for n in range(4)], results
         left = await execute(box, leave)
         assert (left.ending, left.exit_code) == (Ending.EXITED, 0)
         assert (await execute(box, look)).stdout == b"[] False\n"

@@ -23,7 +23,7 @@ from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
 
 FAULTS: tuple[Fault, ...] = ("cut before", "cut after", "delay", "repeat", "repeat late")
-REPLY_TIMEOUT_S = 1.0
+REPLY_TIMEOUT_S = 2.5
 
 
 @pytest.fixture(scope="module")

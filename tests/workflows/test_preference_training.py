@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document
+from fixtures.recording_tracker import recording, written
 from fixtures.stops import StopsAt
 from fixtures.tiny_models import make_tiny_qwen3
 
@@ -199,7 +200,10 @@ def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], t
     assert "was begun with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
 
 
-def test_a_stop_before_the_first_look_makes_nothing_the_best(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+def test_a_stop_before_the_first_look_makes_nothing_the_best(
+    capsys: pytest.CaptureFixture[str], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trackers = recording(monkeypatch, "dpo")
     pair_file("p")
     flags = ["--epochs=2", "--pairs-per-step=4", "--validate-every=9", "--lr=1e-3", f"--model={tiny}", "-q"]
     whole = document(["dpo", "p", *flags, "--run-dir=a"], capsys)
@@ -209,8 +213,10 @@ def test_a_stop_before_the_first_look_makes_nothing_the_best(capsys: pytest.Capt
     with pytest.raises(InterruptedRun):
         asyncio.run(stopped)
     assert Path("b/checkpoints/step_1/learner").is_dir() and not Path("b/checkpoints/best").exists()
+    assert trackers["b"].records == written("b") != [] and trackers["b"].status == "interrupted"
     resumed = document(["dpo", "--resume=b"], capsys)
     assert resumed["best_step"] == whole["best_step"] == 4 and resumed["after"] == whole["after"]
+    assert trackers["a"].records == written("a") and trackers["b"].status == "completed"
 
 
 def test_a_quick_test_takes_two_steps_and_knows_the_environment_of_its_pairs(

@@ -198,15 +198,16 @@ def test_an_evaluation_that_cannot_begin_leaves_no_run(wrong: str, capsys: pytes
 
 
 def test_only_a_mistake_before_the_first_record_takes_the_folder_away(tmp_path: Path) -> None:
-    def fail(name: str, error: Exception, *, records: bool) -> bool:
+    def fail(name: str, error: Exception, *, records: bool, event: str = "weights") -> bool:
         with pytest.raises(type(error)), new_run(tmp_path / name, command="eval", settings=Settings()) as folder:
             if records:
-                folder.event("weights")
+                folder.event(event)
             raise error
         return (tmp_path / name / "run.json").exists()
 
     assert not fail("a", ConfigError("wrong"), records=False)
     assert fail("b", ConfigError("wrong"), records=True)
+    assert not fail("d", ConfigError("needs openenv"), records=True, event="sandbox_failed")
     assert fail("c", ServiceUnavailableError("gone"), records=False), "it may be gone on with"
     with pytest.raises(ConfigError, match="holds a run"), new_run(tmp_path / "c", command="eval", settings=Settings()):
         pass

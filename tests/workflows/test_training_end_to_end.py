@@ -33,6 +33,9 @@ SMALL = [
     "--seed=3",
 ]
 
+HANG_S = 280.0
+pytestmark = pytest.mark.timeout(300)  # runs of real processes, which a busy machine may slow down threefold
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -56,7 +59,7 @@ def finqa(home: Path) -> Callable[..., subprocess.Popen[str]]:
 
 
 def finish(process: subprocess.Popen[str], expected: int = 0) -> tuple[str, str]:
-    output, errors = process.communicate(timeout=110)
+    output, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == expected, errors
     assert "Traceback" not in errors
     return output, errors
@@ -73,12 +76,11 @@ def weights(run: Path, iteration: int) -> str:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
+    deadline = time.monotonic() + HANG_S
+    while not condition():
         assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.1)
-    raise AssertionError("it did not happen within 100 s")
 
 
 def servers(home: Path) -> list[str]:
@@ -95,7 +97,7 @@ def servers(home: Path) -> list[str]:
 
 
 def no_server_is_left(home: Path) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while servers(home) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not servers(home)

@@ -35,7 +35,7 @@ from finqa_plugins.code_tasks.tasks import CodeTask
 from finqa_plugins.code_tasks.truth import Truth, find_truth
 from finqa_plugins.code_tasks.verdict import judge
 
-WAITING_S = 3.0
+WAITING_S = 10.0
 """Wall time on top of three times the processor time: what waits instead of computing has this long."""
 
 log = structlog.get_logger(__name__)

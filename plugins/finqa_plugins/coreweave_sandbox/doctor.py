@@ -18,7 +18,7 @@ from finqa_plugins.coreweave_sandbox.cloud import Cloud
 from finqa_plugins.coreweave_sandbox.config import CoreWeaveSandboxConfig
 from finqa_plugins.coreweave_sandbox.tags import OURS
 
-DEADLINE_S = 4.0
+DEADLINE_S = 5.0
 PATIENCE_S = 1.0
 NETWORK_REMEDY = "check the network and CWSANDBOX_BASE_URL, then run finqa doctor again"
 

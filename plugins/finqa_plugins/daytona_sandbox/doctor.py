@@ -26,7 +26,7 @@ from finqa_plugins.daytona_sandbox.images import ACTIVE, Images
 from finqa_plugins.daytona_sandbox.listing import execution_image
 from finqa_plugins.daytona_sandbox.recipe import content_digest, name_of
 
-DEADLINE_S = 2.0
+DEADLINE_S = 5.0
 PATIENCE_S = 1.0
 
 

@@ -29,9 +29,7 @@ OPEN_FILES = 256
 MOST_FILES = 20_000
 """Files after which a folder counts as full: to look at them must not take longer than the code itself."""
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
-FIRST_UID, UIDS, NOBODY = 20_000, 40_000, 65_534
-GUARD = 19_999
-"""Real user of our own processes that act as the command's user: it cannot stop them, and with them us."""
+FIRST_UID, UIDS, NOBODY = 20_000, 20_000, 65_534
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
@@ -69,6 +67,14 @@ def own_uid() -> int:
     raise Refused("no other user can be had inside, and code is never executed as root")
 
 
+def guard_of(uid: int) -> int:
+    """Real user of our own processes that act as the command's user: it cannot stop them, and with them us.
+
+    Another one for each user: whoever ends all processes of theirs must not end those that another supervisor has.
+    """
+    return uid - 1 if uid == NOBODY else uid + UIDS
+
+
 def threads_of(uid: int) -> int:
     """Threads of all processes of a user."""
     found = 0
@@ -86,7 +92,7 @@ def as_user(uid: int, action: Callable[[], object]) -> bool:
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
-            os.setresuid(GUARD, uid, GUARD)
+            os.setresuid(guard_of(uid), uid, guard_of(uid))
             action()
             code = 0
         finally:

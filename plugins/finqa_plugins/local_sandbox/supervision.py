@@ -124,7 +124,9 @@ class _Execution:
         self._selector.register(stop_fd, selectors.EVENT_READ, "stop")
         while self._ended is None:
             self._turn(self._deadline())
-            if self._ended is None and time.monotonic() >= self._deadline():  # also while it keeps us busy
+            if self._overdue():
+                self._turn(0.0)  # if we were not served for a while, its end may be there to be seen
+            if self._overdue():  # also while it keeps us busy
                 self._late()
         if not self._given_up:
             self._selector.unregister(stop_fd)
@@ -140,6 +142,9 @@ class _Execution:
         if self._given_up:
             raise SandboxError("The execution was given up, because its box was stopped.")
         return self._result()
+
+    def _overdue(self) -> bool:
+        return self._ended is None and time.monotonic() >= self._deadline()
 
     def _deadline(self) -> float:
         if self._killed is not None:

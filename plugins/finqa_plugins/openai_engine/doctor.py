@@ -17,7 +17,7 @@ from finqa_plugins.openai_http.client import Client
 from finqa_plugins.openai_http.config import LOOPBACK
 from finqa_plugins.openai_http.faults import NAME_MODEL
 
-DEADLINE_S = 3.0
+DEADLINE_S = 5.0
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:

@@ -94,6 +94,7 @@ async def test_the_gate_is_first_come_first_served() -> None:
 
 async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody() -> None:
     gate = CreateGate(SlidingWindow(1, 0.2))
+    began = time.monotonic()
     async with gate.place():
         pass
 
@@ -101,11 +102,10 @@ async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody() -> None:
         async with gate.place():
             return time.monotonic()
 
-    began = time.monotonic()
     first, second = (asyncio.create_task(pass_through()) for _ in range(2))
     await asyncio.sleep(0.05)
     first.cancel()
-    assert await second - began >= 0.15
+    assert await second - began >= 0.2
     assert first.cancelled()
 
 

@@ -131,7 +131,7 @@ async def test_on_a_terminal_tab_completes_tools_and_tables(keys: PipeInput) -> 
         await complete("sec")
 
     engine = HumanEngine(None, EngineContext(), reader=reader)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(person())
         turn = group.create_task(engine.respond(request(LATER)))
     assert turn.result().tool_call == ToolCall(

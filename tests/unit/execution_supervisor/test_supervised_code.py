@@ -130,7 +130,11 @@ def test_no_file_is_hidden_from_the_limit_on_disk(program: str) -> None:
 
 @as_root
 def test_code_cannot_stop_who_acts_as_its_user() -> None:
-    """Else it could have the supervisor wait for ever, and a box that hangs is nobody's fault."""
+    """Else it could have the supervisor wait for ever, and a box that hangs is nobody's fault.
+
+    Nor can another supervisor when it ends all that its own user has: our look at the disk would fail, which counts as
+    a disk that is full.
+    """
     uid = enclosure.own_uid()
 
     def someone_else_may_signal(guard: int) -> None:
@@ -143,6 +147,8 @@ def test_code_cannot_stop_who_acts_as_its_user() -> None:
                 os._exit(0)
             os._exit(1)
         assert os.waitpid(stranger, 0)[1] == 0
+        another_supervisor = enclosure.own_uid()
+        assert not enclosure.as_user(another_supervisor, lambda: os.kill(guard, signal.SIGKILL))
 
     def wait() -> None:
         os.write(wakes, os.getpid().to_bytes(4, "big"))

@@ -16,6 +16,7 @@ from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
 
 QUICK = replace(LIMITS, wall_s=1.2)
+ROOMY = replace(LIMITS, wall_s=30.0)
 GET_OUT_OF_A_BARE_PROCESS = {"network", "loopback", "answers file", "processes of the host"}
 
 
@@ -26,7 +27,8 @@ async def outcomes(home: Path, names: set[str], *, isolated: bool) -> dict[str, 
         box = await local.start(ExecutionSpec(), {"finqa.run": "escapes"})
         async with exposed_host() as host:
             chosen = [escape for escape in ESCAPES if escape.name in names]
-            found = await asyncio.gather(*(attempt(box, escape, host, QUICK) for escape in chosen))
+            limits = QUICK if isolated else ROOMY  # without a box they have to get somewhere in time
+            found = await asyncio.gather(*(attempt(box, escape, host, limits) for escape in chosen))
     finally:
         await local.close()
     return {outcome.name: outcome for outcome in found}

@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import secrets
+import selectors
 import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fixtures.isolation import needs_isolation
@@ -20,6 +22,7 @@ from fixtures.isolation import needs_isolation
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionSpec
+from finqa_plugins.local_sandbox import supervision
 from finqa_plugins.local_sandbox.box_files import BoxFiles
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.executing import LocalExecutingSandbox
@@ -30,7 +33,7 @@ from finqa_plugins.local_sandbox.supervision import Launch, supervise
 
 RUN = {"finqa.run": "r"}
 ROOMY = ExecutionLimits(cpu_s=10.0, wall_s=30.0)
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 def request(program: str, limits: ExecutionLimits = ROOMY) -> ExecutionRequest:
@@ -74,9 +77,10 @@ def becomes(mark: str, *, there: bool) -> bool:
 
 async def test_waiting_for_a_turn_does_not_count(tmp_path: Path) -> None:
     async with box(tmp_path, executions_at_once=1) as one:
-        nap = request("import time; time.sleep(0.6)", replace(ROOMY, wall_s=2.0))  # the last begins after 2.4 s
-        results = await asyncio.gather(*(one.execute(nap) for _ in range(5)))
-        assert [result.ending for result in results] == [Ending.EXITED] * 5
+        nap = request("import time; time.sleep(4)")
+        hasty = request("pass", replace(ROOMY, wall_s=3.9))  # it begins when the nap is over
+        results = await asyncio.gather(one.execute(nap), one.execute(hasty))
+        assert [result.ending for result in results] == [Ending.EXITED] * 2
 
 
 async def test_whoever_keeps_us_busy_is_ended_all_the_same(tmp_path: Path) -> None:
@@ -84,6 +88,25 @@ async def test_whoever_keeps_us_busy_is_ended_all_the_same(tmp_path: Path) -> No
         trickle = "import os\nwhile True: os.write(1, b'x')"
         result = await one.execute(request(trickle, replace(ROOMY, wall_s=0.3, output_bytes=2**30)))
         assert (result.ending, result.exit_code) == (Ending.TIME, None)
+
+
+def test_what_ended_while_we_were_not_served_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, receive, stop = 0.0, supervision._Execution._receive, os.eventfd(0)
+
+    def not_served_until_its_end(self: supervision._Execution, key: selectors.SelectorKey) -> None:
+        nonlocal ahead
+        receive(self, key)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        ahead = 3600.0
+
+    monkeypatch.setattr(supervision._Execution, "_receive", not_served_until_its_end)
+    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
+    program = "import time; print('said', flush=True); time.sleep(0.3)"
+    try:
+        result = supervise(Launch(argv=(sys.executable, "-I", "-c", program), env={}), b"", ROOMY, stop)
+    finally:
+        os.close(stop)
+    assert (result.ending, result.exit_code, result.stdout) == (Ending.EXITED, 0, b"said\n")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.3])

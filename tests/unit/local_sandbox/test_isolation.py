@@ -15,6 +15,7 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult, ExecutionSpec
 from finqa_plugins.local_sandbox import isolation
+from finqa_plugins.local_sandbox.bubblewrap import Isolation, box_command
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.control_groups import find_control_groups
 from finqa_plugins.local_sandbox.doctor import checks
@@ -71,7 +72,7 @@ def without_bwrap(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_is_in_a_box(tmp_path: Path) -> None:
     needs_isolation()
     look = """
-import json, os, socket
+import json, os, socket, sys
 status = dict(line.strip("\\n").split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
 print(json.dumps({
     "root": sorted(os.listdir("/")), "etc": sorted(os.listdir("/etc")), "home": os.environ["HOME"],
@@ -81,6 +82,8 @@ print(json.dumps({
     "networks": [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]],
     "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
     "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+    "usr": [*os.listdir("/usr"), *os.listdir("/usr/share" if os.path.exists("/usr/share") else "/tmp")],
+    "packages": [name for path in sys.path if path.endswith("-packages") for name in os.listdir(path)],
 }))
 """
     result = await execute(tmp_path, look)
@@ -88,6 +91,7 @@ print(json.dumps({
     assert set(seen["root"]) <= {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "tmp", "usr"}
     assert set(seen["etc"]) <= {"alternatives", "ld.so.cache", "localtime"}
     assert (seen["home"], seen["ids"], seen["name"]) == ("/tmp", [1000, 1000, 1000], "box")
+    assert not set(seen["usr"]) & {"src", "include", "games"} and seen["packages"] == []  # no project, no solutions
     assert seen["descriptors"] == [0, 1, 2]  # no channel of ours
     assert set(seen["groups"]) <= {1000, 65534}
     assert set(seen["capabilities"]) == {"0" * 16}
@@ -134,6 +138,21 @@ for number in range(10**7):
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=64 * 2**20, disk_bytes=2**20)
     found = await execute(tmp_path, hoard, limits)
     assert (found.ending, found.stdout) == (Ending.KILLED, b"30\n")
+
+
+def test_of_a_python_elsewhere_a_box_has_the_library_and_no_packages(tmp_path: Path) -> None:
+    for name in ("bin", "lib/python3.12/site-packages/finqa_plugins", "envs/other/lib/python3.12/site-packages"):
+        (tmp_path / name).mkdir(parents=True)
+    hidden = isolation._packages(str(tmp_path))
+    assert [name for name in hidden if name.startswith(str(tmp_path))] == [f"{tmp_path}/lib/python3.12/site-packages"]
+    box = Isolation(
+        bwrap="b", prlimit="p", setpriv="s", as_nobody=False, python="", library=str(tmp_path), hidden=hidden
+    )
+    command = box_command(box, ExecutionRequest(argv=(PYTHON,)), status_fd=3, filter_fd=None)
+    bound = [command[place + 1] for place, flag in enumerate(command) if flag.startswith("--ro-bind")]
+    emptied = [command[place + 1] for place, flag in enumerate(command) if flag == "--tmpfs"]
+    assert {f"{tmp_path}/bin", f"{tmp_path}/lib"} < set(bound) and not {"/", "/usr", str(tmp_path)} & set(bound)
+    assert set(hidden) < set(emptied)
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -15,19 +15,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fixtures.tiny_snapshot import write_tiny_snapshot
-from websockets.asyncio.client import connect
 
-from finqa_cli.contracts import EnvironmentContext, SandboxContext
+from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError, StorageError
 from finqa_cli.processes import start_time
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
-from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
 
 TESTS = Path(__file__).parents[2]
 RUN = {"finqa.run": "r"}
+HANG_S = 60.0
 
 
 @pytest.fixture
@@ -238,29 +236,12 @@ async def test_killing_the_parent_leaves_no_server(spec: ServerSpec, tmp_path: P
     assert len(await provider(tmp_path).list(RUN)) == 3
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + HANG_S
     while any(start_time(pid) is not None for pid in pids):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
     assert not await provider(tmp_path).list(RUN)
     assert not files(tmp_path)
-
-
-async def test_an_idle_session_of_the_real_server_expires(tmp_path: Path) -> None:
-    snapshot = write_tiny_snapshot(tmp_path / "snapshot")
-    spec = FinQAEnvironment(None, EnvironmentContext(snapshot=snapshot)).sandbox_spec()
-    spec = replace(spec, environment={**spec.environment, "FINQA_SESSION_TIMEOUT": "0.5"})
-    local = provider(tmp_path)
-    try:
-        box = await local.start(spec, RUN)
-        async with connect(box.url().replace("http", "ws") + "/ws") as socket:
-            await socket.send('{"type": "reset", "data": {"question_id": "q1"}}')
-            await socket.recv()
-            await asyncio.sleep(6.0)  # the reaper looks every 5 s at most often
-            await socket.send('{"type": "step", "data": {"type": "call_tool", "tool_name": "x", "arguments": {}}}')
-            assert "session has expired" in str(await socket.recv())
-    finally:
-        await local.close()
 
 
 @pytest.mark.parametrize(

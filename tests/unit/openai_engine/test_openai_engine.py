@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from finqa_cli.types import ToolCall
 
 ANSWER = calls(("submit_answer", {"answer": "5"}))
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
+HANG_S = 60.0
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ async def test_a_model_without_a_price_has_no_cost_and_says_so(server: OpenAISer
 async def test_passing_failures_are_repeated(server: OpenAIServer, fault: Fault) -> None:
     fault.times = 2
     server.faults = [fault]
-    async with started(server, request_timeout_s=0.3) as engine:
+    async with started(server, request_timeout_s=1.0 if fault.hang_s else 60.0) as engine:
         assert (await engine.respond(ask())).tool_call == SUBMIT
     first, second, third = server.asked
     assert first == second == third
@@ -135,14 +137,14 @@ async def test_retry_after_is_honoured_by_all(server: OpenAIServer) -> None:
         (Fault(status=429, headers={"Retry-After": "3600"}), r"held for 1 try.*asks for 3600 s"),
         (Fault(status=500, body=b"<h1>oops</h1>"), r"after 3 tries: oops \(HTTP 500\)"),
         (Fault(status=200, body=b"hello"), "answers nonsense: the reply is not JSON .*'hello'"),
-        (Fault(hang_s=5), "no whole reply within 0.2 s"),
+        (Fault(hang_s=5), "no whole reply within 0.8 s"),
         (Fault(status=400, body=error_body("strange")), "refused the request.*strange"),
     ],
 )
 async def test_lasting_failures_are_faults_of_the_engine(server: OpenAIServer, fault: Fault, told: str) -> None:
     fault.times = 10
     server.faults = [fault]
-    async with started(server, max_retries=2, request_timeout_s=0.2) as engine:
+    async with started(server, max_retries=2, request_timeout_s=0.8 if fault.hang_s else 60.0) as engine:
         with pytest.raises(EngineError, match=told) as raised:
             await engine.respond(ask())
         assert raised.value.remedy
@@ -228,7 +230,10 @@ async def test_a_call_left_in_the_text_is_told_once(server: OpenAIServer) -> Non
 
 
 async def test_requests_at_once_and_in_a_minute_stay_within_their_limits(server: OpenAIServer) -> None:
+    three = threading.Barrier(3)
+
     def slowly(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        three.wait(HANG_S)
         time.sleep(0.05)
         return ANSWER
 
@@ -236,20 +241,22 @@ async def test_requests_at_once_and_in_a_minute_stay_within_their_limits(server:
     async with started(server, max_concurrent=3) as engine:
         await asyncio.gather(*(engine.respond(ask(f"{number}#0")) for number in range(12)))
     assert server.busiest == 3
-    server.log.clear()
+    server.answer = lambda body: ANSWER
     async with started(server, requests_per_minute=600) as engine:
+        began = time.monotonic()
         await asyncio.gather(*(engine.respond(ask(f"{number}#0")) for number in range(5)))
-    times = [request.at for request in server.log if request.path.endswith("completions")]
-    assert times[-1] - times[0] >= 0.35
+    assert time.monotonic() - began >= 0.4
 
 
 async def test_cancellation_frees_the_place(server: OpenAIServer) -> None:
-    server.faults = [Fault(hang_s=3)]
+    server.faults = [Fault(hang_s=600)]
     async with started(server, max_concurrent=1) as engine:
         hanging = asyncio.create_task(engine.respond(ask("a#0")))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(HANG_S):
+            while not server.asked or server.faults[0].times:  # noqa: ASYNC110  the server is in threads
+                await asyncio.sleep(0.01)
         hanging.cancel()
-        assert (await asyncio.wait_for(engine.respond(ask("b#0")), 2)).tool_call == SUBMIT
+        assert (await engine.respond(ask("b#0"))).tool_call == SUBMIT
         assert hanging.cancelled()
 
 
@@ -272,10 +279,10 @@ async def test_strange_names_in_the_list_are_passed_over(server: OpenAIServer) -
 
 
 async def test_waiting_for_a_place_does_not_count_as_failing(server: OpenAIServer) -> None:
-    async with started(server, requests_per_minute=120, give_up_s=0.4) as engine:
+    async with started(server, requests_per_minute=30, give_up_s=1.9) as engine:
         await engine.respond(ask("a#0"))
         server.faults = [Fault()]
-        assert (await engine.respond(ask("b#0"))).tool_call == SUBMIT  # it waits for 0.5 s, then fails once
+        assert (await engine.respond(ask("b#0"))).tool_call == SUBMIT  # it waits for 2 s, then fails once
 
 
 async def test_the_same_seed_waits_the_same(server: OpenAIServer) -> None:

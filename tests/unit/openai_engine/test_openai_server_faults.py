@@ -81,12 +81,12 @@ async def test_who_leaves_the_queue_leaves_no_gap() -> None:
         async with gate.place(tokens):
             pass
 
+    began = time.monotonic()
     await pass_through(1)
     waiting = [asyncio.create_task(pass_through(1000)) for _ in range(3)]
     await asyncio.sleep(0.01)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    began = time.monotonic()
-    await asyncio.wait_for(pass_through(1), 5)
-    assert time.monotonic() - began > 0.5  # the second of the first token
+    await asyncio.wait_for(pass_through(1), 30)
+    assert time.monotonic() - began > 0.9  # the second of the first token

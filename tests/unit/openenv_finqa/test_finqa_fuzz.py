@@ -27,7 +27,7 @@ async def exchanged(server: RunningServer, path: str, frames: list[str | bytes])
             socket = await connect(f"ws://127.0.0.1:{server.process.port}{path}", compression=None, ping_interval=None)
         try:
             await socket.send(frame)
-            reply = str(await asyncio.wait_for(socket.recv(), 10))
+            reply = str(await asyncio.wait_for(socket.recv(), 60))
         except ConnectionClosed:
             assert len(frame) > MAX_FRAME or '"close"' in str(frame), frame[:300]
             kinds["closed"] += 1

@@ -19,7 +19,7 @@ async def test_a_session_that_nobody_uses_expires(tmp_path: Path) -> None:
     spec = environment.sandbox_spec()
     assert spec is not None
     server = ServerProcess(
-        replace(spec, environment={**spec.environment, "FINQA_SESSION_TIMEOUT": "1"}), tmp_path / "server.log"
+        replace(spec, environment={**spec.environment, "FINQA_SESSION_TIMEOUT": "4"}), tmp_path / "server.log"
     )
     try:
         await server.wait_until_healthy(60.0)
@@ -27,7 +27,7 @@ async def test_a_session_that_nobody_uses_expires(tmp_path: Path) -> None:
         for client in (idle, busy):
             await client.connect()
             await client.reset(seed=1)
-        for _ in range(15):  # openenv-core looks every five seconds
+        for _ in range(20):  # openenv-core looks every five seconds
             await asyncio.sleep(0.5)
             assert "done" in await busy.state()
         with pytest.raises(EnvironmentFault, match="expired"):  # a fault, so retried and never scored

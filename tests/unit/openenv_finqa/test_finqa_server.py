@@ -29,7 +29,7 @@ class Wire:
 
     async def send_text(self, text: str | bytes) -> dict[str, Any]:
         await self.socket.send(text)
-        reply = await asyncio.wait_for(self.socket.recv(), 10)
+        reply = await asyncio.wait_for(self.socket.recv(), 60)
         self.received += str(reply)
         frame: dict[str, Any] = json.loads(reply)
         return frame
@@ -241,7 +241,7 @@ async def test_a_peer_that_hangs_up_leaves_no_traceback(server: RunningServer) -
             action = {"type": "call_tool", "tool_name": "sql_query", "arguments": arguments}
             await socket.socket.send(json.dumps({"type": "step", "data": action}))
             socket.socket.transport.abort()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2.0)
     assert server.log.read_text() == ""
 
 
@@ -254,8 +254,8 @@ async def test_a_slow_query_stops_no_other_session(server: RunningServer) -> Non
             first.call("sql_query", company_name="acme", table_name="income_statement", query=slow)
         )
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(0.7):
-            await second.call("sql_query", company_name="acme", table_name="income_statement", query=QUERY)
+        await second.call("sql_query", company_name="acme", table_name="income_statement", query=QUERY)
+        assert not runaway.done()
         text = (await runaway)["data"]["observation"]["result"]["data"]
         assert text == "Error executing query: the query took longer than 1 s"
 

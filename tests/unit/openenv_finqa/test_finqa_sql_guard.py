@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
+from finqa_plugins.openenv_finqa.server import guard, sql
 from finqa_plugins.openenv_finqa.server.snapshot import Snapshot, SnapshotError
 from finqa_plugins.openenv_finqa.server.sql import MAX_BYTES, MAX_ROWS, NO_FILTER, NO_STAR, QueryRunner, refusal
 
@@ -142,6 +144,20 @@ def test_a_quick_reply_is_the_same_reply(runner: QueryRunner) -> None:
 @pytest.mark.timeout(30)  # a guard against hanging, not a measurement
 def test_what_may_be_slow_is_left_to_another_thread(runner: QueryRunner, query: str) -> None:
     assert runner.run_quickly("acme", TABLE, query) is None
+
+
+def test_time_in_which_the_machine_did_not_serve_us_is_not_the_querys(
+    runner: QueryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late() -> sqlite3.Connection:
+        time.sleep(0.5)
+        return sqlite3.connect(":memory:")
+
+    monkeypatch.setattr(guard, "_plain_connection", late)
+    query = f"SELECT instr(line_item, 'net/') AS at FROM {TABLE} WHERE \"2024\" = 6118 OR line_item = 'net/income'"
+    assert runner.run("acme", TABLE, query) == '[{"at":0},{"at":1}]'
+    monkeypatch.setattr(sql, "DEADLINE_S", 0.4)
+    assert runner.run("acme", TABLE, query) == '[{"at":0},{"at":1}]'
 
 
 @pytest.mark.parametrize("damaged", ["tables.sqlite", "tasks.jsonl", "truth.jsonl"])

@@ -21,13 +21,14 @@ from finqa_plugins.local_sandbox.server_process import ServerProcess
 
 BOXES = 12
 EACH_SERVER = 6
+HANG_S = 60.0
 
 
 @pytest.fixture
 async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SandboxPool]:
-    """Twelve boxes on two servers, looked at each second and given half a second to answer."""
+    """Twelve boxes on two servers, looked at each second and given two seconds to answer."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (0.5,))
+    monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (2.0,))
     options = {"processes": 2, "sandboxes_per_process": EACH_SERVER, "stop_timeout_s": 0.5}
     provider = LocalSandboxProvider(LocalSandboxConfig.model_validate(options), SandboxContext(home=tmp_path))
     spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
@@ -71,7 +72,7 @@ class Players:
         assert 0 < len(hit) <= EACH_SERVER
         began = time.monotonic()
         os.kill(pid, number)
-        await asyncio.wait(hit, timeout=10)
+        await asyncio.wait(hit, timeout=HANG_S)
         assert all(isinstance(task.exception(), SandboxError) for task in hit if task.done())
         assert all(task.done() for task in hit) and not any(task.done() for task in others)
         return max(self.cut_at[task] for task in hit) - began
@@ -83,7 +84,7 @@ class Players:
 
 
 async def back_to_full_size(pool: SandboxPool) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while pool.alive < BOXES or pool.stats().idle < BOXES:  # noqa: ASYNC110  what is waited for is a poll
             await asyncio.sleep(0.05)
 

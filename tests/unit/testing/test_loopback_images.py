@@ -81,7 +81,7 @@ async def test_a_box_runs_what_was_uploaded_and_built(shop: Path) -> None:
 
 
 async def test_images_are_listed_activated_and_deleted() -> None:
-    slow = Latency(delete=Delay(median_s=0.3))
+    slow = Latency(delete=Delay(median_s=1.0))
     async with connected(LoopbackConfig(latency=slow)) as (loopback, daytona):
         await daytona.snapshot.create(CreateSnapshotParams(name="plain", image="python:3.12"))
         page = await daytona.snapshot.list(page=1, limit=1)
@@ -94,7 +94,7 @@ async def test_images_are_listed_activated_and_deleted() -> None:
         assert (await daytona.snapshot.activate("plain")).state == "active"
         await daytona.snapshot.delete("plain")
         assert (await daytona.snapshot.get("plain")).state == "removing"
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         with pytest.raises(DaytonaError, match="not found"):
             await daytona.snapshot.get("plain")
 

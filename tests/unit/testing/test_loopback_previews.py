@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -54,15 +55,15 @@ async def test_http_and_websockets_pass_through_unchanged() -> None:
 
 
 async def test_urls_expire_and_can_be_renewed() -> None:
-    async with connected(LoopbackConfig(url_ttl_cap_s=1)) as (loopback, daytona):
+    async with connected(LoopbackConfig(url_ttl_cap_s=3)) as (loopback, daytona):
         box = await create(daytona)
-        with pytest.raises(Exception, match="between 1 and 1"):
-            await box.create_signed_preview_url(PORT, 2)
-        short = (await box.create_signed_preview_url(PORT, 1)).url
+        with pytest.raises(Exception, match="between 1 and 3"):
+            await box.create_signed_preview_url(PORT, 4)
+        short = (await box.create_signed_preview_url(PORT, 2)).url
         assert await status(short) == 502
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(2.1)
         assert await status(short) == 401
-        renewed = (await box.create_signed_preview_url(PORT, 1)).url
+        renewed = (await box.create_signed_preview_url(PORT, 3)).url
         assert await status(renewed) == 502
         await loopback.control.expire_urls()
         assert await status(renewed) == 401
@@ -79,7 +80,7 @@ async def test_killed_boxes_reset_their_connections() -> None:
                 assert len(await loopback.control.kill([name], leave=leave)) == 1
             for socket in sockets[:3]:
                 with pytest.raises(ConnectionClosed):
-                    await asyncio.wait_for(socket.recv(), 5)
+                    await asyncio.wait_for(socket.recv(), 30)
             await sockets[3].send("still there")
             assert await sockets[3].recv() == "still there"
         assert [await status(url) for url in urls] == [502, 502, 404, 200]
@@ -106,23 +107,24 @@ async def test_frozen_boxes_answer_nothing_until_they_thaw() -> None:
             await box.refresh_data()
             assert box.state == "started"
             await loopback.control.thaw()
-            assert await asyncio.wait_for(socket.recv(), 5) == "one"
+            assert await asyncio.wait_for(socket.recv(), 30) == "one"
             await loopback.control.freeze()
             await daytona.delete(box)
             with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), 5)
+                await asyncio.wait_for(socket.recv(), 30)
 
 
 async def test_latency_faults_and_deaths_of_their_own() -> None:
-    slow = Latency(boot=Delay(median_s=0.3), proxy=Delay(median_s=0.05))
-    faults = Faults(dies=1.0, fault_after=Delay(median_s=1.0))
+    slow = Latency(boot=Delay(median_s=1.0), proxy=Delay(median_s=0.05))
+    faults = Faults(dies=1.0, fault_after=Delay(median_s=6.0))
     async with connected(LoopbackConfig(latency=slow, faults=faults)) as (loopback, daytona):
+        began = time.monotonic()
         url = await serve(await create(daytona))
-        assert await status(url) == 502
         await until_healthy(url)
+        assert time.monotonic() - began >= 1.0
         async with connect(websocket(url)) as socket:
             with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), 5)
+                await asyncio.wait_for(socket.recv(), 30)
         await loopback.control.set_faults(Faults(proxy_error=1.0))
         url = await serve(await create(daytona))
         with pytest.raises(InvalidStatus, match="502"):

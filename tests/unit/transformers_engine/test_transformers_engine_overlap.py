@@ -120,9 +120,9 @@ async def test_a_guest_does_not_wait_for_seats(started: MakeEngine) -> None:
     async with started(context={"dispatch_wait_ms": 60_000}) as engine:
         with engine.seat(), engine.seat():
             waiting = asyncio.create_task(engine.generate(ask("a#0")))
-            await asyncio.wait_for(engine.generate(ask("guest")), 5)
+            await asyncio.wait_for(engine.generate(ask("guest")), 30)
             assert not waiting.done()
-            await asyncio.wait_for(asyncio.gather(waiting, engine.generate(ask("b#0"))), 5)
+            await asyncio.wait_for(asyncio.gather(waiting, engine.generate(ask("b#0"))), 30)
 
 
 def test_who_joins() -> None:

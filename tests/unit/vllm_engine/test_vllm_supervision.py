@@ -21,13 +21,12 @@ from fixtures.fake_vllm import fake_vllm
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError, MissingDependencyError, ServiceUnavailableError
 from finqa_cli.processes import start_time
-from finqa_plugins.vllm_engine import guard
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
 from finqa_plugins.vllm_engine.pulse import Pulse
 from finqa_plugins.vllm_engine.supervisor import Supervisor
 
 OUT_OF_MEMORY = "(Worker pid=9) ERROR 11-21 19:07:17 [x.py:1] torch.OutOfMemoryError: CUDA out of memory."
-STOP_BUDGET_S = 4 * guard.GRACE_S
+HANG_S = 60.0
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ async def supervise(box: Path, tmp_path: Path) -> AsyncIterator[Callable[..., Su
     made: list[Supervisor] = []
 
     def make(behaviour: str = "serve", *, busy: bool = False, **options: Any) -> Supervisor:
-        options = {"python": fake_vllm(box, behaviour), "start_timeout_s": 20, "health_timeout_s": 5} | options
+        options = {"python": fake_vllm(box, behaviour), "start_timeout_s": 60, "health_timeout_s": 5} | options
         config = VllmEngineConfig.model_validate(options)
         context = EngineContext(model="org/model", log_dir=tmp_path / "logs")
         made.append(Supervisor(config, context, gpu=False, busy=lambda: busy))
@@ -61,7 +60,7 @@ def starts(box: Path) -> int:
     return int((box / "starts").read_text())
 
 
-async def gone(pids: list[int], within_s: float = STOP_BUDGET_S) -> bool:
+async def gone(pids: list[int], within_s: float = HANG_S) -> bool:
     async with asyncio.timeout(within_s):
         while any(start_time(pid) is not None for pid in pids):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -110,9 +109,9 @@ async def test_too_little_memory_at_start_is_a_config_error(supervise: Any) -> N
 
 
 async def test_a_start_that_takes_too_long_ends_with_what_was_said_last(supervise: Any, box: Path) -> None:
-    with pytest.raises(ServiceUnavailableError, match=r"not ready in 1.5 s.*Loading the model") as caught:
-        await supervise("silent", start_timeout_s=1.5).start()
-    assert "start_timeout_s=3" in caught.value.remedy
+    with pytest.raises(ServiceUnavailableError, match=r"not ready in 4 s.*Loading the model") as caught:
+        await supervise("silent", start_timeout_s=4).start()
+    assert "start_timeout_s=8" in caught.value.remedy
     assert await gone(processes(box))
 
 
@@ -179,9 +178,9 @@ async def test_a_server_that_answers_but_makes_no_tokens_hangs(supervise: Any, b
     supervisor = supervise(busy=True, health_timeout_s=0.6)
     await supervisor.start()
     assert await gone(processes(box))
-    idle = supervise(busy=False, health_timeout_s=0.6)
+    idle = supervise(busy=False, health_timeout_s=2.0)
     await idle.start()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(3.0)
     assert all(start_time(pid) is not None for pid in processes(box)), "nobody asked for tokens"
 
 
@@ -202,6 +201,16 @@ async def test_time_in_which_our_own_loop_was_busy_is_no_silence_of_the_server(
         assert await pulse.look() == ""
     finally:
         await pulse.close()
+
+
+async def test_a_look_that_our_own_busy_loop_missed_restarts_nothing(supervise: Any, box: Path) -> None:
+    supervisor = supervise(health_timeout_s=8)
+    await supervisor.start()
+    reviving = asyncio.create_task(supervisor.revive())
+    await asyncio.sleep(0.001)
+    time.sleep(2.5)  # noqa: ASYNC251  longer than a look
+    await reviving
+    assert (starts(box), supervisor.restarts) == (1, 0)
 
 
 async def test_restarts_are_limited_and_then_the_run_ends(supervise: Any, box: Path) -> None:
@@ -241,7 +250,7 @@ def test_a_killed_parent_takes_everything_along(tmp_path: Path, box: Path) -> No
         assert parent.stdout is not None
         assert any(line == b"ready\n" for line in parent.stdout)
         parent.kill()
-    pids, deadline = processes(box), time.monotonic() + STOP_BUDGET_S
+    pids, deadline = processes(box), time.monotonic() + HANG_S
     while any(start_time(pid) is not None for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [start_time(pid) for pid in pids] == [None, None]

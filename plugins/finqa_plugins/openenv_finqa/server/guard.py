@@ -21,6 +21,7 @@ from finqa_plugins.openenv_finqa.server.records import Cell
 from finqa_plugins.openenv_finqa.server.snapshot import TableImage, quoted
 
 DEADLINE_S = 1.0
+"""Of processor time: how busy or frozen the machine was must not decide what a query is told."""
 MAX_CELL_BYTES = 10_000
 MAX_CALLS = 100
 HEAP_BYTES = 32 * 2**20
@@ -112,13 +113,13 @@ class GuardedConnection:
 
         Raises:
             QueryError: SQLite refuses it.
-            OverdueError: It takes longer than `seconds`.
+            OverdueError: It takes longer than `seconds` of the processor.
             MemoryError: The heap limit is reached.
         """
         self._calls = 0
         self._refusal = ""
         self.read.clear()
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.thread_time() + seconds
         try:
             cursor = self._connection.execute(query)
         except (sqlite3.Error, sqlite3.Warning) as error:
@@ -162,7 +163,7 @@ class GuardedConnection:
         return sqlite3.SQLITE_OK if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE) else sqlite3.SQLITE_DENY
 
     def _overdue(self) -> bool:
-        return time.monotonic() > self._deadline
+        return time.thread_time() > self._deadline
 
     def _limited(self, name: str) -> Callable[..., Any]:
         """SQLite's own function, refused where one call could run for seconds: `%.*c`, wide fields, long needles."""

@@ -11,6 +11,7 @@ from finqa_cli.commands._output import plain_table, plural
 from finqa_cli.workflows.experiment import command_of, states_of
 from finqa_cli.workflows.experiment_estimates import Estimate, estimates, total
 from finqa_cli.workflows.experiment_plan import ExperimentPlan, differing_settings, prepare_steps, steps_of
+from finqa_cli.workflows.experiment_rows import row_warnings
 
 _SOURCES = {"measured": "measured in this folder", "given": "as the file gives them", "none": "none, so only counts"}
 
@@ -40,6 +41,8 @@ def plan_document(plan: ExperimentPlan, folder: Path, chosen: Sequence[str]) -> 
         "differing_settings": _settings(plan, chosen),
         "questions": [question.model_dump(mode="json") for question in plan.questions],
         "hours": total({name: found[name] for name in chosen}),
+        "currency": "USD",
+        "warnings": row_warnings(plan, chosen),
         "reference": plan.reference,
     }
 
@@ -48,7 +51,7 @@ def plan_text(document: Mapping[str, Any], plan: ExperimentPlan, folder: Path) -
     """The document of a plan for a person."""
     found, chosen = estimates(plan, folder), list(document["cells"])
     given = ", ".join(f"{name}={value}" for name, value in plan.given.items())
-    headers = ("cell", "state", "iterations", "attempts", "tokens", "time", "GPU-hours", "cost")
+    headers = ("cell", "state", "iterations", "attempts", "tokens", "time", "GPU-hours", "cost, USD")
     rows = [(name, document["cells"][name]["state"], *_estimated(found[name])) for name in chosen]
     sources = sorted({found[name].source for name in chosen})
     hours = document["hours"]
@@ -61,7 +64,9 @@ def plan_text(document: Mapping[str, Any], plan: ExperimentPlan, folder: Path) -
         plain_table(headers, rows),
         f"One after the other: {_span(hours, _time) if hours else 'time not known'}. "
         f"Rates: {', '.join(_SOURCES[source] for source in sources)}."
+        + f"\n{_costs([found[name] for name in chosen])}"
         + (f"\nReference: {plan.reference}" if plan.reference else ""),
+        *(["\n".join(f"warning: {line}" for line in document["warnings"])] if document["warnings"] else []),
         "Settings that differ:\n" + _differing(document["differing_settings"], chosen),
         "\n".join(["Questions:", *questions]),
         "\n".join(["Commands:", *commands]),
@@ -98,6 +103,17 @@ def _estimated(one: Estimate) -> tuple[str, ...]:
         _span(one.gpu_hours, lambda value: f"{value:,.1f}"),
         _span(one.cost, lambda value: f"{value:,.0f}"),
     )
+
+
+def _costs(found: Sequence[Estimate]) -> str:
+    """How costs are calculated, or what is missing for it."""
+    prices = sorted({one.gpu_hour_price for one in found if one.gpu_hour_price is not None})
+    if not prices:
+        return "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."
+    told = " or ".join(f"{price:g}" for price in prices)
+    if all(one.cost is None for one in found):
+        return f"Cost: not known, for the time is not; a GPU-hour is {told} USD."
+    return f"Cost: GPU-hours at {told} USD each, as the file gives it; nothing else is in it."
 
 
 def _span(pair: tuple[float, float] | None, shown: Callable[[float], str]) -> str:

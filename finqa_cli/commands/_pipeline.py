@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli.commands import _options as options
+from finqa_cli.commands._runs import check_project
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.learn.pairing import Rule
 from finqa_cli.settings import Choice, Loaded, is_embedded
@@ -117,6 +118,7 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
     training = _loaded(ctx, of_training, method, quiet=False)
     if training.settings.run.dir is not None:
         raise UsageError("run.dir has no effect here.", remedy="--output")
+    check_project(given["project"], training.settings)
     for loaded in (imitation, training):
         check_secrets(loaded)
     quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)

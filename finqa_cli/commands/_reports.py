@@ -65,7 +65,7 @@ def training(result: TrainResult) -> str:
     clusters, episodes = result.after["clusters"], result.after["episodes"]
     return "\n".join(
         [
-            f"Held-out companies ({episodes} questions, {clusters} companies never trained on):"
+            f"Held-out questions ({episodes} in {clusters} clusters, never trained on):"
             if clusters < episodes
             else f"Held-out questions ({episodes}, never trained on):",
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),

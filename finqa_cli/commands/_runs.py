@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from finqa_cli.commands._progress import progress
 from finqa_cli.commands._torchrun import leading
+from finqa_cli.errors import UsageError
 from finqa_cli.record.run_folder import new_run_path
 from finqa_cli.settings import Settings
 from finqa_cli.workflows.interrupts import Stopper, run
@@ -19,6 +20,16 @@ Result = TypeVar("Result")
 def run_path(settings: Settings, prefix: str = "") -> Path:
     """The folder that was asked for, or a new one below ./runs."""
     return settings.run.dir or new_run_path(Path("runs"), prefix)
+
+
+def check_project(project: str | None, settings: Settings) -> None:
+    """Refuses a project that nothing is filed under.
+
+    Raises:
+        UsageError: One is named, and no tracker is.
+    """
+    if project is not None and not settings.trackers:
+        raise UsageError("--project is what trackers file the run under, and there is none.", remedy="--tracker wandb")
 
 
 def perform(

@@ -69,7 +69,7 @@ def _text(result: CompareResult, folder: Path) -> str:
         for method in result.methods
     ]
     lines = [
-        plain_table(["method", f"accuracy, {100 * result.level:g} % interval", "companies", "seeds", "training"], rows),
+        plain_table(["method", f"accuracy, {100 * result.level:g} % interval", "clusters", "seeds", "training"], rows),
         "",
         *(_plain(sentence(comparison, result.level)) for comparison in result.comparisons),
         *(f"Mind: {note}" for note in result.notes),

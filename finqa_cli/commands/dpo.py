@@ -16,7 +16,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
 from finqa_cli.commands._resume import stored_parameter, stored_settings
-from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
 from finqa_cli.workflows.dpo import DpoResult, document, dpo
@@ -75,6 +75,8 @@ def main(
     allow_evaluation_data: options.AllowEvaluationData = None,
     allow_overlap: options.AllowOverlap = None,
     run_dir: options.RunDir = None,
+    tracker: options.Tracker = None,
+    project: options.Project = None,
     seed: options.Seed = None,
     config: options.Config = None,
     assign: options.Assign = None,
@@ -92,6 +94,7 @@ def main(
         raise UsageError("Say which pairs to train on, or which run to go on with.", remedy="finqa prefs RUN")
     else:
         settings = options.load(ctx, {**followed(pairs), **_method(ctx.params)}).settings
+        check_project(project, settings)
         source, most, run = pairs, QUICK_PAIRS if quick_test else 0, run_path(settings, "dpo_")
     train_on_pairs(settings, source, run, resume=resume is not None, most=most, as_json=as_json, quiet=quiet)
 

@@ -81,7 +81,9 @@ def main(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Play every question of a split and report accuracy with its 95 % confidence interval, clustered by company.
+    """Play every question of a split and report accuracy with its 95 % confidence interval.
+
+    The interval is clustered by what questions share, such as their company.
 
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
     folder. With --limit the questions are drawn by eval.seed (0), whatever --seed is: every run is asked the same.

@@ -115,7 +115,7 @@ def main(
     folder = out or Path("exports") / f"{_folder_of(Path(source)).name}_{to}"
     written = export_records(Path(source), to, selection, folder)
     emit(
-        {"file": str(written.file), "rows": written.rows, "left_out": written.left_out},
+        {"file": str(written.file), "rows": written.rows, "left_out": written.left_out, "wrong": written.wrong},
         as_json=as_json,
         text=lambda: _told(written, to),
     )
@@ -162,7 +162,10 @@ def _text(source: Source, result: dict[str, Any]) -> str:
 def _told(written: Written, form: Form) -> str:
     what = {"trl-preference": "pair", "inspect": "sample"}.get(form, "row")
     left = f", {written.left_out} left out" if written.left_out else ""
-    return f"{plural(written.rows, what)}{left}: {written.file}"
+    lines = [f"{plural(written.rows, what)}{left}: {written.file}"]
+    if written.wrong:
+        lines.append(f"Not right: {written.wrong} of them. --min-reward leaves out what earned less.")
+    return "\n".join(lines)
 
 
 def _refuse(unused: dict[str, Any], form: Form) -> None:

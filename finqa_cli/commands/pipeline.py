@@ -59,6 +59,8 @@ def main(
     limit: options.Limit = None,
     allow_evaluation_data: options.AllowEvaluationData = None,
     allow_overlap: options.AllowOverlap = None,
+    tracker: options.Tracker = None,
+    project: options.Project = None,
     seed: options.Seed = None,
     config: options.Config = None,
     assign: options.Assign = None,

@@ -12,7 +12,7 @@ from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
 from finqa_cli.commands._resume import as_typed, check_resumed, given_flags, stored_parameter
-from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.commands.dpo import followed
 from finqa_cli.errors import UsageError
 from finqa_cli.record.run_folder import read_settings
@@ -107,6 +107,8 @@ def main(
     allow_evaluation_data: options.AllowEvaluationData = None,
     allow_overlap: options.AllowOverlap = None,
     run_dir: options.RunDir = None,
+    tracker: options.Tracker = None,
+    project: options.Project = None,
     seed: options.Seed = None,
     config: options.Config = None,
     assign: options.Assign = None,
@@ -125,6 +127,7 @@ def main(
     else:
         _check(ctx)
         settings = options.load(ctx, {**_followed(ctx, demonstrations[0]), **_method(ctx.params)}).settings
+        check_project(project, settings)
         most = QUICK_DEMONSTRATIONS if quick_test else 0
         wanted, run = Imitation(sources=tuple(demonstrations), init=init, most=most), run_path(settings, "sft_")
     result = perform(
@@ -178,8 +181,8 @@ def _followed(ctx: typer.Context, demonstrations: Path) -> dict[str, Any]:
 
 
 def _text(result: SftResult) -> str:
-    held_out = "" if result.validation_loss is None else f", {result.validation_loss:.4f} on held-out companies"
-    best = f"; lowest loss on held-out companies: {result.best} (step {result.best_step})" if result.best else ""
+    held_out = "" if result.validation_loss is None else f", {result.validation_loss:.4f} on held-out ones"
+    best = f"; lowest loss on held-out demonstrations: {result.best} (step {result.best_step})" if result.best else ""
     lines = [
         f"{plural(result.demonstrations, 'demonstration')}, {plural(result.steps, 'step')} in {result.seconds:.0f} s: "
         f"loss {result.loss:.4f}{held_out}.",

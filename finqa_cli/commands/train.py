@@ -14,7 +14,7 @@ from finqa_cli.commands._options import PATHS
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
 from finqa_cli.commands._resume import as_typed, check_resumed, given_flags
-from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Loaded, Settings, from_public_dict
@@ -53,6 +53,8 @@ WITH_PAIRS = (
     "allow_evaluation_data",
     "allow_overlap",
     "run_dir",
+    "tracker",
+    "project",
     "seed",
     "config",
     "assign",
@@ -158,7 +160,7 @@ def main(
         _on_groups(ctx, _stored(ctx, resume), resume, resume=True)
     else:
         loaded = options.load(ctx, quick(ctx, QUICK))
-        _check_project(project, loaded.settings)
+        check_project(project, loaded.settings)
         if only_rollouts:
             _play_only(ctx, loaded)
         else:
@@ -187,6 +189,7 @@ def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
         )
     extra = {**dpo.followed(pairs), **(dpo.quick_steps() if given["quick_test"] else {})}
     settings = options.load(ctx, extra).settings
+    check_project(given["project"], settings)
     dpo.train_on_pairs(
         settings,
         pairs,
@@ -210,11 +213,6 @@ def _play_only(ctx: typer.Context, loaded: Loaded) -> None:
         quiet=ctx.params["quiet"],
     )
     emit(reports.dry_run_document(result), as_json=ctx.params["as_json"], text=lambda: reports.dry_run(result))
-
-
-def _check_project(project: str | None, settings: Settings) -> None:
-    if project is not None and not settings.trackers:
-        raise UsageError("--project is what trackers file the run under, and there is none.", remedy="--tracker wandb")
 
 
 def _stored(ctx: typer.Context, run: Path) -> Settings:

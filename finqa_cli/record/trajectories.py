@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,20 @@ def demonstrations_file(source: Path) -> Path:
     return path
 
 
-def read_demonstrations(source: Path) -> Iterator[Demonstration]:
-    """Demonstrations from a run folder or a trajectories file; faulted attempts are left out.
+def dealt_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
+    """Sorts the attempts of a run by iteration, task and member.
+
+    A file has them as they ended, which depends on timing; what is trained on them must not.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is no record of an attempt.
+    """
+    iteration, member = int(record.get("iteration", 0)), int(record.get("member", 0))
+    return iteration, str(record["task"]["id"]), member, str(record["id"])
+
+
+def read_demonstrations(source: Path) -> list[Demonstration]:
+    """Demonstrations from a run folder or a trajectories file, in `dealt_order`; faulted attempts are left out.
 
     Raises:
         DataError: The file is missing, or a record lacks a field; the message names file, row and field.
@@ -79,12 +92,14 @@ def read_demonstrations(source: Path) -> Iterator[Demonstration]:
     path = demonstrations_file(source)
     # The evaluations inside a training run ask held-out questions; imitating them would teach the test.
     phases = {"train"} if _command(path.parent) == "train" else {"train", "eval"}
+    found: list[tuple[tuple[int, str, int, str], Demonstration]] = []
     for row, record in enumerate(read_jsonl(path), start=1):
         try:
             if record["reward"] is not None and record.get("phase", "eval") in phases:
-                yield _demonstration(record)
-        except (KeyError, TypeError, AttributeError) as error:
+                found.append((dealt_order(record), _demonstration(record)))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path}, row {row}: not a trajectory record ({error!r}).") from error
+    return [demonstration for _, demonstration in sorted(found, key=itemgetter(0))]
 
 
 def _command(run: Path) -> str:

@@ -70,12 +70,13 @@ class PoolSettings(Section):
 
 
 class DataSettings(Section):
-    """Which questions are asked."""
+    """Which questions are asked. With `max_prompt_tokens`, those with longer prompts are not trained on."""
 
     snapshot: str = Field(default="openenv-finqa", min_length=1)
     path: Path | None = None
     train_split: str = "train"
     eval_split: str = "dev"
+    max_prompt_tokens: PositiveInt | None = None
     allow_evaluation_only: bool = False
     allow_overlap: bool = False
     home: Path = Path("~/.cache/finqa")

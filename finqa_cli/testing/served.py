@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,27 @@ class ServedProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def serve_detached(module: str, arguments: Sequence[str], pid_variable: str) -> int:
+    """Starts `python -m MODULE ARGUMENTS` in the background and passes its variables on, its process id among them.
+
+    Returns the exit status: 0 as soon as it serves, else its own.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.strip():
+            print(f"export {pid_variable}={process.pid}", flush=True)
+            return 0
+        print(line, end="")
+    return process.wait()
 
 
 def port_number(text: str) -> int:

@@ -34,6 +34,8 @@ class ServerSpec:
         port: Port that the server listens on inside a remote box; a local box picks a free one.
         environment: Further variables for the server. Secrets never go here.
         health_path: GET on it answers 200 when the server is ready.
+        requires: Import names that it needs beside finqa itself, where it runs.
+        extra: The extra of finqa that installs them.
     """
 
     snapshot: Snapshot
@@ -41,6 +43,8 @@ class ServerSpec:
     port: int = 8000
     environment: Mapping[str, str] = field(default_factory=dict)
     health_path: str = "/health"
+    requires: tuple[str, ...] = ()
+    extra: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def _accuracy(result: CompareResult) -> str:
         spread = "-" if deviation is None else f"{deviation:.3f}"
         shown = f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
         rows.append([method.label, shown, interval.clusters, seeds, spread])
-    return table(["method", f"accuracy, {100 * result.level:g} % interval", "companies", "seeds", "SD of seeds"], rows)
+    return table(["method", f"accuracy, {100 * result.level:g} % interval", "clusters", "seeds", "SD of seeds"], rows)
 
 
 def _differences(result: CompareResult) -> str:

@@ -15,7 +15,7 @@ from finqa_cli.record import checkpoints
 from finqa_cli.record.files import sha256_of, write_json
 from finqa_cli.record.preferences import pairs_file, read_pairs
 from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.settings import Settings
+from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.dpo_loop import HeldOut, PreferenceTraining, pair_steps
 from finqa_cli.workflows.dpo_pairs import PairSet, load_pairs, refer
@@ -27,7 +27,8 @@ from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.schedules import over_steps
 from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
-from finqa_cli.workflows.wiring import make_codec, make_learner, make_optimizer
+from finqa_cli.workflows.tracking import Tracking
+from finqa_cli.workflows.wiring import make_codec, make_learner, make_optimizer, make_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ async def dpo(
     _tell(pairs, reporter)
     parameters = _parameters(settings, source, most)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
+        tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = await asyncio.to_thread(whole_model, start, run, reporter)
         inputs = {
             "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
@@ -93,7 +95,9 @@ async def dpo(
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)
-        training, steps = await _train(settings, optimizer, model, pairs, checkpoint, folder, reporter, stopper)
+        training, steps = await _train(
+            settings, optimizer, model, pairs, checkpoint, folder, tracking, reporter, stopper
+        )
         result = DpoResult(
             run=run,
             policy=final_policy(run),
@@ -124,6 +128,7 @@ async def _train(
     pairs: PairSet,
     checkpoint: checkpoints.Checkpoint | None,
     folder: RunFolder,
+    tracking: Tracking,
     reporter: Reporter,
     stopper: Stopper,
 ) -> tuple[PreferenceTraining, int]:
@@ -139,15 +144,16 @@ async def _train(
         for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
         train = await for_run(train, name="reference")
         held_out = await for_run(held_out, name="held-out reference") if held_out else ()
-    training = PreferenceTraining(learner, loss, settings, folder, reporter, stopper)
+    training = PreferenceTraining(learner, loss, settings, folder, tracking, reporter, stopper)
     done = 0
     if checkpoint is not None:
         await asyncio.to_thread(learner.load, checkpoint.path / "learner")
         training.restore(checkpoint.state)
         done = checkpoint.iteration
     steps = pair_steps(train, plan, settings.train.seed)
-    taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
-    stopper.check(f"finqa dpo --resume {folder.path}")
+    with tracking.run(to_public_dict(settings)):
+        taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
+        stopper.check(f"finqa dpo --resume {folder.path}")
     await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
     return training, taken
 

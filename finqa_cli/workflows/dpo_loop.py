@@ -22,6 +22,7 @@ from finqa_cli.workflows.dpo_pairs import PAIRS_PER_FORWARD
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import BatchNames, check_weights, keep_step, take_step
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.tracking import Tracking
 
 TIE = 1e-4
 """Nats: a difference within it is rounding of the forward passes, and counts as half right."""
@@ -89,6 +90,7 @@ class PreferenceTraining:
         loss: LossSpec,
         settings: Settings,
         folder: RunFolder,
+        tracking: Tracking,
         reporter: Reporter,
         stopper: Stopper,
     ) -> None:
@@ -96,6 +98,7 @@ class PreferenceTraining:
         self._loss = loss
         self._settings = settings
         self._folder = folder
+        self._tracking = tracking
         self._reporter = reporter
         self._stopper = stopper
         self.before: HeldOut | None = None
@@ -131,7 +134,8 @@ class PreferenceTraining:
             names = BatchNames("pairs", [pair.id for pair in pairs])
             batch = pair_batch(pairs, token_budget=self._settings.train.token_budget, padded=padded)
             report = await take_step(self._learner, batch, self._loss, names=names, run=self._folder.path)
-            self._folder.metrics(_line(number, report, len(pairs)))
+            self._tracking.record(_line(number, report, len(pairs)))
+            self._tracking.update(number, report)
             done = number
             if number % validate_every == 0 or number == len(steps):
                 samples = pairs[0].samples
@@ -151,7 +155,7 @@ class PreferenceTraining:
             samples = [sample for pair in part for sample in pair.samples]
             outcomes += pair_outcomes(part, await asyncio.to_thread(self._learner.logprobs, samples))
         found = summarize_pairs(outcomes, step)
-        self._folder.metrics({"kind": "held_out", "iteration": step, **asdict(found)})
+        self._tracking.record({"kind": "held_out", "iteration": step, **asdict(found)})
         low, high = found.accuracy_interval
         self._reporter.line(
             f"step {step}: preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} held-out "

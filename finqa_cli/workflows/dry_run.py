@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Environment
-from finqa_cli.errors import DataError, ThresholdError
-from finqa_cli.evals import is_right
+from finqa_cli.errors import ThresholdError
 from finqa_cli.extend import registry
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.types import PolicyVersion, Trajectory
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
 from finqa_cli.workflows.measures import measured
@@ -27,9 +25,10 @@ from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.stage import Stage, stage
-from finqa_cli.workflows.steps import step_line
+from finqa_cli.workflows.steps import step_line, success
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking
+from finqa_cli.workflows.training_tasks import split_tasks, training_tasks
 from finqa_cli.workflows.wiring import make_trackers, open_environment
 
 COMMAND = "train --dry-run"
@@ -73,7 +72,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
         InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was told.
         ThresholdError: More episodes of a step ended in faults than the settings allow.
     """
-    problems = len(_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
+    problems = len(split_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
     policy = _policy(settings)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     with new_run(run, command=COMMAND, settings=settings) as folder:
@@ -134,7 +133,8 @@ class _Rollouts:
     async def play(self) -> DryRunResult:
         began = time.perf_counter()
         train = self._settings.train
-        walk = TaskWalk(_tasks(self._parts.environment, self._settings), seed=train.seed)
+        tasks = await training_tasks(self._parts, self._settings, self._reporter)
+        walk = TaskWalk(tasks, seed=train.seed)
         result = DryRunResult(run=self._folder.path, planned=train.iterations)
         self._reporter.start("train", train.iterations)
         for step in range(train.iterations):
@@ -195,14 +195,12 @@ class _Rollouts:
 
     def _metrics(self, step: int, played: Sequence[Trajectory], seconds: float) -> dict[str, Any]:
         graded = [each for each in played if each.rewards is not None]
-        right = sum(map(is_right, graded))
         metrics = {
             "kind": "rollout",
             "iteration": step + 1,
             "episodes": len(played),
             "faults": len(played) - len(graded),
-            "successful": right,
-            "success_rate": right / len(graded) if graded else 0.0,
+            **success(played),
             "reward_mean": sum(each.reward or 0.0 for each in graded) / len(graded) if graded else 0.0,
             "turns_mean": sum(len(each.turns) for each in played) / len(played),
         }
@@ -220,7 +218,7 @@ class _Rollouts:
     def _sum_up(self, result: DryRunResult, *, seconds: float) -> None:
         graded = [each for each in self._played if each.rewards is not None]
         result.trajectories = len(self._played)
-        result.successful = sum(map(is_right, graded))
+        result.successful = int(success(graded)["successful"])
         result.faults = len(self._played) - len(graded)
         result.reward_mean = sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None
         result.measures = measured(self._parts.environment, self._played)
@@ -239,13 +237,6 @@ def _head(settings: Settings, run: Path, problems: int, reporter: Reporter) -> N
         rule,
     )
     reporter.line("\n".join(lines))
-
-
-def _tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    split = settings.data.train_split
-    if not (tasks := environment.tasks(split)):
-        raise DataError(f"Split {split!r} of {environment.data().name!r} has no questions.")
-    return tasks
 
 
 def _batch(settings: Settings) -> int:

@@ -20,6 +20,7 @@ from finqa_cli.workflows.experiment_plan import (
     steps_of,
 )
 from finqa_cli.workflows.experiment_report import ExperimentReport, make_report, write_report
+from finqa_cli.workflows.experiment_rows import row_warnings
 from finqa_cli.workflows.experiment_text import markdown
 from finqa_cli.workflows.pipeline_checks import check_options, check_recorded, check_variables, write_settings
 from finqa_cli.workflows.pipeline_plan import Step
@@ -128,6 +129,8 @@ def run_experiment(
     again = _again(plan, redo, run) if redo else []
     check_same(run, plan)
     _check_data([plan.cells[name] for name in chosen])
+    for line in row_warnings(plan, chosen):
+        show(f"warning: {line}")
     failed: dict[str, FinqaError] = {}
     with opened(run, plan.document(), EXPERIMENT) as folder, relay.watching():
         _write_settings(plan, run, chosen)

@@ -26,7 +26,8 @@ class Estimate:
         tokens: Prompts and responses of all; None without rates.
         hours: A low and a high estimate of the wall time; None without rates.
         gpu_hours: Likewise.
-        cost: In the currency of the price; None without a price.
+        gpu_hour_price: US dollars for one GPU and hour, as the file gives it; None without.
+        cost: US dollars: GPU-hours at that price; None without a price.
         source: `measured` in this experiment's folder, or `given` by the file.
     """
 
@@ -36,6 +37,7 @@ class Estimate:
     tokens: float | None
     hours: tuple[float, float] | None
     gpu_hours: tuple[float, float] | None
+    gpu_hour_price: float | None
     cost: tuple[float, float] | None
     source: Source
 
@@ -67,6 +69,7 @@ def estimate(cell: PlannedCell, measured: Mapping[str, float]) -> Estimate:
         tokens=played * (float(rates.prompt_tokens) + float(rates.response_tokens)) if rates else None,
         hours=hours,
         gpu_hours=gpu_hours,
+        gpu_hour_price=price,
         cost=(gpu_hours[0] * price, gpu_hours[1] * price) if gpu_hours and price is not None else None,
         source=source,
     )

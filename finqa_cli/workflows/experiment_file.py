@@ -97,14 +97,17 @@ class Rates(_Table):
         prompt_tokens: Per attempt.
         response_tokens: Per attempt.
         evaluated: Attempts of one evaluation.
+        questions: Of the training split, as far as other values are calculated from their number; unset: of none. It
+            and `evaluated` are then compared with the data.
         seconds_per_attempt: Wall time of training, for each attempt in it, on all GPUs.
         gpus: That a cell takes.
-        gpu_hour_price: Of one GPU; unset: no cost is said.
+        gpu_hour_price: US dollars for one GPU and hour; unset: no cost is said.
     """
 
     prompt_tokens: float | Formula
     response_tokens: float | Formula
     evaluated: float | Formula
+    questions: float | Formula | None = None
     seconds_per_attempt: tuple[float | Formula, float | Formula]
     gpus: float | Formula = 1.0
     gpu_hour_price: float | Formula | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +16,10 @@ from finqa_cli.record.files import new_folder, read_document, sha256_of, storage
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.preferences import PAIRS, Pair, pairs_file, read_pairs
 from finqa_cli.record.run_folder import read_run
-from finqa_cli.record.trajectories import demonstrations_file, exchange, recorded_prompt
+from finqa_cli.record.trajectories import dealt_order, demonstrations_file, exchange, recorded_prompt
 from finqa_cli.workflows.export_formats import Row, openai_row, trl_preference_row, trl_sft_row
 from finqa_cli.workflows.export_inspect import inspect_log
-from finqa_cli.workflows.manifests import write_manifest
+from finqa_cli.workflows.manifests import MANIFEST, write_manifest
 from finqa_cli.workflows.prefs import PairRules, build_pairs
 from finqa_cli.workflows.reporter import NullReporter
 
@@ -53,11 +53,26 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The file that was written, how many rows it has, and how many attempts or pairs were left out."""
+    """What was written.
+
+    Attributes:
+        file: The file.
+        rows: Its rows.
+        left_out: Attempts or pairs that were not chosen.
+        wrong: Rows to train on whose attempt was not right.
+    """
 
     file: Path
     rows: int
     left_out: int
+    wrong: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    rows: list[Row] = field(default_factory=list)
+    left_out: int = 0
+    wrong: int = 0
 
 
 def export_records(source: Path, form: Format, selection: Selection, out: Path) -> Written:
@@ -70,15 +85,13 @@ def export_records(source: Path, form: Format, selection: Selection, out: Path) 
         StorageError: The disk is full or may not be written to.
     """
     _check(source, form, selection, out)
+    wrong = 0
     if form == "inspect":
         name, text, rows, left_out = _inspect(source, selection)
     else:
-        made: Callable[[Path, Selection], tuple[list[Row], int]] = (
-            _pairs if form == "trl-preference" else _attempts(form)
-        )
-        found, left_out = made(source, selection)
-        name, rows = _FILES[form], len(found)
-        text = "".join(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n" for row in found)
+        found = (_pairs if form == "trl-preference" else _attempts(form))(source, selection)
+        name, rows, left_out, wrong = _FILES[form], len(found.rows), found.left_out, found.wrong
+        text = "".join(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n" for row in found.rows)
     if not rows:
         raise DataError(
             f"None of {left_out} attempts of {source} is chosen.", remedy="leave out --min-reward and --split"
@@ -90,7 +103,7 @@ def export_records(source: Path, form: Format, selection: Selection, out: Path) 
         parameters = {"form": form, **asdict(selection)}
         inputs = {str(read): sha256_of(read)}
         write_manifest(folder, "export", parameters=parameters, inputs=inputs, outputs=[folder / name])
-    return Written(file=out / name, rows=rows, left_out=left_out)
+    return Written(file=out / name, rows=rows, left_out=left_out, wrong=wrong)
 
 
 def _check(source: Path, form: Format, selection: Selection, out: Path) -> None:
@@ -114,24 +127,24 @@ def _check(source: Path, form: Format, selection: Selection, out: Path) -> None:
         )
 
 
-def _attempts(form: Format) -> Callable[[Path, Selection], tuple[list[Row], int]]:
+def _attempts(form: Format) -> Callable[[Path, Selection], _Found]:
     as_row = trl_sft_row if form == "trl-sft" else openai_row
 
-    def rows(source: Path, selection: Selection) -> tuple[list[Row], int]:
+    def rows(source: Path, selection: Selection) -> _Found:
         path = demonstrations_file(source)
         trained = read_document(path.parent / "run.json").get("command") == "train"
-        found: list[Row] = []
-        left_out = 0
-        for record in _records(path):
+        found = _Found()
+        for record in sorted(_records(path), key=dealt_order):
             # what a training run asks in its evaluations is held out
             if trained and record.get("phase") != "train":
                 continue
             if not _is_chosen(record, selection):
-                left_out += 1
+                found.left_out += 1
                 continue
             answer = [message for turn in record["turns"] for message in exchange(turn)]
-            found.append(as_row(recorded_prompt(record), answer))
-        return found, left_out
+            found.rows.append(as_row(recorded_prompt(record), answer))
+            found.wrong += not read_outcome(record).correct
+        return found
 
     return rows
 
@@ -144,7 +157,7 @@ def _is_chosen(record: Mapping[str, Any], selection: Selection) -> bool:
     return not selection.split or record["task"]["split"] == selection.split
 
 
-def _pairs(source: Path, selection: Selection) -> tuple[list[Row], int]:
+def _pairs(source: Path, selection: Selection) -> _Found:
     """The pairs of a folder of `finqa prefs`, or those that it would make of a run."""
     if _is_pairs(source):
         if selection.rule != "best-worst":
@@ -160,7 +173,7 @@ def _pairs(source: Path, selection: Selection) -> tuple[list[Row], int]:
     chosen: list[Pair] = [
         pair for pair, split in zip(found, splits, strict=True) if not selection.split or split == selection.split
     ]
-    return [trl_preference_row(pair) for pair in chosen], len(found) - len(chosen)
+    return _Found([trl_preference_row(pair) for pair in chosen], left_out=len(found) - len(chosen))
 
 
 def _is_pairs(source: Path) -> bool:
@@ -184,7 +197,9 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     chosen = [record for record in evaluations if int(record.get("iteration", 0)) == step]
     asked = [record for record in chosen if not selection.split or record["task"]["split"] == selection.split]
     environment = str((settings.get("environment") or {}).get("name", "finqa"))
-    data = report.get("data") or {}
+    # an evaluation reports on its data, a training names it among its inputs
+    inputs = read_document(run / MANIFEST).get("inputs")
+    data = report.get("data") or (inputs.get("data") if isinstance(inputs, Mapping) else None) or {}
     target = str(report.get("target") or facts["id"])
     log = inspect_log(
         sorted(asked, key=lambda record: str(record["id"])),
@@ -209,7 +224,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         try:
             json.dumps(record, allow_nan=False)  # finqa writes no NaN, and what is written here must be JSON
             recorded_prompt(record)
-            read_outcome(record)
+            read_outcome(record), dealt_order(record)
             for turn in record["turns"]:
                 list(exchange(turn))
         except MALFORMED as error:

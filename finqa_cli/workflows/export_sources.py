@@ -13,6 +13,7 @@ from pathlib import Path
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.record import checkpoints
 from finqa_cli.types import PolicyVersion
+from finqa_cli.workflows.hub_models import check_on_hub
 from finqa_cli.workflows.policies import of_checkpoint, resolve, run_of
 
 _STEP = re.compile(r"global_step_(\d+)")
@@ -118,6 +119,8 @@ def _named(reference: str) -> Source:
         return Source(policy=PolicyVersion(number=0, model=str(path)), name=path.resolve().name, step=None, run=None)
     policy, run = resolve(reference), run_of(reference)
     if run is None:
+        if policy.adapter is None:  # of an adapter nothing else is needed, unless it is merged
+            check_on_hub(policy)
         return Source(policy=policy, name=path.resolve().name, step=None, run=None)
     step = int(path.name[5:]) if path.parent.name == "checkpoints" and path.name[5:].isdigit() else None
     named = run.name if step is not None or path.resolve() == run else f"{run.name}_{path.resolve().name}"

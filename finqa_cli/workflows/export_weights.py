@@ -13,6 +13,7 @@ from finqa_cli.extend import registry
 from finqa_cli.record.files import new_folder, storage, write_json, write_text
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.export_sources import Source
+from finqa_cli.workflows.hub_models import check_on_hub
 from finqa_cli.workflows.manifests import MANIFEST, policy_inputs, write_manifest
 from finqa_cli.workflows.model_card import Card, Relation, is_hub_id
 
@@ -56,11 +57,6 @@ def check_wish(source: Source, wish: Wish) -> None:
         UsageError: An adapter is asked for in a precision, or llama.cpp's converter is to get float32.
         ConfigError: The adapter of a policy that has none is asked for.
     """
-    if wish.form == "peft" and source.policy.adapter is None and not Path(source.policy.model).exists():
-        raise ConfigError(
-            f"There is no adapter, run or checkpoint at {source.policy.model}.",
-            remedy="give a run folder, a checkpoint or an adapter; of a model on the hub, --to merged",
-        )
     if wish.form == "peft" and source.policy.adapter is None:
         raise ConfigError(
             f"{source.title} is a whole model and no adapter, so there is nothing to write in PEFT's format.",
@@ -179,6 +175,7 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
 
 
 def _write_model(source: Source, wish: Wish, folder: Path) -> None:
+    check_on_hub(source.policy)
     written: PolicyVersion | None = registry().hook.write_model(
         policy=source.policy, folder=folder / "model", dtype=wish.precision
     )

@@ -118,7 +118,10 @@ class Card:
             for score in self.scores
         ]
         headers = ("data", "accuracy, 95 % interval", "mean reward", "episodes", "clusters", "temperature")
-        return table(headers, rows) + "\n\nIntervals are clustered: questions of one company stand or fall together."
+        scores = table(headers, rows)
+        return (
+            scores + "\n\nIntervals are clustered: questions of one cluster, such as a company, stand or fall together."
+        )
 
     def _settings(self) -> str:
         return table(("setting", "value"), [(name, _shown(value)) for name, value in self.settings.items()])

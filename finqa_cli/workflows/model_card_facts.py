@@ -155,12 +155,20 @@ def _score(record: Mapping[str, Any], data: str, split: str, temperature: float 
 
 def _settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
     sections = {"train": ("train", "lora", "generation"), "sft": ("sft", "lora")}.get(command, ("lora",))
-    options = settings.get("optimizer") or {}
-    found = {f"optimizer.{name}": value for name, value in (options.get("options") or {}).items()}
+    found: dict[str, Any] = {}
+    for section in ("environment", "reward", "optimizer") if command == "train" else ("optimizer",):
+        options = (settings.get(section) or {}).get("options") or {}
+        found |= {f"{section}.{name}": _public(value) for name, value in options.items()}
     for section in sections:
         body = settings.get(section) or {}
-        found |= {f"{section}.{name}": body[name] for name in _SHOWN[section] if body.get(name) is not None}
+        shown = ("rank",) if section == "lora" and body.get("rank") == 0 else _SHOWN[section]  # 0: there is no adapter
+        found |= {f"{section}.{name}": body[name] for name in shown if body.get(name) is not None}
     return found
+
+
+def _public(value: Any) -> Any:
+    """An option's value without the folders of this machine."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _data_name(run: Path, data: Mapping[str, Any]) -> str:

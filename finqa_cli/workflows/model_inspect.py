@@ -10,6 +10,7 @@ from finqa_cli.extend import registry
 from finqa_cli.settings import AUTO, Choice, Settings
 from finqa_cli.types import Architecture
 from finqa_cli.workflows import model_memory as memory
+from finqa_cli.workflows.hub_models import check_on_hub
 from finqa_cli.workflows.policies import resolve
 from finqa_cli.workflows.wiring import make_codec
 
@@ -55,6 +56,7 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
         FinqaError: There is no such model, the hub cannot be reached, or no plugin knows the architecture.
     """
     policy = resolve(name)
+    check_on_hub(policy)
     architecture: Architecture | None = registry().hook.inspect_model(reference=policy.model)
     if architecture is None:
         raise MissingDependencyError(

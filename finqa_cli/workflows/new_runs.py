@@ -10,11 +10,13 @@ from pathlib import Path
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.checkpoints import Checkpoint
+from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.workflows.manifests import MANIFEST
 
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
+_EVENTS, _OF_BOXES = "events.jsonl", {"sandbox_failed", "pool"}
 
 
 @contextmanager
@@ -56,9 +58,12 @@ def training_run(
 
 
 def _is_untouched(path: Path) -> bool:
-    """Nothing was recorded: no other file than the first ones has any content."""
+    """Nothing was recorded but that no box started: no other file than the first ones has any content."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
-    return all(file.name in _WRITTEN_FIRST or not file.stat().st_size for file in files)
+    later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
+    return all(file.name == _EVENTS for file in later) and all(
+        record.get("event") in _OF_BOXES for file in later for record in read_jsonl(file)
+    )
 
 
 def _remove(path: Path, *, keep: bool) -> None:

@@ -15,6 +15,7 @@ from finqa_cli.record.files import read_document
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
+from finqa_cli.workflows.hub_models import NAME_ANOTHER, check_on_hub
 
 START = "start"
 """Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
@@ -24,7 +25,7 @@ START_RECORD = "start.json"
 
 
 def resolve(reference: str) -> PolicyVersion:
-    """The policy behind a reference. Hub ids are taken as they are; the engine finds out whether they exist.
+    """The policy behind a reference. Hub ids are taken as they are; `check_on_hub` asks whether they exist.
 
     Raises:
         DataError: A run without a checkpoint, or a damaged one.
@@ -39,7 +40,7 @@ def resolve(reference: str) -> PolicyVersion:
         if looks_local or ("/" in reference and path.parent.is_dir()):
             raise ConfigError(
                 f"There is no model, run or checkpoint at {reference}.",
-                remedy="give a run folder, a checkpoint, a model folder, a hub id, or `embedded`",
+                remedy=NAME_ANOTHER,
             )
         return PolicyVersion(number=0, model=reference)
     if _is_pipeline(path):
@@ -63,15 +64,18 @@ def resolve(reference: str) -> PolicyVersion:
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:
-    """As `resolve`, for an engine: names of models on a server are taken as they are.
+    """As `resolve`, for an engine: names on a server are taken as they are, other models must be here or on the hub.
 
     Raises:
         DataError: A run without a checkpoint, or a damaged one.
-        ConfigError: A folder that is neither run, checkpoint, adapter nor model; or there is no such engine.
+        ConfigError: A folder that is neither run, checkpoint, adapter nor model; or there is no such engine or model.
+        AuthenticationError, ServiceUnavailableError: The hub refuses the model, or cannot be reached.
     """
     if registry().find("engine", engine).remote and not Path(reference).exists():
         return PolicyVersion(number=0, model=reference)
-    return resolve(reference)
+    policy = resolve(reference)
+    check_on_hub(policy)
+    return policy
 
 
 def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: PolicyVersion, *, trains: bool) -> None:

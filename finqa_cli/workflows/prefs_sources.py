@@ -12,6 +12,7 @@ from finqa_cli.errors import DataError
 from finqa_cli.evals import MALFORMED, Outcome, read_outcome
 from finqa_cli.record.files import read_document
 from finqa_cli.record.jsonl import SCHEMA_VERSION, read_jsonl
+from finqa_cli.record.trajectories import dealt_order
 from finqa_cli.workflows.sample_records import CANDIDATES, LOG, SCORES, Record, joined, place
 
 _APART = "make pairs of each by itself: finqa prefs RUN"
@@ -93,23 +94,27 @@ def check_alike(sources: Sequence[Source]) -> None:
                 )
 
 
-def read_attempts(source: Source) -> Iterator[Judged]:
-    """The graded attempts of a run. Evaluations inside a training run are left out: they ask held-out questions.
+def read_attempts(source: Source) -> list[Judged]:
+    """The graded attempts of a run, in `dealt_order`.
+
+    Evaluations inside a training run are left out: they ask held-out questions.
 
     Raises:
         DataError: A row is malformed or of another file version; the message names file and row.
     """
     trained = read_document(source.run / "run.json").get("command") == "train"
+    attempts: list[Judged] = []
     for row, found in enumerate(_rows(source), start=1):
         try:
             for record in found():
                 if not (trained and record.get("phase") != "train"):
                     outcome = read_outcome(record)
                     if outcome.correct is not None:
-                        place(record)
-                        yield Judged(record=record, outcome=outcome, run=source.run)
+                        dealt_order(record), place(record)
+                        attempts.append(Judged(record=record, outcome=outcome, run=source.run))
         except MALFORMED as error:
             raise DataError(f"{source.files[0]}, row {row}: not an attempt as finqa writes it ({error!r}).") from error
+    return sorted(attempts, key=lambda judged: dealt_order(judged.record))
 
 
 class _Row:

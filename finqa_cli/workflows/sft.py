@@ -30,7 +30,8 @@ from finqa_cli.workflows.sft_loop import SupervisedTraining, Validation
 from finqa_cli.workflows.sft_samples import SAMPLES, asking, choose_questions
 from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
-from finqa_cli.workflows.wiring import make_codec, make_learner
+from finqa_cli.workflows.tracking import Tracking
+from finqa_cli.workflows.wiring import make_codec, make_learner, make_trackers
 
 WANTED_PARSE_RATE = 0.9
 """Share of answers of the right form that reinforcement learning should begin with: seed 002's gate after step 03."""
@@ -117,6 +118,7 @@ async def sft(
     start = None if wanted.init else await asyncio.to_thread(find_start, settings.model.name, run)
     parameters = _parameters(settings, wanted)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
+        tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         data = imitation_set(kept, settings, make_codec(settings, model.model))
@@ -133,6 +135,7 @@ async def sft(
             questions,
             checkpoint,
             folder,
+            tracking,
             reporter,
             stopper,
         )
@@ -158,6 +161,7 @@ async def _train(
     tasks: Sequence[Task],
     checkpoint: checkpoints.Checkpoint | None,
     folder: RunFolder,
+    tracking: Tracking,
     reporter: Reporter,
     stopper: Stopper,
 ) -> tuple[SupervisedTraining, int]:
@@ -170,11 +174,12 @@ async def _train(
         await asyncio.to_thread(learner.load, checkpoint.path / "learner")
         done = checkpoint.iteration
     async with asking(tasks, settings, model, folder, reporter, stopper) as questions:
-        training = SupervisedTraining(learner, settings, folder, questions, reporter, stopper)
+        training = SupervisedTraining(learner, settings, folder, tracking, questions, reporter, stopper)
         if checkpoint is not None:
             training.restore(checkpoint.state)
-        taken = await training.run(plan, data.held_out, done=done)
-    stopper.check(f"finqa sft --resume {folder.path}")
+        with tracking.run(to_public_dict(settings)):
+            taken = await training.run(plan, data.held_out, done=done)
+            stopper.check(f"finqa sft --resume {folder.path}")
     await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
     return training, taken
 

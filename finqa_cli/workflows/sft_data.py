@@ -34,7 +34,7 @@ class ImitationSet:
 
 
 def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: int) -> list[Demonstration]:
-    """Those that earned `sft.minimum_reward`, in the order of their files; `most` above 0 leaves a seeded choice.
+    """Those that earned `sft.minimum_reward`, in the order of the sources; `most` above 0 leaves a seeded choice.
 
     Raises:
         DataError: A file is missing or malformed, or none is left.

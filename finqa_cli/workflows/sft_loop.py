@@ -18,6 +18,7 @@ from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import BatchNames, check_weights, keep_step, not_finite, take_step
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.sft_samples import HeldOutQuestions, SampleRates
+from finqa_cli.workflows.tracking import Tracking
 
 CROSS_ENTROPY = LossSpec(name="cross_entropy")
 
@@ -52,6 +53,7 @@ class SupervisedTraining:
         learner: Learner,
         settings: Settings,
         folder: RunFolder,
+        tracking: Tracking,
         questions: HeldOutQuestions | None,
         reporter: Reporter,
         stopper: Stopper,
@@ -59,6 +61,7 @@ class SupervisedTraining:
         self._learner = learner
         self._settings = settings
         self._folder = folder
+        self._tracking = tracking
         self._questions = questions
         self._reporter = reporter
         self._stopper = stopper
@@ -95,7 +98,8 @@ class SupervisedTraining:
                 break
             names, batch = _names(samples), self._batch(samples, padded)
             report = await take_step(self._learner, batch, CROSS_ENTROPY, names=names, run=self._folder.path)
-            self._folder.metrics(_line(number, report))
+            self._tracking.record(_line(number, report))
+            self._tracking.update(number, report)
             done, self.loss = number, report.loss
             if number % every == 0 or number == len(steps):
                 await check_weights(self._learner, samples[:1], number, names=names, run=self._folder.path)
@@ -138,7 +142,7 @@ class SupervisedTraining:
         if found.loss is None and samples is None:
             return
         rates = asdict(samples) if samples else {}
-        self._folder.metrics({"kind": "validation", "iteration": found.step, "validation_loss": found.loss, **rates})
+        self._tracking.record({"kind": "validation", "iteration": found.step, "validation_loss": found.loss, **rates})
         parts = [f"held-out loss {found.loss:.4f}"] if found.loss is not None else []
         if samples is not None:
             parts += [

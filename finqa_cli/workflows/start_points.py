@@ -14,6 +14,7 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.record.files import read_document, write_json
 from finqa_cli.types import PolicyVersion
+from finqa_cli.workflows.hub_models import check_on_hub
 from finqa_cli.workflows.manifests import policy_inputs
 from finqa_cli.workflows.policies import START, START_RECORD, resolve
 from finqa_cli.workflows.reporter import Reporter
@@ -28,10 +29,13 @@ def find_start(reference: str, run: Path) -> PolicyVersion:
     Raises:
         DataError: A run without a checkpoint, a damaged one, or the merged model was changed since.
         ConfigError: The reference is neither run, checkpoint, adapter nor model.
+        AuthenticationError, ServiceUnavailableError: The hub refuses the model, or cannot be reached.
     """
     recorded = read_document(run / START_RECORD)
     if not recorded:
-        return replace(resolve(reference), number=0)
+        start = replace(resolve(reference), number=0)
+        check_on_hub(start)
+        return start
     merged = PolicyVersion(number=0, model=str((run / START).resolve()))
     if policy_inputs(merged)["sha256"] != recorded.get("sha256"):
         raise DataError(

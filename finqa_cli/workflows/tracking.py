@@ -65,7 +65,7 @@ class Tracking:
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """An iteration ended."""
-        self._metrics(metrics)
+        self.record(metrics)
         shown = {name: metrics[name] for name in ("reward_mean", "informative", "groups", "loss") if name in metrics}
         self._reporter.advance("train", metrics["iteration"], **shown)
 
@@ -73,7 +73,7 @@ class Tracking:
         """An evaluation ended."""
         facts = report.to_dict()
         where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
-        self._metrics({**where, **facts})
+        self.record({**where, **facts})
         self._hook("on_eval", iteration=iteration, metrics=facts)
 
     def groups(self, collected: Collected) -> None:
@@ -81,7 +81,8 @@ class Tracking:
         for group in collected.groups:
             self._hook("on_group", group=group)
 
-    def _metrics(self, record: Mapping[str, Any]) -> None:
+    def record(self, record: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
         self._folder.metrics(record)
         self._each_tracker(lambda tracker: tracker.on_metrics(record))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from finqa_cli.contracts import Optimizer, TokenEngine
 from finqa_cli.contracts.preferences import PreferenceOptimizer
-from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError, UsageError
+from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError, UsageError
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
 from finqa_cli.record.jsonl import read_jsonl
@@ -31,6 +31,7 @@ from finqa_cli.workflows.stage import stage
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
+from finqa_cli.workflows.training_tasks import training_tasks
 from finqa_cli.workflows.updates import training_loss, training_passes
 from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers
 
@@ -119,9 +120,7 @@ async def _train(
         engine = parts.engine
         assert isinstance(engine, TokenEngine), "the stage gives training no other"
         folder.pin("snapshot digest", parts.data.digest)
-        tasks = parts.environment.tasks(settings.data.train_split)
-        if not tasks:
-            raise DataError(f"Split {settings.data.train_split!r} of {parts.data.name!r} has no questions.")
+        tasks = await training_tasks(parts, settings, reporter)
         inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), "data": asdict(parts.data)}
         parameters = _parameters(settings)
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)

@@ -16,6 +16,7 @@ from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.learn import token_ages, without_over_age
 from finqa_cli.record import checkpoints
 from finqa_cli.record.files import storage
+from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.settings import Settings
@@ -29,7 +30,7 @@ from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.probe import probe_request, prove
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.stage import Stage
-from finqa_cli.workflows.steps import step_line
+from finqa_cli.workflows.steps import step_line, success, summary
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.updates import Updates
@@ -108,6 +109,8 @@ class Trainer:
                 if last or iteration % train.checkpoint_every == 0:
                     await self._checkpoint()
             self.reporter.finish("train")
+        records = read_jsonl(self.folder.path / "metrics.jsonl")
+        self.reporter.line(summary([record for record in records if record["kind"] == "train"]))
 
     def _collect(self, stream: Stream, iteration: int) -> Collection:
         shown = EpisodeCount(self.reporter, self._rollout_phase(iteration), None)
@@ -165,7 +168,7 @@ class Trainer:
         episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
         measures = measured(self.parts.environment, episodes)
         metrics = iteration_metrics(iteration, serving, collected, ages, reports, found, timing, measures)
-        self.tracking.iteration(metrics)
+        self.tracking.iteration({**metrics, **success(episodes)})
         self.reporter.line(step_line(iteration - 1, episodes, seconds=timing["iteration_s"]))
 
     def _within_age(self, collected: Collected) -> Collected:

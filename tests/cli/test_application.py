@@ -213,7 +213,7 @@ module.app = typer.Typer()
 @module.app.command()
 def wait():
     print("waiting", flush=True)
-    time.sleep(30)
+    time.sleep(90)
 sys.modules["waits"] = module
 app.COMMANDS["wait"] = ("waits", "Waits.")
 sys.exit(app.main(["wait"]))
@@ -221,7 +221,7 @@ sys.exit(app.main(["wait"]))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None and process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 143  # and not the 30 s of the command
+    assert process.wait(timeout=60) == 143  # and not the 90 s of the command
     process.stdout.close()
 
 

@@ -186,6 +186,10 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         "Experiment financial_qa",
         "8 cells in outputs/financial_qa",
         "2.0 d to 3.0 d",
+        "cost, USD",
+        "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it.",
+        "warning: qwen3_4b_default, qwen3_4b_no_uncertain, qwen3_4b_rollout4,",
+        "the plan's numbers of questions are not compared with the data: there is no data at data.",
         "the authors give 2-3 days (4B) and 4-5 days (8B)",
         "environment.options.uncertainty  advantage",
         "improve model calibration? (brier, ece, accuracy, direction_accuracy)",
@@ -194,6 +198,7 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         assert words in shown, words
     told = document(["experiment", "run", "financial_qa", "--dry-run", "--only=*_8b_*"], capsys)
     assert len(told["cells"]) == 4 and told["hours"][0] == pytest.approx(24 * 16, rel=0.01)
+    assert told["currency"] == "USD" and told["warnings"][0].startswith("qwen3_8b_default, ")
     assert not list(Path().iterdir()), "nothing is written"
 
 

@@ -55,7 +55,7 @@ def rows_of(written: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_sft_rows_are_conversations_with_tools(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = document(["export", "r", "--to=trl-sft"], capsys)
-    assert written == {"file": "exports/r_trl-sft/train.jsonl", "rows": 4, "left_out": 2}
+    assert written == {"file": "exports/r_trl-sft/train.jsonl", "rows": 4, "left_out": 2, "wrong": 2}
     row = rows_of(written)[0]
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
     assert row["tools"] == [TOOL.as_function()]
@@ -66,7 +66,7 @@ def test_sft_rows_are_conversations_with_tools(run: Path, capsys: pytest.Capture
     assert unread == {"role": "assistant", "content": "<tool_call>{"} and told["role"] == "tool"
     assert submitted["tool_calls"][0]["function"]["name"] == "submit_answer", "what came after it is not learned from"
     good = document(["export", "r", "--to=trl-sft", "--min-reward=1", "--out=good"], capsys)
-    assert (good["rows"], good["left_out"]) == (2, 4)
+    assert (good["rows"], good["left_out"], good["wrong"]) == (2, 4, 0)
     manifest = json.loads(Path("good/manifest.json").read_text())
     assert manifest["parameters"]["minimum_reward"] == 1.0 and "train.jsonl" in manifest["outputs"]
 
@@ -158,9 +158,12 @@ def test_preferences_of_a_run_and_of_its_pairs(run: Path, capsys: pytest.Capture
 
 
 def test_an_evaluation_becomes_a_log(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = {"inputs": {"data": {"name": "embedded", "digest": "sha256:12"}}}
+    (run / "manifest.json").write_text(json.dumps(manifest))
     written = document(["export", "r", "--to=inspect"], capsys)
     log = json.loads(Path(written["file"]).read_text())
     assert written["rows"] == 3 and log["version"] == 2 and log["eval"]["metadata"]["step"] == 2
+    assert (log["eval"]["dataset"]["name"], log["eval"]["metadata"]["data_digest"]) == ("embedded", "sha256:12")
     correct, reward = log["results"]["scores"]
     assert correct["metrics"]["accuracy"]["value"] == 0.5 == reward["metrics"]["mean"]["value"]
     right, wrong, fault = sorted(log["samples"], key=lambda sample: sample["id"])

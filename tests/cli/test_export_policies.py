@@ -154,6 +154,18 @@ def test_card_names_the_data_that_the_run_found_and_no_snapshot(here: Path, caps
     assert "| data | embedded, train |" in said and "openenv-finqa" not in said
 
 
+def test_card_says_what_tells_two_experiments_apart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree("stock_run", "cell")
+    settings = json.loads(Path("cell/settings.json").read_text(encoding="utf-8"))
+    options = {"uncertainty": "advantage", "rules": "/home/somebody/rules.toml"}
+    changed = {"environment": {"name": "forecast", "options": options}, "lora": {"rank": 0, "alpha": 32}}
+    write_json(Path("cell/settings.json"), {**settings, **changed})
+    document(["export", "cell", "--to=peft", "--out=d", "-q"], capsys)
+    said = Path("d/README.md").read_text(encoding="utf-8")
+    assert "| environment.uncertainty | advantage |" in said and "| environment.rules | rules.toml |" in said
+    assert "| lora.rank | 0 |" in said and "lora.alpha" not in said and "somebody" not in said
+
+
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "no such step": (65, "no checkpoint of step 9", ["stock_run", "--step=9", "--to=peft"]),
     "a step of a model": (2, "holds no checkpoints", ["base", "--step=1", "--to=merged"]),
@@ -162,7 +174,7 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "float32 for llama.cpp": (2, "half precision", ["stock_run", "--to=gguf-ready", "--dtype=float32"]),
     "rewards of weights": (2, "--to merged takes no --min-reward", ["stock_run", "--to=merged", "--min-reward=1"]),
     "a folder that is not empty": (78, "not an empty folder", ["stock_run", "--to=peft", "--out=stock_run"]),
-    "the adapter of nothing": (78, "There is no adapter, run or checkpoint at nowhere", ["nowhere", "--to=peft"]),
+    "the adapter of nothing": (78, "There is no run, checkpoint or model 'nowhere' here", ["nowhere", "--to=peft"]),
     "nothing there": (78, "There is no model", ["./nowhere", "--to=merged"]),
 }
 

@@ -85,7 +85,8 @@ HEAVY = ["torch", "transformers", "peft", "safetensors", "tokenizers", "openenv"
         (["plugins"], 0),
         (["config", "show", "--origin"], 0),
         (["snapshot", "build"], 0),
-        (["sandbox", "ls", "--sandbox", "local"], 78),
+        (["sandbox", "ls", "--sandbox", "local"], 0),
+        (["eval", "scripted"], 78),
         (["play", "--engine", "transformers"], 78),
         (["train"], 78),
         (["eval", "embedded"], 78),
@@ -93,11 +94,13 @@ HEAVY = ["torch", "transformers", "peft", "safetensors", "tokenizers", "openenv"
     ],
 )
 def test_with_the_base_dependencies_alone_commands_work_or_say_what_to_install(
-    arguments: list[str], status: int
+    arguments: list[str], status: int, tmp_path: Path
 ) -> None:
     code = WITHOUT.format(names=HEAVY, arguments=arguments)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=90)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=90
+    )
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     if status:

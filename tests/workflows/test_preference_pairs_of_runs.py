@@ -88,6 +88,19 @@ def test_several_runs_make_pairs_together_and_the_seed_repeats_them(capsys: pyte
     assert pairs("p")[0]["chosen"]["run"] == "b" and pairs("p")[0]["rejected"]["run"] == "a"
 
 
+def test_pairs_do_not_depend_on_which_attempt_ended_first(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of("a", [[0.0, 1.0, 1.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0]])
+    rules = ["--rule=all", "--pairs-per-question=2"]
+    document(["prefs", run, *rules, "--run-dir=p"], capsys)
+    document(["export", run, "--to=trl-sft", "--out=sft"], capsys)
+    log = Path(run, "trajectories.jsonl")
+    log.write_text("".join(reversed(log.read_text().splitlines(keepends=True))))
+    document(["prefs", run, *rules, "--run-dir=q"], capsys)
+    document(["export", run, "--to=trl-sft", "--out=again"], capsys)
+    assert pairs("p") == pairs("q") != []
+    assert Path("sft/train.jsonl").read_text() == Path("again/train.jsonl").read_text() != ""
+
+
 def test_of_a_training_run_only_what_was_trained_on_is_paired(capsys: pytest.CaptureFixture[str]) -> None:
     asked = run_of("held_out", [[0.0, 1.0]], command="train", phase="eval")
     assert "no graded attempt" in refusal([asked], capsys)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fixtures.command_calls import document, failure
 from fixtures.finqa_text_rows import prepared, write
+from fixtures.recording_tracker import recording, written
 from fixtures.stops import StopsAt
 from fixtures.tiny_models import make_tiny_qwen3
 
@@ -178,7 +179,10 @@ def test_a_resumed_run_is_the_unbroken_one(
             )
 
 
-def test_a_model_from_nothing_goes_on_as_well(capsys: pytest.CaptureFixture[str], gold: Path) -> None:
+def test_a_model_from_nothing_goes_on_as_well(
+    capsys: pytest.CaptureFixture[str], gold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trackers = recording(monkeypatch, "sft")
     specification = Path("tiny.toml")
     specification.write_text(
         "[model]\nhidden_size = 32\nlayers = 1\nheads = 2\nkey_value_heads = 1\nhead_dim = 16\n"
@@ -192,11 +196,32 @@ def test_a_model_from_nothing_goes_on_as_well(capsys: pytest.CaptureFixture[str]
     shutil.rmtree(f"b/checkpoints/step_{whole['steps']}")
     shutil.rmtree("b/checkpoints/final")
     assert document(["sft", "--resume=b"], capsys)["loss"] == whole["loss"]
+    assert trackers["a"].records == written("a") != [] and trackers["a"].settings["sft"]["learning_rate"] == 1e-3
+    since = trackers["b"].records
+    assert since == written("b")[-len(since) :] != []
+    assert {name: tracker.status for name, tracker in trackers.items()} == {"a": "completed", "b": "completed"}
     assert digest(Path("a/checkpoints/final/model.safetensors")) == digest(
         Path("b/checkpoints/final/model.safetensors")
     )
     code, told = failure(["sft", str(gold), "--init=tiny.toml", "--model=embedded", "--lora-rank=4"], capsys)
     assert code == 2 and "--lora-rank, --model would have no effect" in told
+
+
+def test_weights_do_not_depend_on_which_rollout_ended_first(capsys: pytest.CaptureFixture[str], gold: Path) -> None:
+    capsys.readouterr()
+    Path("tiny.toml").write_text(
+        "[model]\nhidden_size = 32\nlayers = 1\nheads = 2\nkey_value_heads = 1\nhead_dim = 16\n"
+        "intermediate_size = 32\nmax_context = 4096\n[tokenizer]\nvocab_size = 600\n"
+    )
+    ended = gold.joinpath("trajectories.jsonl").read_text().splitlines(keepends=True)
+    runs = {"a": ended, "b": [*ended[1::2], *ended[::2]]}
+    for name, lines_of in runs.items():
+        shutil.copytree(gold, f"{name}_gold")
+        Path(f"{name}_gold/trajectories.jsonl").write_text("".join(lines_of))
+        flags = ["--init=tiny.toml", "--lr=1e-2", *SHORT, "--validation-samples=0", "--batch-tokens=200"]
+        assert document(["sft", f"{name}_gold", *flags, f"--run-dir={name}"], capsys)["steps"] >= 3
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert digest(Path("a/checkpoints/final", file)) == digest(Path("b/checkpoints/final", file)), file
 
 
 def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path) -> None:

@@ -7,6 +7,7 @@ its API is below `/api/v3`, its raw content below `/raw`.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from finqa_cli.errors import DataError, ServiceUnavailableError
 
 API = "https://api.github.com"
 RAW = "https://raw.githubusercontent.com"
+LARGEST_LISTING = 64 * 2**20
+"""Bytes of one answer; GitHub cuts a tree at 7 MB."""
 
 
 async def list_github(
@@ -72,8 +75,13 @@ def _headers() -> dict[str, str]:
 
 
 async def _ask(client: httpx.AsyncClient, url: str, what: str) -> dict[str, Any]:
+    data = bytearray()
     try:
-        answer = await client.get(url)
+        async with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+            async for chunk in answer.aiter_raw():
+                data += chunk
+                if len(data) > LARGEST_LISTING:
+                    raise DataError(f"{_host(url)} sends more than {LARGEST_LISTING} bytes for {what}.")
     except httpx.HTTPError as error:
         raise Transient(f"{GITHUB.name} ({_host(url)}) cannot be reached: {said(error)}") from error
     if answer.status_code in (403, 429) and answer.headers.get("x-ratelimit-remaining") == "0":
@@ -86,8 +94,8 @@ async def _ask(client: httpx.AsyncClient, url: str, what: str) -> dict[str, Any]
     if answer.is_error:
         raise refusal(GITHUB, what, answer.status_code, answer.headers)
     try:
-        document = answer.json()
-    except ValueError as error:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON.") from error
     if not isinstance(document, dict):
         raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON object.")

@@ -1,6 +1,7 @@
 """`python -m finqa_cli.testing.coreweave [--port N] [--config FILE]`: CoreWeave on 127.0.0.1 until SIGTERM or SIGINT.
 
-The first lines on stdout are the variables that point the SDK here; an empty line ends them.
+The first lines on stdout are the variables that point the SDK here; an empty line ends them. For a shell:
+`eval "$(python -m finqa_cli.testing.coreweave --detach)"`, and at the end `kill $LOOPBACK_COREWEAVE_PID`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from finqa_cli.testing.coreweave.boxes import Boxes
 from finqa_cli.testing.coreweave.config import CoreWeaveConfig
 from finqa_cli.testing.coreweave.control import control_handler
 from finqa_cli.testing.coreweave.service import SandboxService
-from finqa_cli.testing.served import config_values, port_number
+from finqa_cli.testing.served import config_values, port_number, serve_detached
 
 HOST = "127.0.0.1"
 EX_UNAVAILABLE, EX_CONFIG = 69, 78
@@ -33,7 +34,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=port_number, default=0, help="port on 127.0.0.1; a free one when not given")
     parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of CoreWeaveConfig")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
+    parser.add_argument("--detach", action="store_true", help="serve in the background and return, as ssh-agent does")
     options = parser.parse_args(arguments)
+    if options.detach:
+        others = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"]
+        return serve_detached("finqa_cli.testing.coreweave", others, "LOOPBACK_COREWEAVE_PID")
     try:
         config = CoreWeaveConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:

@@ -10,13 +10,12 @@ import asyncio
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_cli.testing.served import config_values, port_number
+from finqa_cli.testing.served import config_values, port_number, serve_detached
 
 EX_CONFIG = 78
 EX_UNAVAILABLE = 69
@@ -31,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--detach", action="store_true", help="serve in the background and return, as ssh-agent does")
     options = parser.parse_args(arguments)
     if options.detach:
-        return _detach([word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"])
+        others = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"]
+        return serve_detached("finqa_cli.testing.daytona", others, "LOOPBACK_DAYTONA_PID")
     try:
         config = LoopbackConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:
@@ -43,24 +43,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Cannot listen on 127.0.0.1:{options.port}: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
     return 0
-
-
-def _detach(arguments: list[str]) -> int:
-    """Starts the server in the background and passes its variables on, its process id among them."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "finqa_cli.testing.daytona", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if not line.strip():
-            print(f"export LOOPBACK_DAYTONA_PID={process.pid}", flush=True)
-            return 0
-        print(line, end="")
-    return process.wait()
 
 
 async def _serve(config: LoopbackConfig, port: int, *, while_stdin_open: bool) -> None:

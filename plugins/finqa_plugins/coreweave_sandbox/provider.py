@@ -15,11 +15,11 @@ from finqa_plugins.coreweave_sandbox.birth import Birth
 from finqa_plugins.coreweave_sandbox.box import CoreWeaveSandbox
 from finqa_plugins.coreweave_sandbox.cloud import Cloud
 from finqa_plugins.coreweave_sandbox.config import CoreWeaveSandboxConfig
-from finqa_plugins.coreweave_sandbox.tags import birth_tags, is_name, labels_in, name_in, new_name, search_tags
+from finqa_plugins.coreweave_sandbox.tags import OURS, birth_tags, is_name, labels_in, name_in, new_name, search_tags
 
 log = structlog.get_logger(__name__)
 
-LAST_LOOK_S = 5.0
+LAST_LOOK_S, FIRST_LOOK_S = 5.0, 10.0
 _STATES = {
     SandboxStatus.RUNNING: "started",
     SandboxStatus.PENDING: "starting",
@@ -42,13 +42,15 @@ class CoreWeaveSandboxProvider:
         self._places = asyncio.Semaphore(context.max_concurrent_create)
         self._boxes: set[CoreWeaveSandbox] = set()
         self._doubtful: set[str] = set()
+        self._reached = False
+        self._first_look = asyncio.Lock()
         self._closed = False
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> CoreWeaveSandbox:
         """A running box; one that is used once is made by its first execution. Cancelled, it leaves nothing.
 
         Raises:
-            SandboxError: It did not become ready and is gone again.
+            SandboxError: It did not become ready and is gone again, or the service cannot be reached.
             ConfigError: The environment needs a server; the image or the size is refused.
             AuthenticationError: The key is missing or refused.
             ServiceUnavailableError: The account's quota is used up.
@@ -68,12 +70,11 @@ class CoreWeaveSandboxProvider:
 
         box = CoreWeaveSandbox(name, self._cloud, make, self._boxes.discard)
         self._boxes.add(box)
-        if not spec.fresh:
-            try:
-                await box.ready()
-            except BaseException:
-                await box.stop()
-                raise
+        try:
+            await (self._look() if spec.fresh else box.ready())
+        except BaseException:
+            await box.stop()
+            raise
         return box
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
@@ -110,6 +111,13 @@ class CoreWeaveSandboxProvider:
                 f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox cwsandbox",
             )
+
+    async def _look(self) -> None:
+        """Whether the service is there, once. Episodes would find out one by one, each after all its recoveries."""
+        async with self._first_look:
+            if not self._reached:
+                await self._cloud.find([OURS], FIRST_LOOK_S)
+                self._reached = True
 
     async def _made(self, name: str, tags: Sequence[str]) -> Sandbox:
         async with self._places:

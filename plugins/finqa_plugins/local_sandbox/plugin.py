@@ -13,7 +13,7 @@ NAME = "local"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The provider. The server that it starts by default needs openenv-core."""
+    """The provider. What a server needs that runs here, its environment says."""
     return [
         Component(
             kind="sandbox",
@@ -21,8 +21,6 @@ def register_components() -> list[Component]:
             target="finqa_plugins.local_sandbox.provider:LocalSandboxProvider",
             config="finqa_plugins.local_sandbox.config:LocalSandboxConfig",
             summary="server processes on this machine's loopback; code in bubblewrap boxes",
-            requires=("openenv",),
-            extra="openenv",
         )
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import itertools
 import os
 import secrets
@@ -15,7 +16,7 @@ from typing import overload
 import structlog
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.errors import ConfigError, SandboxError, StorageError
+from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.executing import ExecutingBoxes, LocalExecutingSandbox
@@ -51,6 +52,7 @@ class LocalSandboxProvider:
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
             ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise.
+            MissingDependencyError: The server needs packages that are not installed.
         """
         if self._closed:
             raise SandboxError("The sandbox provider is closed.")
@@ -61,6 +63,7 @@ class LocalSandboxProvider:
                 "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
                 remedy="leave out --dangerously-run-unisolated",
             )
+        _check_installed(spec)
         server = self._choose(spec)
         box_id = server.new_id()
         try:
@@ -216,6 +219,14 @@ class _Server:
         process = self.process
         return ServerEntry(
             id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.boxes)
+        )
+
+
+def _check_installed(spec: ServerSpec) -> None:
+    if missing := [name for name in spec.requires if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f"The server {spec.module} needs {', '.join(missing)}, which is not installed.",
+            remedy=f"pip install 'finqa[{spec.extra}]'" if spec.extra else f"pip install {missing[0]}",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
+from finqa_plugins.openai_http.bodies import ACCEPTED, BadBodyError, Body
 from finqa_plugins.openai_http.config import LOOPBACK, ServerConfig
 from finqa_plugins.openai_http.documents import BadReplyError, parse_document
 from finqa_plugins.openai_http.refusals import Refusal, one_line, read_refusal
@@ -59,7 +60,10 @@ class Transport:
         self._base = config.base_url
         self._key = key.get_secret_value().encode() if key else b""
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
+            headers={
+                "Accept-Encoding": ACCEPTED,
+                **({"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}),
+            },
             timeout=httpx.Timeout(None, connect=config.connect_timeout_s),  # `send` limits the whole
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.max_concurrent),
             trust_env=config.host not in LOOPBACK,  # a proxy of the environment does not see this machine's servers
@@ -90,18 +94,18 @@ class Transport:
         """
         headers = {"Content-Type": "application/json"} if content is not None else {}
         url = (self._base.removesuffix("/v1") if root else self._base) + path
-        data = bytearray()
         try:
             async with (
                 asyncio.timeout(timeout_s),
                 self._http.stream(method, url, content=content, headers=headers, params=query) as response,
             ):
-                async for chunk in response.aiter_bytes():
-                    data += chunk
-                    if len(data) > LARGEST_REPLY:
-                        raise PassingError(f"the reply is longer than {LARGEST_REPLY} bytes")
+                body = Body(response.headers.get("Content-Encoding", ""), LARGEST_REPLY)
+                async for chunk in response.aiter_raw():
+                    body.add(chunk)
                 # before anything is cut: a key that is cut in two would not be found
-                return Answer(response.status_code, response.headers, self._without_key(bytes(data)))
+                return Answer(response.status_code, response.headers, self._without_key(bytes(body.data)))
+        except BadBodyError as error:
+            raise PassingError(str(error)) from error
         except TimeoutError:
             raise PassingError(f"no whole reply within {timeout_s:g} s") from None
         except (httpx.HTTPError, OSError, UnicodeError) as error:

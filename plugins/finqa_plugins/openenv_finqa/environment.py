@@ -14,6 +14,7 @@ from finqa_plugins.openenv_finqa.client import OpenEnvClient, RefusedRequestErro
 from finqa_plugins.openenv_finqa.config import FinQAConfig
 from finqa_plugins.openenv_finqa.dealing import asks, deal
 from finqa_plugins.openenv_finqa.judging import Judge, Truths
+from finqa_plugins.openenv_finqa.plugin import OPENENV
 from finqa_plugins.openenv_finqa.prompt import opening
 from finqa_plugins.openenv_finqa.tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 
@@ -50,7 +51,13 @@ class FinQAEnvironment:
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
         }
-        return ServerSpec(snapshot=self._snapshot, module=SERVER_MODULE, environment=environment)
+        return ServerSpec(
+            snapshot=self._snapshot,
+            module=SERVER_MODULE,
+            environment=environment,
+            requires=(OPENENV,),
+            extra=OPENENV,
+        )
 
     def data(self) -> DataInfo:
         """The snapshot, as its manifest describes it."""

@@ -200,7 +200,9 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path, max_context: int) -> Non
 def _save_model(spec: ModelSpec, tokenizer: Tokenizer, folder: Path, seed: int) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
     config = Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),

@@ -46,7 +46,7 @@ async def test_a_box_that_is_used_once_is_made_by_its_first_execution(bench: Cor
 
 
 async def test_others_go_on_while_a_box_is_slow_to_start(bench: CoreWeaveBench) -> None:
-    await bench.configure(start_s=0.6)
+    await bench.configure(start_s=2.0)
     turns = 0
 
     async def go_on() -> None:
@@ -56,7 +56,7 @@ async def test_others_go_on_while_a_box_is_slow_to_start(bench: CoreWeaveBench) 
             await asyncio.sleep(0.01)
 
     others = asyncio.create_task(go_on())
-    provider = bench.provider(request_timeout_s=0.5)  # the SDK waits no longer for a start, we do
+    provider = bench.provider(request_timeout_s=1.5)  # the SDK waits no longer for a start, we do
     assert await (await provider.start(USED_AGAIN, RUN)).healthy()
     others.cancel()
     assert turns > 5
@@ -106,7 +106,7 @@ async def test_a_create_that_fails_now_and_then_makes_one_box(bench: CoreWeaveBe
 async def test_a_create_that_is_never_answered_leaves_no_box(bench: CoreWeaveBench) -> None:
     await bench.configure(hang=1.0)
     before = (await bench.stats())["boxes_ever"]
-    provider = bench.provider(request_timeout_s=1.0, create_timeout_s=0.3)
+    provider = bench.provider(request_timeout_s=3.0, create_timeout_s=0.3)
     with pytest.raises(SandboxError, match="creating sandbox finqa-"):
         await provider.start(USED_AGAIN, RUN)
     stats = await bench.stats()
@@ -196,9 +196,10 @@ async def test_a_stop_ends_what_is_being_made_and_executed(bench: CoreWeaveBench
 
 
 async def test_a_wrong_key_and_a_missing_one(bench: CoreWeaveBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AuthenticationError) as refused:
-        await bench.provider(key="wrong-key-123456").start(USED_AGAIN, RUN)
-    assert "wrong-key-123456" not in str(refused.value)
+    for spec in (USED_AGAIN, FRESH):  # a fresh box is made later, but a wrong key is told at once
+        with pytest.raises(AuthenticationError) as refused:
+            await bench.provider(key="wrong-key-123456").start(spec, RUN)
+        assert "wrong-key-123456" not in str(refused.value)
     monkeypatch.delenv("CWSANDBOX_API_KEY")
     for spec in (USED_AGAIN, FRESH):
         with pytest.raises(AuthenticationError, match="CWSANDBOX_API_KEY is not set") as missing:
@@ -211,6 +212,8 @@ async def test_a_service_that_is_out_of_reach(bench: CoreWeaveBench, monkeypatch
     monkeypatch.setattr("finqa_plugins.coreweave_sandbox.birth.SEARCH_PATIENCE_S", 0.0)
     monkeypatch.setattr("finqa_plugins.coreweave_sandbox.provider.LAST_LOOK_S", 0.0)
     provider = bench.provider(create_timeout_s=0.3)
-    with pytest.raises(SandboxError, match="creating sandbox"):
-        await provider.start(USED_AGAIN, RUN)
+    monkeypatch.setattr("finqa_plugins.coreweave_sandbox.provider.FIRST_LOOK_S", 0.3)
+    for spec, doing in ((USED_AGAIN, "creating sandbox"), (FRESH, "listing the sandboxes")):
+        with pytest.raises(SandboxError, match=doing):
+            await provider.start(spec, RUN)
     await provider.close()

@@ -51,6 +51,15 @@ def test_it_ends_with_its_owner() -> None:
         time.sleep(0.02)
 
 
+def test_a_shell_can_have_it_in_the_background(capsys: pytest.CaptureFixture[str]) -> None:
+    from finqa_cli.testing.coreweave.__main__ import main
+
+    assert main(["--detach"]) == 0
+    said = dict(line.removeprefix("export ").split("=", 1) for line in capsys.readouterr().out.splitlines())
+    os.kill(int(said.pop("LOOPBACK_COREWEAVE_PID")), signal.SIGTERM)
+    assert set(said) == {"CWSANDBOX_BASE_URL", "CWSANDBOX_API_KEY"}
+
+
 @pytest.mark.parametrize("content", ["faults = 3", "unknown = 1", "["])
 def test_a_wrong_config_is_told(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from finqa_cli.testing.coreweave.__main__ import main

@@ -7,7 +7,7 @@ import pytest
 from fetch_cases import COMMIT, FINQA, Fetch, Watch
 from fixtures.hub_server import Fault, HubServer
 
-from finqa_cli.data.fetch import SOURCES
+from finqa_cli.data.fetch import SOURCES, github
 from finqa_cli.errors import AuthenticationError, DataError, ServiceUnavailableError
 
 PINNED = SOURCES["finqa"].revision
@@ -79,6 +79,16 @@ def test_answers_that_are_not_githubs(bring: Fetch, hub: HubServer, body: str, s
     hub.repositories["czyssrs/FinQA"].answer = body.encode()
     with pytest.raises(DataError, match=said):
         bring("finqa")
+
+
+def test_a_listing_without_end_is_not_taken_in(
+    bring: Fetch, hub: HubServer, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(github, "LARGEST_LISTING", 10_000)
+    hub.repositories["czyssrs/FinQA"].answer = b" " * 10_001
+    with pytest.raises(DataError, match="sends more than 10000 bytes"):
+        bring("finqa")
+    assert not data.exists()
 
 
 def test_no_size_or_checksum_is_not_enough(bring: Fetch, hub: HubServer) -> None:

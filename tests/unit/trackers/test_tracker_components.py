@@ -88,8 +88,16 @@ def test_an_unknown_option_of_wandb_is_refused() -> None:
 
 def test_flags_of_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    status, told = failure(["train", "--environment=finqa-text", "--project=mine"], capsys)
-    assert status == 2 and "--project is what trackers file the run under, and there is none." in told
+    (tmp_path / "pairs.jsonl").write_text("")
+    for command in (
+        "train --environment=finqa-text",
+        "train --optimizer=dpo --pairs=.",
+        "dpo .",
+        "sft .",
+        "pipeline --method=dpo",
+    ):
+        status, told = failure([*command.split(), "--project=mine", "-q"], capsys)
+        assert status == 2 and "--project is what trackers file the run under, and there is none." in told, command
     status, told = failure(["train", "--environment=finqa-text", "--tracker=wandbb", "-q"], capsys)
     assert status == 78 and "There is no tracker named 'wandbb'. Did you mean 'wandb'?" in told
     assert not list(tmp_path.glob("runs/*")), "a mistake leaves no run"

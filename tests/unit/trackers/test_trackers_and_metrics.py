@@ -46,7 +46,7 @@ def tracked(run: Path, names: Sequence[str], records: Sequence[Mapping[str, Any]
         tracking = Tracking(folder, trackers, NullReporter())
         with tracking.run({"lr": 1e-3, "nested": {"none": None}}):
             for line in records:
-                tracking._metrics(line)
+                tracking.record(line)
         folder.finish("completed")
 
 
@@ -92,7 +92,7 @@ def test_tensorboard_holds_what_metrics_hold_and_forgets_what_a_resumed_run_set_
         tracker: Tracker = registry().create("tracker", "tensorboard", {}, context)
         tracking = Tracking(folder, [tracker], NullReporter())
         with tracking.run({}):
-            tracking._metrics({**record(2), "reward_mean": 0.75})
+            tracking.record({**record(2), "reward_mean": 0.75})
         folder.finish("completed")
     assert len(expected(run)) == 3
     assert tensorboard_points(run) == {
@@ -188,7 +188,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out_and_the_run_goes_on(tmp_
         tracking = Tracking(folder, [failing], reporter)
         with tracking.run({}):
             for iteration in (1, 2, 3):
-                tracking._metrics(record(iteration))
+                tracking.record(record(iteration))
         folder.finish("completed")
     assert failing.calls == ["start", "metrics"] and len(expected(run)) == 3
     assert reporter.said == ["Tracker Failing failed and is left out: the service is away"]

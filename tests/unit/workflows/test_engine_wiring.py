@@ -94,7 +94,10 @@ def test_chat_engines_neither_train_nor_take_adapters() -> None:
 def test_a_remote_engine_gets_the_adapter_of_a_run_and_names_as_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    asked: list[PolicyVersion] = []
     monkeypatch.setattr(policies, "resolve", lambda reference: ADAPTED)
+    monkeypatch.setattr(policies, "check_on_hub", asked.append)
     assert resolve_for("openai", str(tmp_path)) == ADAPTED
     assert resolve_for("openai", "some/name") == PolicyVersion(number=0, model="some/name")
-    assert resolve_for("transformers", "some/name") == ADAPTED
+    asked.clear()
+    assert resolve_for("transformers", "some/name") == ADAPTED and asked == [ADAPTED]

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import typer.main
+from fixtures.finqa_text_rows import prepared, write
 
 from finqa_cli.app import COMMANDS
+from finqa_cli.commands._experiment import plan_document, plan_text
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.settings import Loaded, load_settings
@@ -28,6 +30,7 @@ from finqa_cli.workflows.experiment_plan import (
     settings_of,
     steps_of,
 )
+from finqa_cli.workflows.experiment_rows import row_warnings
 from finqa_cli.workflows.pipeline_checks import check_options
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -239,6 +242,57 @@ def test_estimates_are_of_the_published_time_until_something_is_measured() -> No
     assert measured.source == "measured"
     assert measured.hours == pytest.approx([(3120 * 64 * 4 + 68000) * 0.1 / 3600] * 2)
     assert estimates(plan, run)["qwen3_8b_default"].source == "given", "another model"
+
+
+RATED = (
+    SMALL
+    + """
+[settings.data]
+path = "rows"
+
+[rates]
+prompt_tokens = 10
+response_tokens = 10
+seconds_per_attempt = [1, 2]
+questions = "=3 * N"
+evaluated = 4
+"""
+)
+
+
+def test_numbers_of_questions_are_compared_with_the_data() -> None:
+    plan, _ = planned(RATED)
+    chosen = list(plan.cells)
+    (told,) = row_warnings(plan, chosen)
+    assert told.startswith("a-plain, a-many, b-plain, b-many: ") and told.endswith("there is no data at rows.")
+    rows = [prepared(number, id=f"C{number}/2018/page_1.pdf-1") for number in range(16)]
+    Path("rows").mkdir()
+    write(Path("rows/train.jsonl"), *rows[:12])
+    write(Path("rows/dev.jsonl"), *rows[12:])
+    (told,) = row_warnings(plan, chosen)
+    assert told.startswith("a-many, b-many: the plan counts on 24 questions to train on, and split 'train' has 12: ")
+    assert row_warnings(plan, ["a-plain", "b-plain"]) == [] == row_warnings(planned()[0], chosen)
+    write(Path("rows/dev.jsonl"), *rows[13:])
+    (told,) = row_warnings(plan, ["a-plain"])
+    assert "the plan counts on 4 attempts in an evaluation, and split 'test' has 3: " in told
+    Path("rows/dev.jsonl").write_text("{\n" * 3)
+    (told,) = row_warnings(plan, ["a-plain"])
+    assert "not compared with the data: " in told and "dev.jsonl" in told
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ("", "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."),
+        ("gpu_hour_price = 2.5", "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it."),
+    ],
+)
+def test_a_plan_says_what_costs_are_made_of(rates: str, told: str) -> None:
+    plan, run = planned(RATED + rates)
+    document = plan_document(plan, run, list(plan.cells))
+    shown = plan_text(document, plan, run)
+    assert told in shown and "cost, USD" in shown and "warning: a-plain" in shown
+    assert document["cells"]["a-plain"]["estimate"]["gpu_hour_price"] == (2.5 if rates else None)
 
 
 def test_without_rates_only_attempts_are_counted() -> None:

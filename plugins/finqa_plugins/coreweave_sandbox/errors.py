@@ -35,12 +35,17 @@ _REFUSALS = frozenset(
 _IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|manifest unknown", re.I)
 _SIZE = re.compile(r"CEILING_EXCEEDED|PLACEMENT_CONSTRAINT|NO_SUITABLE_RUNNER")
 
+_BROKEN_CALL = "Internal error from Core"
+"""What gRPC's asyncio client says when a call ends while it still writes to it: what the service said is lost
+(`set_internal_error` in grpc/_cython/_cygrpc/aio/call.pyx.pxi). Asked again, the service says it again."""
+
 
 def is_passing(error: CWSandboxError) -> bool:
     """The same request may succeed a little later: overload, a fault of the service, no connection, no answer."""
     if "QUOTA" in (error.reason or ""):
         return False
-    return isinstance(error, SandboxUnavailableError | SandboxResourceExhaustedError | SandboxTimeoutError)
+    known = isinstance(error, SandboxUnavailableError | SandboxResourceExhaustedError | SandboxTimeoutError)
+    return known or _BROKEN_CALL in str(error)
 
 
 def is_refusal(error: CWSandboxError) -> bool:

@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from cwsandbox import CWSandboxAuthenticationError, SandboxFailedError, SandboxResourceExhaustedError
+from cwsandbox import CWSandboxAuthenticationError, CWSandboxError, SandboxFailedError, SandboxResourceExhaustedError
 from pydantic import SecretStr
 from unit.coreweave_sandbox.conftest import RUN, WANDB_KEY, CoreWeaveBench, nothing_said, python
 
@@ -144,6 +144,8 @@ def test_errors_are_told_by_what_mends_them() -> None:
     assert type(explained(quota, "x")) is ServiceUnavailableError
     busy = SandboxResourceExhaustedError("busy", retry_delay=timedelta(seconds=3))
     assert is_passing(busy)
+    assert is_passing(CWSandboxError("Execute command failed: Internal error from Core"))
+    assert not is_passing(CWSandboxError("Execute command failed: disk failure"))
     assert pause_asked_s(busy) == 3.0
     assert type(explained(busy, "x")) is SandboxError
     size = SandboxFailedError("no", reason="CWSANDBOX_RESOURCE_CEILING_EXCEEDED")

@@ -29,7 +29,7 @@ finqa sft "$work/functions" --init benchmarks/code_policy.toml "${functions[@]}"
 
 finqa eval scripted "${shares[@]}" --split train --run-dir "$work/forecasts" --set environment.options.careless=0.6
 finqa sft "$work/forecasts" --init recipes/forecast_policy.toml "${shares[@]}" --run-dir "$work/forecast" \
-  --epochs 4 --lr 2e-3 --batch-tokens 4096 "${schedule[@]}"
+  --epochs 5 --lr 2e-3 --batch-tokens 4096 "${schedule[@]}"
 
 finqa eval scripted "${problems[@]}" --split train --sandboxes 4 --run-dir "$work/problems" \
   --set environment.options.careless=0.9 --set environment.options.careless_again=0.85

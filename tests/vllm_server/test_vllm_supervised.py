@@ -26,7 +26,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 pytest.importorskip("torch")
 
 EXACT = 1e-4
-PATIENCE_S = 12.0
+PATIENCE_S = 30.0
+"""Two cores that generate sixteen completions leave the server little time to answer looks."""
+TOKENS = 800
 HANG_GUARD_S = 60.0
 
 
@@ -50,7 +52,7 @@ async def mid_rollout(
     """Sixteen requests of which none has ended when the signal comes."""
     await engine.generate(ask("before"))  # a signal during a restart would be another test
     pid = await _find(engine, process)
-    requests = [ask(f"{process} {number}", seed=number, tokens=1500) for number in range(16)]
+    requests = [ask(f"{process} {number}", seed=number, tokens=TOKENS) for number in range(16)]
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
     await asyncio.sleep(0.5)
     assert not any(task.done() for task in tasks)
@@ -69,7 +71,7 @@ async def test_a_server_that_fails_in_mid_rollout_is_replaced_and_nothing_is_los
     before = descendants(_group(engine))
     played = await mid_rollout(engine, disturb, process)
     assert {completion.policy_version for _, completion in played} == {1}
-    assert {len(completion.token_ids) for _, completion in played} == {1500}
+    assert {len(completion.token_ids) for _, completion in played} == {TOKENS}
     assert await asyncio.to_thread(worst_difference, tiny_model, played[:2], adapters[0]) <= EXACT
     assert len(before) >= 4
     await _gone(before)

@@ -117,7 +117,10 @@ class VllmEngine:
         async with self._turnstile.pass_through():
             if self._asleep:
                 raise EngineError("The vLLM server sleeps.")
-            return await served.generate(request)
+            completion = await served.generate(request)
+        if self._supervisor is not None:
+            self._supervisor.heard()
+        return completion
 
     async def load(self, policy: PolicyVersion) -> None:
         """Switches to another policy version; see the class.

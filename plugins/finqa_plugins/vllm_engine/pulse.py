@@ -42,6 +42,10 @@ class Pulse:
         self._seen = time.monotonic()
         self._answered = self._worked = self._watched_s
 
+    def heard(self) -> None:
+        """A completion came: a server that is out of breath may have no time for looks, but it lives."""
+        self._answered = self._worked = self._now()
+
     async def answers(self, timeout_s: float) -> bool:
         """Whether it says now that it is well. Never raises."""
         try:

@@ -112,6 +112,11 @@ class Supervisor:
         if self._launch is not None:
             self._launch = self._launch_at(self._launch.port)
 
+    def heard(self) -> None:
+        """A completion came from the server."""
+        if self._pulse is not None:
+            self._pulse.heard()
+
     async def revive(self) -> None:
         """Returns once a server answers; restarts it if it is dead or hung. Callers at the same time share a restart.
 

@@ -213,6 +213,18 @@ async def test_a_look_that_our_own_busy_loop_missed_restarts_nothing(supervise: 
     assert (starts(box), supervisor.restarts) == (1, 0)
 
 
+async def test_completions_are_signs_of_life_where_the_server_has_no_time_for_looks(supervise: Any, box: Path) -> None:
+    supervisor = supervise(health_timeout_s=1.0)
+    await supervisor.start()
+    before = processes(box)
+    os.kill(before[0], signal.SIGSTOP)
+    for _ in range(30):
+        await asyncio.sleep(0.1)
+        supervisor.heard()
+    assert all(start_time(pid) is not None for pid in before)
+    assert await gone(before), "none comes any more"
+
+
 async def test_restarts_are_limited_and_then_the_run_ends(supervise: Any, box: Path) -> None:
     supervisor = supervise("leave", restarts=1)
     await supervisor.start()

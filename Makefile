@@ -32,15 +32,17 @@ TEST_WORKERS ?= 3
 test: install  ## All tests that need no GPU, no account and less than a minute each.
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)
 
-# vLLM's pins never meet ours: its server runs in an environment of its own and is talked to over HTTP.
+# vLLM's pins never meet ours: its server runs in an environment of its own and is talked to over HTTP. The kernels that it
+# compiles are kept there; Python modules are compiled as they are imported, which few of them are.
 VLLM := .venv-vllm
 test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, built for the CPU; some minutes on 2 cores.
-	FINQA_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest tests/vllm_server $(ARGS)
+	FINQA_VLLM_PYTHON=$(VLLM)/bin/python TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels \
+		VLLM_CACHE_ROOT=$(CURDIR)/$(VLLM)/cache $(BIN)/python -m pytest tests/vllm_server $(ARGS)
 
 $(VLLM)/.installed: tests/vllm_server/requirements.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet torch==2.13.0
-	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/vllm_server/requirements.txt
+	$(@D)/bin/python -m pip install --quiet --no-compile torch==2.13.0
+	$(@D)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/vllm_server/requirements.txt
 	touch $@
 
 # TRL's trainers run in an environment of their own; tensors pass between the two through files.
@@ -81,7 +83,7 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-tiny-policy: install  ## Train the embedded policy again from nothing, as shipped.
+tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)
 
 text-policies: install  ## Teach the embedded policies of code, forecast and mbpp again from nothing.

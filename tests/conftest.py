@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +29,41 @@ for name, value in {
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
+SESSION = "finqa-test-session-"
+
 PRIVATE = (*BARE_NAMES, "DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET", "OPENAI_API_KEY", "CI", "NO_COLOR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files go with the session: libraries leave some, and so does whatever a test kills.
+
+    Workers have the folder of the process that starts them, which outlives them. Folders of failed tests are elsewhere.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    usual = tempfile.gettempdir()
+    for left in Path(usual).glob(f"{SESSION}*"):
+        with contextlib.suppress(OSError):  # its session goes on
+            os.close(_locked(left))
+            shutil.rmtree(left, ignore_errors=True)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
+    folder = Path(tempfile.mkdtemp(prefix=SESSION))
+    lock = _locked(folder)
+    folder.chmod(0o755)  # boxes without isolation have a user of their own
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    os.environ["WANDB_CACHE_DIR"] = str(folder / "wandb")  # where wandb keeps logs of all runs
+    config.add_cleanup(lambda: (shutil.rmtree(folder, ignore_errors=True), os.close(lock)))
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor whose lock ends with this process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @pytest.fixture(scope="session")

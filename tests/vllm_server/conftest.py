@@ -20,7 +20,7 @@ from finqa_plugins.vllm_engine.config import VllmEngineConfig
 from finqa_plugins.vllm_engine.process import ServerProcess, free_port
 
 PYTHON = os.environ.get("FINQA_VLLM_PYTHON", "")
-START_S = 300.0
+START_S = 500.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

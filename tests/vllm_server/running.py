@@ -53,6 +53,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def traces(pids: list[int]) -> set[Path]:
+    """What outlives processes that are killed: their folders of temporary files, and their shared memory by name."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+            found |= {one.removeprefix("TMPDIR=") for one in variables if one.startswith("TMPDIR=")}
+            mapped = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+            found |= {one for one in mapped if one.startswith("/dev/shm/") and not one.endswith(" (deleted)")}
+    return {Path(one) for one in found}
+
+
 def untied(like: Path, folder: Path, *, seed: int) -> Path:
     """A model of the same shape whose output matrix is its own."""
     import torch

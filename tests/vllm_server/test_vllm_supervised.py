@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from fixtures.engine_play import worst_difference
 from fixtures.tiny_models import make_tiny_qwen3
-from vllm_server.running import RANK, ask, descendants, untied
+from vllm_server.running import RANK, ask, descendants, traces, untied
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
@@ -69,20 +69,25 @@ async def test_a_server_that_fails_in_mid_rollout_is_replaced_and_nothing_is_los
     engine: VllmEngine, tiny_model: Path, adapters: list[Path], disturb: signal.Signals, process: str
 ) -> None:
     before = descendants(_group(engine))
+    left = traces(before)
+    assert any(one.is_dir() for one in left) and any(one.is_relative_to("/dev/shm") for one in left)
     played = await mid_rollout(engine, disturb, process)
     assert {completion.policy_version for _, completion in played} == {1}
     assert {len(completion.token_ids) for _, completion in played} == {TOKENS}
     assert await asyncio.to_thread(worst_difference, tiny_model, played[:2], adapters[0]) <= EXACT
     assert len(before) >= 4
     await _gone(before)
+    assert [one for one in left if one.exists()] == []
 
 
 async def test_nothing_is_left_after_the_end(engine: VllmEngine) -> None:
     await _find(engine, "Worker")
     pids = descendants(_group(engine))
+    left = traces(pids)
     assert len(pids) >= 4
     await engine.close()
     assert [pid for pid in pids if start_time(pid) is not None] == []
+    assert [one for one in left if one.exists()] == []
     with pytest.raises(EngineError, match="closed"):
         await engine.generate(ask("late"))
 
@@ -143,7 +148,7 @@ def _group(engine: VllmEngine) -> int:
 
 
 async def _find(engine: VllmEngine, process: str) -> int:
-    """The first of the server's processes whose command line holds this; waits for one that is about to start."""
+    """The first of the guarded processes whose command line holds this; waits for one that is about to start."""
     async with asyncio.timeout(HANG_GUARD_S):
         while (found := _running(engine, process)) is None:  # noqa: ASYNC110  what is waited for is a poll
             await asyncio.sleep(0.2)
@@ -151,7 +156,7 @@ async def _find(engine: VllmEngine, process: str) -> int:
 
 
 def _running(engine: VllmEngine, process: str) -> int | None:
-    for pid in descendants(_group(engine)):
+    for pid in descendants(_group(engine))[1:]:
         with contextlib.suppress(OSError):  # it has just ended
             if process.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid

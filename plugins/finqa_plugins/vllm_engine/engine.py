@@ -265,7 +265,9 @@ class VllmEngine:
         """Whether the base model is to be served under an adapter that changes nothing; see `neutral`."""
         if self._gpu or not _on_this_machine(self._config.addresses) or not self._context.lora_rank:
             return False
-        self._neutral = tempfile.TemporaryDirectory(prefix="finqa-neutral-")
+        logs = self._context.log_dir
+        folder = logs if logs is not None and logs.is_dir() else None
+        self._neutral = tempfile.TemporaryDirectory(prefix="finqa-neutral-", dir=folder)
         if not write_neutral(Path(self._neutral.name), self._context.model):
             self._neutral.cleanup()
             self._neutral = None

@@ -1,9 +1,9 @@
-"""`python guard.py COMMAND...` runs a command of which nothing is left once this process or its parent is gone.
+"""`python guard.py FOLDER COMMAND...` runs a command of which nothing is left once this process or its parent is gone.
 
 vLLM starts processes of its own that outlive a killed server. This one is the reaper of all of them: it ends when the
-command does, when its standard input closes, or when its parent is gone, and takes every descendant along. Should it
-be killed itself, the command dies with it (PR_SET_PDEATHSIG). It runs outside of packages and imports the standard
-library only.
+command does, when its standard input closes, or when its parent is gone, and takes every descendant and the folder
+along. Should it be killed itself, the command dies with it (PR_SET_PDEATHSIG). It runs outside of packages and imports
+the standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
 GRACE_S = 3.0
 """For the server to end by itself: it holds nothing that must be saved."""
+TRACKERS_S = 3.0
+"""For Python's resource trackers to unlink what others left in shared memory."""
 
 
 def main() -> int:
@@ -31,7 +34,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    server = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
         while server.poll() is None and os.getppid() == parent and not _input_closed(WATCH_INTERVAL_S):
             pass
@@ -44,6 +47,7 @@ def main() -> int:
             signal.signal(number, signal.SIG_IGN)
         status = server.poll()
         _end_descendants()
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
     print(f"[finqa] the server ended with status {status}", file=sys.stderr, flush=True)
     return 137 if status is None else status if status >= 0 else 128 - status
 
@@ -63,15 +67,26 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _end_descendants() -> None:
-    """Until there are none: the orphans of what is killed become our own children, being its reaper."""
+    """Until there are none: the orphans of what is killed become our own children, being its reaper.
+
+    Resource trackers come last: they end by themselves once all who shared one are gone, and unlink what those left.
+    """
+    deadline = time.monotonic() + TRACKERS_S
     while found := _descendants():
-        for pid in found:
+        late = time.monotonic() > deadline
+        for pid in (pid for pid in found if late or not _is_tracker(pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _descendants() -> list[int]:

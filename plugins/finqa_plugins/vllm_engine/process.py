@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,11 +13,11 @@ import sys
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.vllm_engine import guard
+from finqa_plugins.vllm_engine import guard, scratch
 from finqa_plugins.vllm_engine.command import HOST, Launch
 
 POLL_S = 0.05
-STOP_S = guard.GRACE_S + 5.0
+STOP_S = guard.GRACE_S + guard.TRACKERS_S + 5.0
 """For the guard to end what it guards, before it is ended as well."""
 
 _TAIL_BYTES = 64 * 2**10
@@ -40,6 +41,7 @@ class ServerProcess:
     def __init__(self, launch: Launch, log_path: Path) -> None:
         self.log_path = log_path
         self._log_begin = 0
+        self._scratch: Path | None = None
         self._guard = self._spawn(launch)
 
     @property
@@ -86,23 +88,31 @@ class ServerProcess:
         finally:
             self._end_group()
             self._guard.wait()
+            self._remove_scratch()
 
     def _spawn(self, launch: Launch) -> subprocess.Popen[bytes]:
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("ab") as log:
                 self._log_begin = log.tell()
+                self._scratch = scratch.make(launch.environment)
                 return subprocess.Popen(
-                    [sys.executable, "-I", guard.__file__, *launch.arguments],
+                    [sys.executable, "-I", guard.__file__, str(self._scratch), *launch.arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     cwd=self.log_path.parent,
-                    env=launch.environment,
+                    env=scratch.variables(self._scratch, launch.environment),
                     start_new_session=True,
                 )
         except OSError as error:
+            self._remove_scratch()
             raise StorageError(f"Cannot start a vLLM server with its log at {self.log_path}: {error}.") from error
+
+    def _remove_scratch(self) -> None:
+        """The guard does, unless it was killed."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _unreaped(self) -> bool:
         return self._guard.returncode is None

@@ -56,6 +56,11 @@ def processes(box: Path) -> list[int]:
     return pids
 
 
+def traces(box: Path) -> list[Path]:
+    """Its folder of temporary files and its shared memory."""
+    return [Path(one) for one in json.loads((box / "traces").read_text())]
+
+
 def starts(box: Path) -> int:
     return int((box / "starts").read_text())
 
@@ -76,8 +81,11 @@ async def test_nothing_is_left_of_a_server_that_was_closed(supervise: Any, box: 
     assert arguments[:2] == ["-m", "vllm.entrypoints.openai.api_server"]
     assert f":{arguments[arguments.index('--port') + 1]}/v1" in address
     assert (tmp_path / "logs" / "vllm-0.log").is_file()
+    assert [one.exists() for one in traces(box)] == [True, sys.platform == "linux"]
+    assert json.loads((box / "environment.json").read_text())["TMPDIR"] == str(traces(box)[0])
     await supervisor.close()
     assert await gone(pids)
+    assert not any(one.exists() for one in traces(box))
     await supervisor.close()
     with pytest.raises(EngineError, match="closed"):
         await supervisor.revive()
@@ -141,7 +149,7 @@ async def test_a_dead_server_is_restarted_once_for_all_who_ask(supervise: Any, b
     await supervisor.start()
     await supervisor.revive()
     assert (starts(box), supervisor.restarts) == (1, 0), "nothing was wrong"
-    before = processes(box)
+    before, left = processes(box), traces(box)
     os.kill(before[0], signal.SIGKILL)
     hasty = asyncio.create_task(supervisor.revive())
     waiting = [asyncio.create_task(supervisor.revive()) for _ in range(5)]
@@ -151,27 +159,29 @@ async def test_a_dead_server_is_restarted_once_for_all_who_ask(supervise: Any, b
     assert (starts(box), supervisor.restarts) == (2, 1)
     assert await gone(before), "the child of the server that was killed"
     assert processes(box) != before
+    assert not any(one.exists() for one in left) and traces(box)[0].is_dir()
 
 
 async def test_a_killed_guard_takes_its_server_along(supervise: Any, box: Path) -> None:
     supervisor = supervise()
     await supervisor.start()
-    before, guarding = processes(box), supervisor.pid
+    before, guarding, (folder, memory) = processes(box), supervisor.pid, traces(box)
     os.kill(guarding, signal.SIGKILL)
     assert await gone([guarding]), "until then the server still answers, and revive() is content with that"
     await supervisor.revive()
     assert await gone(before)
-    assert starts(box) == 2
+    assert starts(box) == 2 and not folder.exists()
+    memory.unlink(missing_ok=True)  # its tracker was ended with the group, and may have had no time for it
 
 
 async def test_a_hung_server_is_ended_and_replaced(supervise: Any, box: Path) -> None:
     supervisor = supervise(health_timeout_s=0.6)
     await supervisor.start()
-    before = processes(box)
+    before, left = processes(box), traces(box)
     os.kill(before[0], signal.SIGSTOP)
     assert await gone(before)
     await supervisor.revive()
-    assert starts(box) == 2
+    assert starts(box) == 2 and not any(one.exists() for one in left)
 
 
 async def test_a_server_that_answers_but_makes_no_tokens_hangs(supervise: Any, box: Path) -> None:
@@ -263,6 +273,7 @@ def test_a_killed_parent_takes_everything_along(tmp_path: Path, box: Path) -> No
         assert any(line == b"ready\n" for line in parent.stdout)
         parent.kill()
     pids, deadline = processes(box), time.monotonic() + HANG_S
-    while any(start_time(pid) is not None for pid in pids) and time.monotonic() < deadline:
+    while any(one.exists() for one in traces(box)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [start_time(pid) for pid in pids] == [None, None]
+    assert not any(one.exists() for one in traces(box))

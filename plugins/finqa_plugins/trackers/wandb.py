@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.contracts import TrackerContext
 from finqa_plugins.trackers.records import unique_name
 from finqa_plugins.trackers.scalars import scalars
+
+FINISH_S = 300.0
+"""For what is not uploaded yet when the run ends: wandb itself waits without end for a service that went away."""
 
 
 class WandbConfig(BaseModel):
@@ -39,6 +43,9 @@ class WandbTracker:
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
         """Opens the run. Neither the console nor code nor the state of a repository is sent."""
         library: Any = importlib.import_module("wandb")
+        given = library.Settings(console="off", save_code=False, disable_git=True)
+        if "WANDB_FINISH_TIMEOUT" not in os.environ and hasattr(given, "finish_timeout"):  # older ones have none
+            given.finish_timeout = FINISH_S
         self._run = library.init(
             project=self._config.project or self._context.project,
             entity=self._config.entity,
@@ -48,7 +55,7 @@ class WandbTracker:
             resume="allow",
             dir=str(self._context.run_dir),
             config=dict(settings),
-            settings=library.Settings(console="off", save_code=False, disable_git=True),
+            settings=given,
         )
         self._run.define_metric("*", step_metric="iteration")
 
@@ -59,6 +66,6 @@ class WandbTracker:
             self._run.log({**numbers, "iteration": step})
 
     def on_run_end(self, status: str) -> None:
-        """Closes the run; only `completed` is a success."""
+        """Closes the run; only `completed` is a success. What cannot be uploaded in time is left for `wandb sync`."""
         if self._run is not None:
             self._run.finish(exit_code=0 if status == "completed" else 1)

@@ -188,13 +188,15 @@ def test_a_model_from_nothing_goes_on_as_well(
         "[model]\nhidden_size = 32\nlayers = 1\nheads = 2\nkey_value_heads = 1\nhead_dim = 16\n"
         "intermediate_size = 32\nmax_context = 4096\n[tokenizer]\nvocab_size = 600\n"
     )
-    flags = ["--init=tiny.toml", "--lr=1e-3", *SHORT, "--validation-samples=0", "--run-dir=a"]
+    flags = ["--init=tiny.toml", "--lr=1e-3", *SHORT, "--validation-samples=0"]
+    flags += ["--batch-tokens=300", "--validate-every=1", "--run-dir=a"]
     whole = document(["sft", str(gold), *flags], capsys)
     assert whole["after"]["samples"] is whole["parse_rate"] is None and not Path("a/valid_samples").exists()
     assert resolve("a").adapter is None and Path("a/checkpoints/best/tokenizer.json").is_file()
     shutil.copytree("a", "b")
     shutil.rmtree(f"b/checkpoints/step_{whole['steps']}")
     shutil.rmtree("b/checkpoints/final")
+    assert Path("b/checkpoints/step_1").is_dir()  # or it would not be resumed, but begun again
     assert document(["sft", "--resume=b"], capsys)["loss"] == whole["loss"]
     assert trackers["a"].records == written("a") != [] and trackers["a"].settings["sft"]["learning_rate"] == 1e-3
     since = trackers["b"].records
@@ -236,7 +238,9 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
     assert "cannot train" in refused(78, str(gold), model, "--engine=scripted", "--run-dir=x")
     assert not list(Path("x").glob("checkpoints/*"))
     asked = [str(gold), model, "--validation-samples=2", "--set=sft.validation_share=0"]
-    assert "no question of a company that is not trained on" in refused(65, *asked, "--split=train", "--run-dir=y")
+    assert "no question of a cluster, such as a company, that is not trained on" in refused(
+        65, *asked, "--split=train", "--run-dir=y"
+    )
     elsewhere = ["--environment=finqa", "--snapshot=nowhere", "--run-dir=z"]
     assert "nowhere" in refused(65, *asked, *elsewhere)
     assert "none is left to train on" in refused(65, str(gold), "--epochs=0.01", model, "--run-dir=w")

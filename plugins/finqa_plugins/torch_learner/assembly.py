@@ -10,7 +10,7 @@ import torch
 from finqa_cli.contracts import LearnerContext
 from finqa_plugins.torch_learner.attention import attend_within_segments, takes_packed_rows
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
-from finqa_plugins.torch_learner.distributed import Alone
+from finqa_plugins.torch_learner.distributed import Alone, on_device
 from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base
 from finqa_plugins.torch_learner.sharding import PolicyForward, shard
 from finqa_plugins.torch_learner.state import Identity
@@ -98,5 +98,6 @@ def _loading_device(device: torch.device, processes: Alone) -> torch.device:
 def _forward(causal: Any, device: torch.device, processes: Alone) -> PolicyForward:
     forward = PolicyForward(causal)
     if (mesh := processes.mesh(device)) is not None:
-        shard(forward, mesh)
+        with on_device(device):
+            shard(forward, mesh)
     return forward

@@ -30,6 +30,24 @@ _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_
 _OF_ITS_KIND = ("ROLE_", "GROUP_", "TORCHELASTIC_")
 
 
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The block computes with the device as that of its thread.
+
+    Learners are asked in any thread, and a new one is at device 0. FSDP2 takes places and streams from there: on
+    another device than its weights' it would wait for nothing, and compute with what is still being gathered. Kernels
+    that are launched without PyTorch's dispatcher (Triton) do likewise.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def give_back(device: torch.device) -> None:
+    """Leaves to other processes what PyTorch keeps of a device's memory for later: an engine that slept during an
+    update, and wakes after it, needs what it had before.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 class Alone:
     """One process: nobody to talk to."""
 

@@ -19,7 +19,7 @@ from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.torch_learner import sharding, state
 from finqa_plugins.torch_learner.assembly import assemble, frozen_base
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
-from finqa_plugins.torch_learner.distributed import Alone
+from finqa_plugins.torch_learner.distributed import Alone, give_back, on_device
 from finqa_plugins.torch_learner.forward import Inputs, collate, scoring_batches
 from finqa_plugins.torch_learner.losses import Loss, build_loss
 from finqa_plugins.torch_learner.nonfinite import Trial, culprit
@@ -97,6 +97,7 @@ class TorchLearner:
                 head.step(self._config.value_learning_rate * factor)
         finally:
             self._clear()
+            give_back(self._device)
         self._step += 1
         return UpdateReport(
             loss=metrics.pop("loss"),
@@ -218,6 +219,7 @@ class TorchLearner:
             for row in () if idle else rows:
                 own[row] = tuple(next(numbers) if masked else 0.0 for masked in samples[row].loss_mask)
         sharding.release(forward)
+        give_back(self._device)
         for part in self._processes.gathered(own):
             for row, scored in part.items():
                 result[row] = scored
@@ -283,6 +285,7 @@ class TorchLearner:
         keeps = self._processes.mesh(self._device) is None  # casts of weights: kept ones of cut weights lose gradients
         devices = [self._device] if self._device.type == "cuda" else []
         with (
+            on_device(self._device),
             torch.random.fork_rng(devices=devices),
             torch.autocast(self._device.type, self._assembly.dtype, enabled=mixed, cache_enabled=keeps),
         ):

@@ -19,6 +19,7 @@ from finqa_cli.learn import pack, pads
 from finqa_cli.types import LossSpec, Sample
 from finqa_plugins.torch_learner.attention import _variable_length, segment_attention, takes_packed_rows
 from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.torch_learner.model import load_base
 from finqa_plugins.torch_learner.packed_row import Segments
 
 OPENING = tuple(range(60))
@@ -124,6 +125,11 @@ def test_what_happens_in_one_sequence_changes_no_other(family: Path, opening: tu
     assert after[1] != before[1]
     for row in (0, 2, 3):
         assert after[row] == before[row]
+
+
+def test_a_base_has_no_dropout_of_its_own(family: Path) -> None:
+    base = load_base(str(family), dtype=torch.float32, device=torch.device("cpu"))
+    assert not any(part.p for part in base.modules() if isinstance(part, torch.nn.Dropout))
 
 
 def test_a_long_segment_behind_a_shared_one_is_computed_in_blocks(

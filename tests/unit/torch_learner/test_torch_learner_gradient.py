@@ -118,6 +118,20 @@ def test_logprobs_are_at_the_rollout_temperature(learner_model: Path) -> None:
             assert row[place] == pytest.approx(want, abs=1e-5)
 
 
+def test_logprobs_of_a_head_in_bfloat16_are_float32() -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight, states = (torch.randn(rows, 16, generator=draw).to(torch.bfloat16) for rows in (50, 7))
+    head = torch.nn.Linear(16, 50, bias=False, dtype=torch.bfloat16)
+    head.weight.data.copy_(weight)
+    targets = torch.randint(50, (7,), generator=draw)
+    causal = SimpleNamespace(get_output_embeddings=lambda: head)
+    logprobs, entropy = state_logprobs(causal, states, targets, 0.7)
+    exact = torch.log_softmax(head(states).double() / 0.7, -1)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    assert torch.allclose(logprobs.double(), exact.gather(1, targets[:, None])[:, 0], rtol=0, atol=1e-5)
+    assert torch.allclose(entropy.double(), -(exact.exp() * exact).sum(-1), rtol=0, atol=1e-5)
+
+
 def test_logprobs_of_samples_without_loss_are_zeros(learner_model: Path) -> None:
     sample = Sample(token_ids=(1, 2), loss_mask=(False, False), logprobs=(0.0, 0.0), advantages=(0.0, 0.0))
     assert make_learner(learner_model).logprobs([sample]) == ((0.0, 0.0),)

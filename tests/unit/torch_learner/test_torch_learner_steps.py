@@ -119,6 +119,26 @@ def test_a_step_does_not_disturb_the_generator_of_others(learner_model: Path) ->
     assert torch.equal(torch.rand(1), expected)
 
 
+def test_dropout_is_of_training_alone_and_another_in_each_step(learner_model: Path, tmp_path: Path) -> None:
+    dropping, plain = (make_learner(learner_model, lora_dropout=share, learning_rate=0.0) for share in (0.5, 0.0))
+    with torch.no_grad():
+        for name, part in dropping._trained.items():
+            if "lora_B" in name:
+                part.fill_(0.05)
+    dropping.save(tmp_path)
+    plain.load(tmp_path)
+    batch = as_batch(random_samples(2))
+    losses = [learner.update(batch, GRPO_LOSS).loss for learner in (plain, plain, dropping, dropping)]
+    assert len(set(losses)) == 3 and losses[0] == losses[1]
+    assert dropping.logprobs(batch.samples) == plain.logprobs(batch.samples)
+
+
+def test_the_optimizer_takes_its_options(learner_model: Path) -> None:
+    learner = make_learner(learner_model, {"betas": (0.8, 0.95), "weight_decay": 0.1})
+    (group,) = learner._optimizer.param_groups
+    assert (group["betas"], group["weight_decay"]) == ((0.8, 0.95), 0.1)
+
+
 def test_schedules() -> None:
     def factors(**options: object) -> list[float]:
         config = TorchLearnerConfig.model_validate(options)
@@ -172,7 +192,11 @@ def test_bfloat16_computes_in_bfloat16_and_trains_in_float32(learner_model: Path
     for rank in (0, 4):
         learner = make_learner(learner_model, {"dtype": "bfloat16"}, lora_rank=rank)
         assert {part.dtype for part in learner._trained.values()} == {torch.float32}
+        computed: set[torch.dtype] = set()
+        for layer in (learner._causal.get_output_embeddings(), learner._causal.base_model.layers[0].mlp.down_proj):
+            layer.register_forward_hook(lambda layer, inputs, output, into=computed: into.add(output.dtype))
         assert math.isfinite(learner.update(as_batch(random_samples(2)), GRPO_LOSS).loss)
+        assert computed == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,25 @@ def gradients(learner: TorchLearner, samples: Sequence[Sample], cut: Sequence[Se
     return flat
 
 
+def test_the_schedule_is_that_of_the_value_function_as_well(learner_model: Path) -> None:
+    learner = make_learner(learner_model, {"schedule": "linear", "total_steps": 1})
+    found = []
+    for _ in range(2):
+        learner.update(as_batch(valued(2)), PPO_LOSS)
+        found.append(learner._values()._layer.weight.detach().clone())
+    assert found[0].any() and torch.equal(*found)
+
+
+@pytest.mark.parametrize("largest", [0.001, 0.0])
+def test_gradients_of_policy_and_value_function_are_clipped_apart(learner_model: Path, largest: float) -> None:
+    learner = make_learner(learner_model, max_grad_norm=largest)
+    found = learner._gradient(as_batch(valued(3)), build_loss(PPO_LOSS))
+    parts = {"grad_norm": learner._trained.values(), "value_grad_norm": learner._values()._layer.parameters()}
+    for name, weights in parts.items():
+        norm = float(torch.cat([part.grad.flatten() for part in weights if part.grad is not None]).norm())
+        assert found[name] > 0.001 and norm == pytest.approx(largest or found[name], rel=1e-3)
+
+
 def test_the_clipped_value_loss_by_hand() -> None:
     """Old value 0.5, clip 0.2: at 1.0 the clipped value is 0.7, at 0.4 it is 0.4.
 

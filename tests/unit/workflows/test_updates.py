@@ -69,6 +69,14 @@ def taken(
 MIXED = ((1, 0, 0.5, Status.ENGINE_ERROR), (1, 1), (0, 1, 0))
 
 
+def test_each_step_is_a_mean_over_its_own_samples(model: Path) -> None:
+    method = optimizer("grpo", normalization="constant", normalization_length=4.0)
+    batches, _ = taken(make_learner(model), method, groups_of((0, 1, 0), (1, 0, 0)), updates_per_iteration=3)
+    assert [len(batch.samples) for batch in batches] == [2, 2, 2]
+    for batch in batches:
+        assert {sample.weight for sample in batch.samples} == {batch.loss_tokens / (2 * 4.0)}
+
+
 def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     groups, grpo = groups_of(*MIXED), optimizer("grpo")
     learner, plain = make_learner(model), make_learner(model)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from finqa_cli.commands import _options as options
@@ -99,14 +98,11 @@ def _component(report: PluginReport, component: Component, *, details: bool) -> 
 
 def _component_options(component: Component) -> list[dict[str, Any]] | None:
     """Its options, [] when it has none, None when its config class cannot be imported on this machine."""
-    if not component.config:
-        return []
-    module, _, attribute = component.config.partition(":")
     try:
-        model: type[BaseModel] = getattr(importlib.import_module(module), attribute)
+        model = registry().config_class(component)
     except ImportError:
         return None
-    return [_field(name, info) for name, info in model.model_fields.items()]
+    return [_field(name, info) for name, info in model.model_fields.items()] if model else []
 
 
 def _field(name: str, info: Any) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Component:
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
+        clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
+            `{option}` for the value of one of its options; reports say it. Empty: it is not known.
         standing: For a tracker: every run has it without its being named, where its packages are installed.
     """
 
@@ -41,4 +43,5 @@ class Component:
     remote: bool = False
     snapshotless: bool = False
     policy: str = ""
+    clustered_by: str = ""
     standing: bool = False

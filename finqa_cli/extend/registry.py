@@ -14,9 +14,36 @@ from typing import Any
 import pluggy
 from pydantic import BaseModel, ValidationError
 
+from finqa_cli.contracts import (
+    CallFormat,
+    ChatCodec,
+    ChatEngine,
+    Environment,
+    Learner,
+    Optimizer,
+    Reward,
+    SandboxProvider,
+    TokenEngine,
+    Tracker,
+)
+from finqa_cli.contracts.preferences import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import hookspecs
-from finqa_cli.extend.component import KINDS, Component
+from finqa_cli.extend.component import KINDS, Component, Kind
+from finqa_cli.masking import MASK, is_secret
+
+CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
+    "sandbox": (SandboxProvider,),
+    "environment": (Environment,),
+    "engine": (TokenEngine, ChatEngine),
+    "codec": (ChatCodec,),
+    "call_format": (CallFormat,),
+    "optimizer": (Optimizer, PreferenceOptimizer),
+    "learner": (Learner,),
+    "tracker": (Tracker,),
+    "reward": (Reward,),
+}
+"""What a component of each kind fulfils, one of these at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +72,16 @@ class Registry:
         """Pluggy's relay: `registry.hook.on_update(...)` calls every plugin."""
         return self.manager.hook
 
+    def each(self, hook: str) -> list[tuple[str, pluggy.HookCaller]]:
+        """A caller of the hook for every plugin that implements it, by the plugin's name.
+
+        For hooks of which one that raises is to take no other with it.
+        """
+        plugins = self.manager.list_name_plugin()
+        names = [one.plugin_name for one in getattr(self.hook, hook).get_hookimpls()]
+        others = {name: [plugin for other, plugin in plugins if other != name] for name in names}
+        return [(name, self.manager.subset_hook_caller(hook, others[name])) for name in names]
+
     def components(self, kind: str | None = None) -> tuple[Component, ...]:
         """All registered components, or those of one kind, by kind and name."""
         chosen = (component for (_, _), component in sorted(self._components.items()))
@@ -64,27 +101,39 @@ class Registry:
         """Validates a component's own options.
 
         Raises:
-            ConfigError: An option is unknown or has a wrong value.
+            ConfigError: An option is unknown or has a wrong value, or the plugin names no class that is there.
         """
-        if not component.config:
+        model = self.config_class(component)
+        if model is None:
             if options:
                 raise ConfigError(
                     f"{component.kind} {component.name!r} takes no options, but got: {', '.join(options)}.",
                     remedy=f"finqa plugins show {component.name}",
                 )
             return None
-        model = _import_target(component.config)
         try:
-            validated: BaseModel = model.model_validate(dict(options))
+            return model.model_validate(dict(options))
         except ValidationError as error:
             raise _option_error(component, error, list(model.model_fields)) from error
-        return validated
+
+    def config_class(self, component: Component) -> type[BaseModel] | None:
+        """What validates a component's options; None when it takes none.
+
+        Raises:
+            ConfigError: The plugin names a class that is not there.
+            ImportError: The class is in a module that needs packages that are not installed.
+        """
+        if not component.config:
+            return None
+        found: type[BaseModel] = self._imported(component, component.config)
+        return found
 
     def create(self, kind: str, name: str, options: Mapping[str, Any], *context: object) -> Any:
         """Imports and constructs a component: `Class(config, *context)`.
 
         Raises:
-            ConfigError: The name or an option is wrong.
+            ConfigError: The name or an option is wrong; or the plugin names a class that is not there, or one that does
+                not fulfil the contract of its kind, as when it was made for another version of finqa.
             MissingDependencyError: Its packages are not installed; the remedy is the pip command.
         """
         component = self.find(kind, name)
@@ -94,7 +143,35 @@ class Registry:
                 remedy=f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {missing[0]}",
             )
         config = self.config(component, options)
-        return _import_target(component.target)(config, *context)
+        built = self._imported(component, component.target)(config, *context)
+        contracts = CONTRACTS[component.kind]
+        if not isinstance(built, contracts):
+            lacks = " or ".join(
+                f"{', '.join(_lacking(built, contract))} of {contract.__name__}" for contract in contracts
+            )
+            raise self._unusable(component, f"{component.target} lacks {lacks}")
+        return built
+
+    def _imported(self, component: Component, target: str) -> Any:
+        module, _, attribute = target.partition(":")
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # what the module itself needs; whoever shows the error knows how to install it
+            raise self._unusable(component, f"there is no module {module}") from error
+        try:
+            return getattr(found, attribute)
+        except AttributeError as error:
+            raise self._unusable(component, f"{module} has no {attribute!r}") from error
+
+    def _unusable(self, component: Component, reason: str) -> ConfigError:
+        owner = next((report for report in self.reports if component in report.components), None)
+        name = f"plugin {owner.name!r} of {owner.distribution or owner.module}" if owner else "its plugin"
+        return ConfigError(
+            f"{component.kind} {component.name!r} cannot be used: {reason}. This is a fault of {name}.",
+            remedy=f"mend or upgrade the plugin, or choose another {component.kind}: finqa plugins",
+        )
 
     def _load(self, entry: EntryPoint) -> PluginReport:
         distribution = entry.dist
@@ -104,16 +181,21 @@ class Registry:
             "distribution": distribution.name if distribution else "",
             "version": distribution.version if distribution else "",
         }
-        plugin: object | None = None
+        # A stranger's module may raise anything, or end the process; the rest of the product must go on.
         try:
             plugin = entry.load()
+            if (first := self.manager.get_name(plugin)) is not None:
+                raise ValueError(f"{entry.value} is already registered, as {first!r}")
+        except (Exception, SystemExit) as error:
+            return PluginReport(**facts, components=(), error=_told(error))
+        try:
             self.manager.register(plugin, name=entry.name)
             self.manager.check_pending()
             components = self._collect(plugin)
-        except Exception as error:  # a stranger's module may raise anything; the rest of the product must go on
-            if plugin is not None and self.manager.is_registered(plugin):
+        except (Exception, SystemExit) as error:
+            if self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
-            return PluginReport(**facts, components=(), error=f"{type(error).__name__}: {error}")
+            return PluginReport(**facts, components=(), error=_told(error))
         self._components.update({(component.kind, component.name): component for component in components})
         return PluginReport(**facts, components=components)
 
@@ -142,9 +224,13 @@ def missing_requirements(component: Component) -> tuple[str, ...]:
     return tuple(name for name in component.requires if importlib.util.find_spec(name) is None)
 
 
-def _import_target(target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _lacking(built: object, contract: type) -> list[str]:
+    members = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
+    return sorted(name for name in members if not hasattr(built, name))
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
@@ -160,5 +246,6 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     elif not field:
         what = f"options: {first['msg'].removeprefix('Value error, ')}."
     else:
-        what = f"option {field!r}: {first['msg']} (got {first['input']!r})."
+        given = MASK if any(is_secret(str(part)) for part in first["loc"]) else repr(first["input"])
+        what = f"option {field!r}: {first['msg']} (got {given})."
     return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

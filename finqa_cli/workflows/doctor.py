@@ -168,7 +168,6 @@ def left_behind(settings: Settings) -> list[Check]:
 
 def hooks(settings: Settings) -> Iterator[Probe]:
     """The checks of plugins, each plugin's apart, so that one that raises or hangs takes no other with it."""
-    manager = registry().manager
     given = to_public_dict(settings)
     with contextlib.suppress(FinqaError):  # not built yet: the hooks do without
         given["data"]["digest"] = LocalSnapshots(settings.data.home).get(settings.data.snapshot).digest
@@ -179,10 +178,7 @@ def hooks(settings: Settings) -> Iterator[Probe]:
             facts = {**given, "environment": {**given["environment"], "executes": executes()}}
         return [check for found in caller(settings=facts) for check in found]
 
-    names = [one.plugin_name for one in manager.hook.doctor_checks.get_hookimpls()]
-    for name in names:
-        others = [plugin for other, plugin in manager.list_name_plugin() if other != name]
-        caller = manager.subset_hook_caller("doctor_checks", others)
+    for name, caller in registry().each("doctor_checks"):
         yield Probe(name, functools.partial(look, caller))
 
 

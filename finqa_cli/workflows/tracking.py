@@ -19,14 +19,33 @@ from finqa_cli.workflows.groups import Collected
 from finqa_cli.workflows.reporter import Reporter
 
 
+class Observers:
+    """Calls plugins' observing hooks. A plugin that raises is named once, then left out, and takes no other with it."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._broken: set[tuple[str, str]] = set()
+
+    def tell(self, hook: str, **facts: Any) -> None:
+        """Calls the hook of every plugin that has it."""
+        for plugin, caller in registry().each(hook):
+            if (hook, plugin) in self._broken:
+                continue
+            try:
+                caller(**facts)
+            except Exception as error:  # a stranger's; it only looks on
+                self._broken.add((hook, plugin))
+                self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is left out from now on: {error}")
+
+
 class Tracking:
-    """Fans a run's events out. A tracker or hook that raises is named once and then left out."""
+    """Fans a run's events out. A tracker or plugin's hook that raises is named once and then left out."""
 
     def __init__(self, folder: RunFolder, trackers: Sequence[Tracker], reporter: Reporter) -> None:
         self._folder = folder
         self._trackers = list(trackers)
         self._reporter = reporter
-        self._broken_hooks: set[str] = set()
+        self._observers = Observers(reporter)
 
     @contextmanager
     def run(self, settings: Mapping[str, Any]) -> Iterator[None]:
@@ -42,26 +61,26 @@ class Tracking:
 
     def _start(self, settings: Mapping[str, Any]) -> None:
         self._folder.event("run_start")
-        self._hook("on_run_start", run_id=self._folder.path.name, settings=settings)
+        self._observers.tell("on_run_start", run_id=self._folder.path.name, settings=settings)
         self._each_tracker(lambda tracker: tracker.on_run_start(settings))
 
     def _end(self, status: str) -> None:
         self._folder.event("run_end", status=status)
-        self._hook("on_run_end", run_id=self._folder.path.name, status=status)
+        self._observers.tell("on_run_end", run_id=self._folder.path.name, status=status)
         self._each_tracker(lambda tracker: tracker.on_run_end(status))
 
     def trajectory(self, trajectory: Trajectory) -> None:
         """An attempt ended."""
-        self._hook("on_trajectory", trajectory=trajectory)
+        self._observers.tell("on_trajectory", trajectory=trajectory)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
         """The learner took a step."""
-        self._hook("on_update", iteration=iteration, report=report)
+        self._observers.tell("on_update", iteration=iteration, report=report)
 
     def weights(self, policy: PolicyVersion) -> None:
         """The engine serves another version."""
         self._folder.event("weights", version=policy.number)
-        self._hook("on_weights", policy=policy)
+        self._observers.tell("on_weights", policy=policy)
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """An iteration ended."""
@@ -74,12 +93,16 @@ class Tracking:
         facts = report.to_dict()
         where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
         self.record({**where, **facts})
-        self._hook("on_eval", iteration=iteration, metrics=facts)
+        self.evaluated(iteration, facts)
+
+    def evaluated(self, iteration: int, facts: Mapping[str, Any]) -> None:
+        """As `evaluation`, where a file of its own holds the report."""
+        self._observers.tell("on_eval", iteration=iteration, metrics=facts)
 
     def groups(self, collected: Collected) -> None:
         """The groups of an iteration stand."""
         for group in collected.groups:
-            self._hook("on_group", group=group)
+            self._observers.tell("on_group", group=group)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
@@ -93,15 +116,6 @@ class Tracking:
             except Exception as error:  # a tracker is a copy; its failure must not cost the run
                 self._trackers.remove(tracker)
                 self._reporter.line(f"Tracker {type(tracker).__name__} failed and is left out: {error}")
-
-    def _hook(self, name: str, **facts: Any) -> None:
-        if name in self._broken_hooks:
-            return
-        try:
-            getattr(registry().hook, name)(**facts)
-        except Exception as error:  # an observer of a stranger's plugin
-            self._broken_hooks.add(name)
-            self._reporter.line(f"A plugin's {name} failed and is left out: {error}")
 
 
 def iteration_metrics(

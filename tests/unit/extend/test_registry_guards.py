@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from fixtures.plugin_entry_points import PACKAGE, entry
 
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.extend import Component, Registry, hookimpl
+from finqa_cli.extend import KINDS, Component, Registry, hookimpl
+from finqa_cli.extend.registry import CONTRACTS
 from finqa_cli.types import Group, Rewards, Status, Task, Trajectory
 
 
@@ -14,6 +18,21 @@ from finqa_cli.types import Group, Rewards, Status, Task, Trajectory
 def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(PACKAGE))
     yield
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], EntryPoint]:
+    """Makes a module of this source, and gives the entry point to it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name: str, source: str) -> EntryPoint:
+        (tmp_path / f"{name}.py").write_text(dedent(source))
+        return EntryPoint(name=name, value=name, group="finqa")
+
+    return write
+
+
+Written = Callable[[str, str], EntryPoint]
 
 
 def group_of(*rewards: float | None) -> Group:
@@ -57,11 +76,31 @@ def test_a_broken_plugin_is_reported_and_the_others_work(module: str, reason: st
     assert not registry.manager.has_plugin("broken")
 
 
-def test_whoever_repeats_a_component_is_broken_and_the_first_stays() -> None:
-    registry = Registry([entry("first", "duplicate"), entry("second", "duplicate"), entry("third", "plugin")])
+def test_a_plugin_that_ends_the_process_is_reported_too(written: Written) -> None:
+    registry = Registry([written("unlicensed_plugin", "raise SystemExit('no licence')"), entry("plugin")])
+    assert [report.error for report in registry.reports] == ["SystemExit: no licence", ""]
+
+
+def test_whoever_repeats_a_component_is_broken_and_the_first_stays(written: Written) -> None:
+    again = """
+        from finqa_cli.extend import Component, hookimpl
+
+        @hookimpl
+        def register_components():
+            return [Component(kind="optimizer", name="grpo", target="elsewhere:Grpo")]
+        """
+    registry = Registry([entry("first", "duplicate"), written("second_grpo", again), entry("third", "plugin")])
     assert [bool(report.error) for report in registry.reports] == [False, True, False]
-    assert "already registered" in registry.reports[1].error
+    assert "optimizer 'grpo' is already registered" in registry.reports[1].error
+    assert registry.find("optimizer", "grpo").target == "finqa_example.optimizer:LeaveOneOut"
     assert len(registry.components("optimizer")) == 2
+
+
+def test_a_module_that_is_named_twice_keeps_its_hooks() -> None:
+    registry = Registry([entry("first", "duplicate"), entry("second", "duplicate"), entry("first", "duplicate")])
+    assert [bool(report.error) for report in registry.reports] == [False, True, True]
+    assert "already registered, as 'first'" in registry.reports[1].error
+    assert registry.manager.list_name_plugin()[0][0] == "first" and len(registry.hook.register_components()) == 1
 
 
 def test_an_unknown_name_says_what_was_meant() -> None:
@@ -109,3 +148,69 @@ def test_missing_packages_name_the_command_that_brings_them(name: str, remedy: s
     with pytest.raises(MissingDependencyError) as caught:
         registry.create("engine", name, {})
     assert caught.value.remedy == remedy
+
+
+def test_every_kind_has_a_contract() -> None:
+    assert set(CONTRACTS) == set(KINDS)
+
+
+MISTAKEN = """
+    from pydantic import BaseModel, SecretStr
+    from finqa_cli.extend import Component, hookimpl
+
+    class Older:
+        def __init__(self, config):
+            pass
+
+        def credit(self, group):
+            raise NotImplementedError
+
+    class Keyed(BaseModel):
+        api_key: SecretStr
+
+    @hookimpl
+    def register_components():
+        targets = {
+            "no-module": "mistaken_modul:Older",
+            "no-class": "mistaken_plugin:Oldr",
+            "no-methods": "mistaken_plugin:Older",
+            "needy": "fixtures_need:Class",
+        }
+        found = [Component(kind="optimizer", name=name, target=target) for name, target in targets.items()]
+        config = "mistaken_plugin:Keyd"
+        return [
+            *found,
+            Component(kind="optimizer", name="no-config", target="mistaken_plugin:Older", config=config),
+            Component(kind="engine", name="keyed", target="mistaken_plugin:Older", config="mistaken_plugin:Keyed"),
+        ]
+    """
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no-module", "there is no module mistaken_modul"),
+        ("no-class", "mistaken_plugin has no 'Oldr'"),
+        ("no-config", "mistaken_plugin has no 'Keyd'"),
+        ("no-methods", "lacks loss of Optimizer or pair_loss, plan of PreferenceOptimizer"),
+    ],
+)
+def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reason: str) -> None:
+    registry = Registry([written("mistaken_plugin", MISTAKEN)])
+    with pytest.raises(ConfigError, match=reason) as caught:
+        registry.create("optimizer", name, {})
+    assert "a fault of plugin 'mistaken_plugin'" in caught.value.message and "another optimizer" in caught.value.remedy
+
+
+def test_a_package_that_a_target_needs_is_missing_and_not_its_module(written: Written) -> None:
+    written("fixtures_need", "import a_package_that_nobody_has")
+    registry = Registry([written("mistaken_plugin", MISTAKEN)])
+    with pytest.raises(ModuleNotFoundError, match="a_package_that_nobody_has"):
+        registry.create("optimizer", "needy", {})
+
+
+def test_a_wrong_key_is_not_shown(written: Written) -> None:
+    registry = Registry([written("mistaken_plugin", MISTAKEN)])
+    with pytest.raises(ConfigError, match="option 'api_key': Input should be a valid string") as caught:
+        registry.create("engine", "keyed", {"api_key": 123456789})
+    assert "123456789" not in caught.value.message

@@ -13,7 +13,8 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pydantic import BaseModel
 
@@ -94,6 +95,15 @@ class ServedProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def serve_detached(module: str, arguments: Sequence[str], pid_variable: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -53,6 +54,10 @@ PLUGIN_LIBRARIES = ("code_judge", "execution_supervisor", "list_functions", "ope
 """Folders beside the plugins that several of them use: they hold no `plugin.py`."""
 
 
+MODULE = re.compile(r"(finqa_(?:cli|plugins)(?:\.\w+)+)(?::\w+)?")
+"""A module of ours in a text, such as the target of a component."""
+
+
 @dataclass(frozen=True)
 class Source:
     path: Path
@@ -64,13 +69,22 @@ class Source:
         return self.path.relative_to(ROOT).as_posix()
 
     @property
+    def module(self) -> str:
+        """Dotted name, of a package without its `__init__`."""
+        parts = self.path.relative_to(ROOT).with_suffix("").parts
+        return ".".join(parts[parts[0] == "plugins" :]).removesuffix(".__init__")
+
+    @property
     def part(self) -> str:
         """`finqa_cli/rollout/pool.py` -> `rollout`; of plugins the folder below finqa_plugins."""
         parts = self.path.relative_to(ROOT).with_suffix("").parts
         return parts[2] if parts[0] == "plugins" else parts[1]
 
     def imports(self) -> tuple[tuple[str, bool], ...]:
-        """Dotted name of each import, and whether it runs when the module is imported."""
+        """Dotted name of each import, and whether it runs when the module is imported.
+
+        Those for types only, in functions, and of modules of ours that a text names do not.
+        """
         return self._imports
 
     @cached_property
@@ -78,16 +92,17 @@ class Source:
         return tuple(self._found())
 
     def _found(self) -> Iterator[tuple[str, bool]]:
-        inner = {id(n) for f in ast.walk(self.tree) if _is_function(f) for n in ast.walk(f)}
-        typing_only = {id(n) for test in ast.walk(self.tree) if _is_type_checking(test) for n in ast.walk(test)}
+        later = [node for node in ast.walk(self.tree) if _is_function(node) or _is_type_checking(node)]
+        inner = {id(node) for part in later for node in ast.walk(part)}
         for node in ast.walk(self.tree):
-            if id(node) in typing_only:
-                continue
+            at_start = id(node) not in inner
             if isinstance(node, ast.Import):
-                yield from ((alias.name, id(node) not in inner) for alias in node.names)
+                yield from ((alias.name, at_start) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module, id(node) not in inner
-                yield from ((f"{node.module}.{alias.name}", id(node) not in inner) for alias in node.names)
+                yield node.module, at_start
+                yield from ((f"{node.module}.{alias.name}", at_start) for alias in node.names)
+            elif named := MODULE.fullmatch(str(node.value)) if isinstance(node, ast.Constant) else None:
+                yield named[1], False
 
 
 def _is_function(node: ast.AST) -> bool:
@@ -103,3 +118,18 @@ def sources(folder: str) -> tuple[Source, ...]:
     found = sorted((ROOT / folder).rglob("*.py"))
     texts = [(path, path.read_text(encoding="utf-8")) for path in found]
     return tuple(Source(path, ast.parse(text), text.count("\n")) for path, text in texts)
+
+
+def reached(module: str) -> dict[str, Source]:
+    """The modules of ours that are imported when this one is, packages around them included."""
+    known = {source.module: source for folder in ("finqa_cli", "plugins/finqa_plugins") for source in sources(folder)}
+    found: dict[str, Source] = {}
+    waiting = [module]
+    while waiting:
+        parts = waiting.pop().split(".")
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            if name in known and name not in found:
+                found[name] = known[name]
+                waiting += [imported for imported, at_start in known[name].imports() if at_start]
+    return found

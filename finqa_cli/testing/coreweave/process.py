@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from urllib.parse import urlsplit
 
 from finqa_cli.testing.coreweave.config import CoreWeaveConfig
@@ -10,7 +9,7 @@ from finqa_cli.testing.coreweave.control import CoreWeaveControl
 from finqa_cli.testing.served import ServedProcess
 
 
-class LoopbackCoreWeave:
+class LoopbackCoreWeave(ServedProcess):
     """CoreWeave's sandbox service on 127.0.0.1, with real processes of this machine in its boxes.
 
     ```python
@@ -24,17 +23,7 @@ class LoopbackCoreWeave:
 
     def __init__(self, config: CoreWeaveConfig | None = None) -> None:
         self.config = config or CoreWeaveConfig()
-        self._served = ServedProcess("finqa_cli.testing.coreweave", self.config, proof="CWSANDBOX_API_KEY")
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that point the SDK there."""
-        return self._served.environment
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._served.pid
+        super().__init__("finqa_cli.testing.coreweave", self.config, proof="CWSANDBOX_API_KEY")
 
     @property
     def api_key(self) -> str:
@@ -45,20 +34,3 @@ class LoopbackCoreWeave:
     def control(self) -> CoreWeaveControl:
         """What happened, and accidents."""
         return CoreWeaveControl(urlsplit(self.environment["CWSANDBOX_BASE_URL"]).netloc)
-
-    def start(self) -> None:
-        """Starts it and waits until it serves; RuntimeError when it does not."""
-        self._served.start()
-
-    def close(self) -> None:
-        """Ends it and waits for its end. Idempotent."""
-        self._served.close()
-
-    def __enter__(self) -> LoopbackCoreWeave:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -14,7 +14,7 @@ from finqa_cli.testing.daytona.trust import CA_VARIABLE, trusted
 from finqa_cli.testing.served import ServedProcess
 
 
-class LoopbackProcess:
+class LoopbackProcess(ServedProcess):
     """As `LoopbackDaytona`, but as a child process: it costs this interpreter nothing, and plain functions can use it.
 
     ```python
@@ -28,17 +28,7 @@ class LoopbackProcess:
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
         self.config = config or LoopbackConfig()
-        self._served = ServedProcess("finqa_cli.testing.daytona", self.config, proof="DAYTONA_API_KEY", port=port)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that point the SDK there."""
-        return self._served.environment
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._served.pid
+        super().__init__("finqa_cli.testing.daytona", self.config, proof="DAYTONA_API_KEY", port=port)
 
     @property
     def api_url(self) -> str:
@@ -70,23 +60,6 @@ class LoopbackProcess:
     def async_control(self) -> AsyncControl:
         """The same for event loops."""
         return AsyncControl(self.control)
-
-    def start(self) -> None:
-        """Starts it and waits until it serves; RuntimeError when it does not."""
-        self._served.start()
-
-    def close(self) -> None:
-        """Ends it and waits for its end. Idempotent."""
-        self._served.close()
-
-    def __enter__(self) -> LoopbackProcess:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def __aenter__(self) -> LoopbackProcess:
         await asyncio.to_thread(self.start)

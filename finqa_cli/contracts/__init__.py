@@ -8,6 +8,7 @@ from finqa_cli.contracts.environment import (
     Environment,
     EnvironmentContext,
     Measures,
+    Opens,
     Session,
     TextSession,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "LearnerProcesses",
     "Measures",
     "Metered",
+    "Opens",
     "Optimizer",
     "PacksSequences",
     "PenalizesReward",

@@ -103,6 +103,15 @@ class Demonstrator(Protocol):
 
 
 @runtime_checkable
+class Opens(Protocol):
+    """What an environment may offer besides: how episodes begin, for whoever counts tokens before there is a box."""
+
+    def opening(self, task: Task) -> Prompt:
+        """What `prompt()` of a session of this task says."""
+        ...
+
+
+@runtime_checkable
 class Measures(Protocol):
     """What an environment may offer besides: figures of its own about a set of episodes, beside accuracy."""
 

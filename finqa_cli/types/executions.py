@@ -47,6 +47,8 @@ class Ending(StrEnum):
 class ExecutionRequest:
     """One command in a fresh process and an empty folder of its own, without network and without our environment.
 
+    Texts hash alike in every execution (`PYTHONHASHSEED=0`), so that sets of them have one order.
+
     Attributes:
         argv: Command and arguments; `PYTHON` as the command is the box's Python (3.11 or newer, standard library only).
         stdin: What it can read; then its input ends.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from finqa_cli.contracts import Environment
+from finqa_cli.contracts import Environment, Opens
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.settings import Settings
 from finqa_cli.types import Prompt, Task
@@ -34,15 +34,15 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
 
     Raises:
         DataError: There is none, or all are too long.
-        ConfigError: A limit is set, and episodes begin in a sandbox, or the engine knows no tokens.
+        ConfigError: A limit is set, and prompts are only known in a sandbox, or the engine knows no tokens.
     """
     tasks, limit = split_tasks(parts.environment, settings), settings.data.max_prompt_tokens
     if limit is None:
         return tasks
-    if parts.environment.sandbox_spec() is not None:
+    if not isinstance(parts.environment, Opens) and parts.environment.sandbox_spec() is not None:
         raise ConfigError(
-            f"{_SETTING} needs all prompts before the first episode, and in environment {settings.environment.name!r} "
-            "each takes a sandbox.",
+            f"{_SETTING} needs all prompts before the first episode, and in environment {settings.environment.name!r}, "
+            "which has no method `opening`, each takes a sandbox.",
             remedy=f"leave out {_SETTING}",
         )
     if (codec := parts.codec) is None:
@@ -64,6 +64,8 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
 
 
 async def _prompt(environment: Environment, task: Task) -> Prompt:
+    if isinstance(environment, Opens):
+        return environment.opening(task)
     session = await environment.open(task, seed=0, sandbox=None)
     try:
         return session.prompt()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from finqa_cli.contracts import Demonstrator, Environment, Sandbox, Session, TextSession
+from finqa_cli.contracts import Demonstrator, Environment, Opens, Sandbox, Session, TextSession
 from finqa_cli.errors import DataError
 from finqa_cli.types import Message, Observation, Task, ToolCall
 
@@ -91,6 +91,8 @@ async def check_text_episodes(environment: Environment, replies: Sequence[str]) 
     """
     silent = await _open_text(environment)
     prompt = silent.prompt()
+    if isinstance(environment, Opens):
+        assert environment.opening(environment.tasks(environment.splits()[0])[0]) == prompt
     assert prompt.messages and prompt.messages[-1].role == "user" and not prompt.tools
     rewards = await silent.grade()
     assert rewards.total <= 0 and rewards.explanation

@@ -69,7 +69,7 @@ async def check_life_of_a_box(make: ProviderFactory) -> None:
 
 
 async def check_input_and_output(make: ProviderFactory) -> None:
-    """Bytes in, bytes out, both streams apart, and the code that the process ended with."""
+    """Bytes in, bytes out, both streams apart, and the code that the process ended with; the same each time."""
     box, close = await started(make)
     try:
         sent = bytes(range(256)) * 1000
@@ -83,6 +83,9 @@ async def check_input_and_output(make: ProviderFactory) -> None:
         assert (result.ending, result.exit_code, result.stdout) == (Ending.EXITED, 0, b"unread\n")
         shell = await box.execute(ExecutionRequest(argv=("sh", "-c", "echo a b; exit 3"), limits=ROOMY))
         assert (shell.ending, shell.exit_code, shell.stdout) == (Ending.EXITED, 3, b"a b\n")
+        ordered = ExecutionRequest(argv=(PYTHON, "-c", "print({*map(str, range(9))})"), limits=ROOMY)
+        first, second = await box.execute(ordered), await box.execute(ordered)
+        assert first.stdout == second.stdout and first.exit_code == 0, "sets of texts have one order in all executions"
     finally:
         await close()
 

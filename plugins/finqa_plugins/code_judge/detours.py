@@ -12,16 +12,24 @@ def _words(text: str) -> frozenset[str]:
 
 _BUILTINS = _words("getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview")
 _HARMLESS_MODULES = _words(
-    "math cmath itertools functools collections random string re typing decimal fractions statistics "
-    "bisect heapq copy abc numbers array time datetime json __future__"
+    "math cmath itertools functools collections collections.abc random string re decimal fractions statistics "
+    "bisect heapq copy abc numbers array time datetime json json.decoder __future__"
 )
 """What may be imported beside a ban on something else; other modules hold ways to everything."""
 
 _HARMLESS_PARTS = {
     "dataclasses": _words("dataclass field KW_ONLY"),
     "enum": _words("Enum IntEnum Flag IntFlag StrEnum auto unique"),
+    "typing": _words(
+        "Annotated Any AnyStr Awaitable Callable ClassVar Collection Container Counter DefaultDict Deque Dict Final "
+        "FrozenSet Generator Generic Hashable ItemsView Iterable Iterator KeysView List Literal Mapping MutableMapping "
+        "MutableSequence MutableSet NamedTuple Never NewType NoReturn Optional OrderedDict ParamSpec Protocol "
+        "Reversible Self Sequence Set Sized SupportsAbs SupportsFloat SupportsIndex SupportsInt SupportsRound Text "
+        "Tuple Type TypeAlias TypeVar TypedDict Union ValuesView cast final overload override runtime_checkable"
+    ),
 }
-"""What may be imported from modules that also read attributes by name: `astuple`, `fields`, `_convert_`."""
+"""What may be imported from modules that also read attributes by name (`astuple`, `fields`, `_convert_`), evaluate
+texts, or hold modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on, `getattr_static`."""
 
 _INNER_MODULES = _words(
     "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle contextlib "
@@ -34,7 +42,7 @@ _FRAMES = _words(
     "co_consts co_names CodeType mro attrgetter methodcaller"
 )
 _READERS = _words(
-    "get_type_hints ForwardRef evaluate_forward_ref _eval_type Formatter get_field _create_fn _convert_ "
+    "get_type_hints ForwardRef evaluate_forward_ref _eval_type _evaluate Formatter get_field _create_fn _convert_ "
     "singledispatch singledispatchmethod wraps update_wrapper"
 )
 """What evaluates a text, or gets an attribute by its name, in harmless modules: `singledispatch` evaluates annotations,
@@ -77,7 +85,7 @@ def _detours_of(node: ast.AST) -> Iterator[str]:
             if node.patterns:  # reads the attributes that `__match_args__` names, which a text may have set
                 yield "a positional class pattern"
         case ast.Import():
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] not in _HARMLESS_MODULES)
+            yield from (alias.name for alias in node.names if alias.name not in _HARMLESS_MODULES)
         case ast.ImportFrom():
             yield from _imported_detours(node)
 
@@ -88,7 +96,7 @@ def _imported_detours(node: ast.ImportFrom) -> Iterator[str]:
         known = _HARMLESS_PARTS[module]
         yield from (f"{module}.{alias.name}" for alias in node.names if alias.asname or alias.name not in known)
         return
-    if node.level or module.split(".")[0] not in _HARMLESS_MODULES:
+    if node.level or module not in _HARMLESS_MODULES:
         yield module or "."
     yield from (alias.name for alias in node.names if alias.name == "*" or _is_detour(alias.name))
 

@@ -95,8 +95,8 @@ async def evaluate(
     }
     used = limits or ExecutionLimits()
     execution = ExecutionRequest(
-        # -S: what the box's Python has installed is no business of the code.
-        argv=(PYTHON, "-I", "-S", "-c", _program()),
+        # -S: what the Python has installed is no business of the code. Not -I: the box names the seed of hashes.
+        argv=(PYTHON, "-s", "-S", "-c", _program()),
         stdin=json.dumps(request).encode("ascii"),
         limits=used,
         labels=labels or {},
@@ -135,9 +135,9 @@ def _evaluation(result: ExecutionResult, nonce: str, count: int, limits: Executi
         elif kind == "value" and ready:
             found.append(decode(payload))
         elif kind == "raised" and ready:
-            found.append(Raised(_scrubbed(json.loads(payload), nonce)))
+            found.append(Raised(_scrubbed(json.loads(payload))))
         elif kind in ("end", "failed"):
-            message, output = _last(payload, nonce)
+            message, output = _last(payload)
             ended, error = True, message if kind == "failed" else ""
             if (kind == "failed") != bool(message) or (kind == "end" and len(found) != count):
                 raise _ForgedError
@@ -158,25 +158,25 @@ def _frames(result: ExecutionResult, nonce: str) -> Iterator[tuple[str, str]]:
         raise _ForgedError
     for line in lines:
         mark, kind, payload = (*line.split(" ", 2), "", "")[:3]
-        if not secrets.compare_digest(mark.encode(), nonce.encode()):
-            raise _ForgedError
+        if not secrets.compare_digest(mark.encode(), nonce.encode()) or nonce in payload:
+            raise _ForgedError  # also where the code says the nonce: it is to be read by nobody, spent or not
         yield kind, payload
 
 
-def _last(payload: str, nonce: str) -> tuple[str, str]:
+def _last(payload: str) -> tuple[str, str]:
     parts = json.loads(payload)
     if not isinstance(parts, list) or len(parts) != 2:
         raise _ForgedError
-    return _scrubbed(parts[0], nonce), _scrubbed(parts[1], nonce, _LONGEST_OUTPUT)
+    return _scrubbed(parts[0]), _scrubbed(parts[1], _LONGEST_OUTPUT)
 
 
-def _scrubbed(text: object, nonce: str, most: int = _LONGEST_ERROR) -> str:
+def _scrubbed(text: object, most: int = _LONGEST_ERROR) -> str:
     """What a policy, a terminal and a file of UTF-8 can take."""
     if text is None:
         return ""
     if not isinstance(text, str):
         raise _ForgedError
-    plain = _ADDRESS.sub("0x...", text[:most].replace(nonce, ""))
+    plain = _ADDRESS.sub("0x...", text[:most])
     return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in plain)
 
 

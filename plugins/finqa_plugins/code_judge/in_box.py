@@ -19,6 +19,7 @@ from finqa_plugins.code_judge.values import decode, encode
 SOLUTION = "<solution>"
 _FRAMES = 4
 _LONGEST_ERROR = 600
+_LONGEST_LINE = 120
 _LONGEST_OUTPUT = 4096
 
 
@@ -69,13 +70,13 @@ def main() -> None:
     module = type(sys)("solution")  # a module of its own, so that dataclasses and the like find it
     sys.modules[module.__name__] = module
     space = module.__dict__
-    names = request["names"]
+    names, code = request["names"], request["code"]
     try:
-        exec(_compiled(request["code"], SOLUTION, "exec"), space)
+        exec(_compiled(code, SOLUTION, "exec"), space)
         _bind(space, names)
         exec(_compiled(request["setup"], "<setup>", "exec"), space)
     except BaseException as error:
-        channel.finish("failed", _described(error))
+        channel.finish("failed", _described(error, code))
     channel.send("ready", "null")
     for expression in request["expressions"]:
         try:
@@ -84,8 +85,8 @@ def main() -> None:
             channel.send("value", encode(eval(_compiled(expression, "<test>", "eval"), space)))
         except BaseException as error:
             if not request["go_on"]:
-                channel.finish("failed", _described(error))
-            channel.send("raised", json.dumps(_described(error)))
+                channel.finish("failed", _described(error, code))
+            channel.send("raised", json.dumps(_described(error, code)))
     channel.finish("end", None)
 
 
@@ -98,7 +99,7 @@ def _bind(space: dict[str, Any], names: dict[str, str]) -> None:
     space.update({name: decode(text) for name, text in names.items()})
 
 
-def _described(error: BaseException) -> str:
+def _described(error: BaseException, source: str) -> str:
     """A short traceback of the code's own lines, without anything that differs from run to run."""
     lines = []
     trace: TracebackType | None = error.__traceback__
@@ -114,11 +115,30 @@ def _described(error: BaseException) -> str:
         message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error)[:_LONGEST_ERROR].split())
     except BaseException:
         message = ""
-    if isinstance(error, SyntaxError) and error.lineno and error.filename == SOLUTION:
-        lines.append(f"line {error.lineno}")
+    if isinstance(error, SyntaxError) and error.filename == SOLUTION:
+        lines += _place(error, source)
     kind = "TypeError" if type(error).__name__ == "Unencodable" else type(error).__name__
     last = f"{kind}: {message}" if message else kind
     return "\n".join([*lines, last.replace(os.getcwd(), ".")[:_LONGEST_ERROR]])  # noqa: PTH109 - pathlib is slow to import
+
+
+def _place(error: SyntaxError, source: str) -> list[str]:
+    """Where the code is no Python: the number of the line, the line, and marks below what was not understood."""
+    found: list[str] = []
+    try:
+        number, offset = error.lineno or 1, error.offset or 1
+        found.append(f"line {number}")
+        text = (error.text or list(io.StringIO(source, newline=None))[number - 1]).split("\n")[0].rstrip()
+        margin = len(text) - len(text.lstrip())
+        first = max(offset - 1, margin)
+        last = (error.end_offset or offset) - 1 if error.end_lineno == number else len(text)
+        begin = max(first - _LONGEST_LINE // 2, margin)
+        shown, end = text[begin:][:_LONGEST_LINE], begin + _LONGEST_LINE
+        below = "".join(character if character == "\t" else " " for character in text[begin:first].ljust(first - begin))
+        found += [f"    {shown}", f"    {below}{'^' * max(min(last, end) - first, 1)}"] if shown else []
+    except BaseException:  # one that the code made itself may hold anything
+        return found[:1]
+    return found
 
 
 if __name__ == "__main__":

@@ -228,9 +228,9 @@ def _from_text(tag: str, text: str) -> Any:
     if not isinstance(text, str):
         raise Malformed("no encoded value: a text is missing")
     if tag == "int":
-        if len(text) > MAX_BITS // 4 + 3:
+        if len(text) > MAX_BITS // 4 + 3 or (number := int(text, 16)).bit_length() > MAX_BITS:
             raise Malformed("the integer is too long")
-        return int(text, 16)
+        return number
     if tag == "float":
         return float(text)
     if tag in ("bytes", "bytearray"):

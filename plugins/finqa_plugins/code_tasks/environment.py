@@ -108,13 +108,19 @@ class CodeEnvironment:
             EnvironmentFault: The task is not of this data, or the box executes nothing.
             DataError: The task's own tests or reference fail.
         """
-        found = self._by_id.get(task.id)
-        if found is None:
-            raise EnvironmentFault(f"{self._info.name} has no task {task.id!r}.")
+        found = self._found(task)
         if not isinstance(sandbox, ExecutingSandbox):
             raise EnvironmentFault("The sandbox of the session executes nothing.")
         truth = await self._truths.of(found, sandbox)
         return CodeSession(found, truth, sandbox, self._limits, raising_fails=self._config.raising == "failed")
+
+    def opening(self, task: Task) -> Prompt:
+        """The task's own text and nothing else, so that a base model can go on with it.
+
+        Raises:
+            EnvironmentFault: The task is not of this data.
+        """
+        return _opening(self._found(task))
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """A solution, for the opening of one of the tasks; a careless one for the share of them that options name."""
@@ -131,6 +137,12 @@ class CodeEnvironment:
         """See `measures.measure`."""
         return measures.measure(trajectories)
 
+    def _found(self, task: Task) -> CodeTask:
+        found = self._by_id.get(task.id)
+        if found is None:
+            raise EnvironmentFault(f"{self._info.name} has no task {task.id!r}.")
+        return found
+
     @cached_property
     def _by_prompt(self) -> dict[str, CodeTask]:
         return {task.prompt: task for task in self._by_id.values()}
@@ -139,6 +151,10 @@ class CodeEnvironment:
         if self._config.family == "functions":
             return function_tasks(self._config.tasks, self._config.seed)
         return seed_tasks()
+
+
+def _opening(task: CodeTask) -> Prompt:
+    return Prompt(messages=(Message(role="user", content=task.prompt),), tools=())
 
 
 class CodeSession:
@@ -156,8 +172,8 @@ class CodeSession:
         self._verdict: Rewards | None = None
 
     def prompt(self) -> Prompt:
-        """The task's own text and nothing else, so that a base model can go on with it."""
-        return Prompt(messages=(Message(role="user", content=self._task.prompt),), tools=())
+        """See `CodeEnvironment.opening`."""
+        return _opening(self._task)
 
     async def reply(self, text: str) -> Observation:
         """Takes the one reply; whatever it says, the episode is over."""

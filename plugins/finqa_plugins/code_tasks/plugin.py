@@ -13,6 +13,7 @@ def register_components() -> list[Component]:
             kind="environment",
             snapshotless=True,
             policy="embedded-code",
+            clustered_by="question",
             name="code",
             target="finqa_plugins.code_tasks.environment:CodeEnvironment",
             config="finqa_plugins.code_tasks.config:CodeConfig",

@@ -31,6 +31,8 @@ MOST_FILES = 20_000
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 FIRST_UID, UIDS, NOBODY = 20_000, 20_000, 65_534
 PATH = "/usr/local/bin:/usr/bin:/bin"
+ENVIRONMENT = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+"""With one seed for hashes sets of texts have one order in every execution, and code gives one result."""
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)

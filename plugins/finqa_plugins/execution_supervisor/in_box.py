@@ -24,7 +24,7 @@ from typing import Any
 
 from finqa_plugins.execution_supervisor.enclosure import (
     CLEAN_S,
-    PATH,
+    ENVIRONMENT,
     Heir,
     Refused,
     confine,
@@ -61,7 +61,7 @@ class Execution:
         self._process = subprocess.Popen(
             [command, *request["argv"][1:]],
             cwd=folder,
-            env={"PATH": PATH, "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"},
+            env={**ENVIRONMENT, "HOME": folder, "TMPDIR": folder},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,10 @@ ENVIRONMENT: Mapping[str, str] = {
     "HOME": FOLDER,
     "TMPDIR": FOLDER,
     "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
 }
+"""Of every box. Texts have the same hashes in each, so that sets of them have one order and code gives one result."""
+
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 USR = (
     "bin",

@@ -27,6 +27,28 @@ OVERHEAD_BYTES, OVERHEAD_PROCESSES = 32 * 2**20, 4
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 PROCESSES_FILE = "pids.max"
+PEAK_SLACK_BYTES = 4 * 2**20
+"""By how much less than its limit a group that is at it may have used: a huge page did not fit, or what processors take
+in advance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The group of one execution: one folder, or with version 1 one each for memory and for processes."""
+
+    folders: tuple[Path, ...]
+
+    @property
+    def entrances(self) -> tuple[str, ...]:
+        """Files to which a process writes 0 to enter."""
+        return tuple(str(folder / _entrance(folder)) for folder in self.folders)
+
+    def starved(self) -> bool:
+        """Whether the kernel, out of memory, killed a process here although the group was never at its own limit.
+
+        Then the limit was that of a container around us, or the machine's, which others may have used up.
+        """
+        return any(map(_starved, self.folders))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +62,19 @@ class ControlGroups:
     parents: tuple[Path, ...]
 
     @contextlib.contextmanager
-    def group(self, limits: ExecutionLimits) -> Iterator[tuple[str, ...]]:
-        """Makes a group; its files to which a process writes 0 to enter.
+    def group(self, limits: ExecutionLimits) -> Iterator[Group]:
+        """Makes a group, which is gone afterwards.
 
         Raises:
             OSError: It cannot be made after all.
         """
         name = _new_name()
-        folders = [parent / name for parent in self.parents]
+        folders = tuple(parent / name for parent in self.parents)
         try:
             for folder in folders:
                 folder.mkdir()
                 _limit(folder, limits)
-            yield tuple(str(folder / _entrance(folder)) for folder in folders)
+            yield Group(folders)
         finally:
             for folder in folders:
                 with contextlib.suppress(OSError):
@@ -89,6 +111,26 @@ def _entrance(folder: Path) -> str:
     the kernel waits for no other processor then.
     """
     return "tasks" if (folder / "tasks").exists() else "cgroup.procs"
+
+
+def _starved(folder: Path) -> bool:
+    events = _events(folder / "memory.events") or _events(folder / "memory.oom_control")
+    if not events.get("oom_kill"):
+        return False
+    if "oom" in events:  # version 2
+        return not (events["oom"] or events.get("max"))
+    # The newest kernels no longer count in memory.failcnt how often a limit was met.
+    peak, limit = (
+        int((folder / name).read_text(encoding="ascii")) for name in ("memory.max_usage_in_bytes", MEMORY_FILES[1])
+    )
+    return peak + PEAK_SLACK_BYTES < limit
+
+
+def _events(file: Path) -> dict[str, int]:
+    """Counts by name; empty where there is no such file."""
+    if not file.exists():
+        return {}
+    return {name: int(count) for name, count in map(str.split, file.read_text(encoding="ascii").splitlines())}
 
 
 def _limit(folder: Path, limits: ExecutionLimits) -> None:

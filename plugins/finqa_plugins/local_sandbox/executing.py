@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from finqa_cli.errors import SandboxError
-from finqa_cli.types import ExecutionRequest, ExecutionResult, SandboxInfo
+from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult, SandboxInfo
 from finqa_plugins.local_sandbox.box_files import BoxFiles
 from finqa_plugins.local_sandbox.config import LocalSandboxConfig
 from finqa_plugins.local_sandbox.control_groups import find_control_groups
@@ -112,7 +112,10 @@ class LocalExecutingSandbox:
         """
         if not self._boxes.holds(self._id):
             raise SandboxError(f"Sandbox {self._id} was stopped.")
-        stop = os.eventfd(0)
+        try:
+            stop = os.eventfd(0)
+        except OSError as error:
+            raise SandboxError(f"Cannot start an execution: {error}") from error
         try:
             job = self._threads.submit(_execute, self._launcher, request, stop)
         except RuntimeError as error:
@@ -148,7 +151,15 @@ class LocalExecutingSandbox:
 
 
 def _execute(launcher: Launcher, request: ExecutionRequest, stop: int) -> ExecutionResult:
-    if select.select([stop], [], [], 0)[0]:
+    watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of boxes and connections go there
+    watch.register(stop, select.POLLIN)
+    if watch.poll(0):
         raise SandboxError("The execution was given up before it began.")
-    with launcher.prepared(request) as launch:
-        return supervise(launch, request.stdin, request.limits, stop)
+    try:
+        with launcher.prepared(request) as launch:
+            result = supervise(launch, request.stdin, request.limits, stop)
+            if result.ending is Ending.KILLED and launch.starved():
+                raise SandboxError("This machine or container is out of memory, and the kernel ended an execution.")
+            return result
+    except OSError as error:  # out of descriptors halfway
+        raise SandboxError(f"An execution failed: {error}") from error

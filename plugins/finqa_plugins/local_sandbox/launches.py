@@ -23,7 +23,7 @@ from finqa_plugins.local_sandbox.bubblewrap import (
     box_command,
     limit_flags,
 )
-from finqa_plugins.local_sandbox.control_groups import ControlGroups
+from finqa_plugins.local_sandbox.control_groups import ControlGroups, Group
 from finqa_plugins.local_sandbox.seccomp import filter_program
 from finqa_plugins.local_sandbox.supervision import Launch
 
@@ -65,7 +65,7 @@ class BoxLauncher:
         """See `Launcher`."""
         with contextlib.ExitStack() as stack:
             try:
-                groups = () if self.groups is None else stack.enter_context(self.groups.group(request.limits))
+                group = Group(()) if self.groups is None else stack.enter_context(self.groups.group(request.limits))
                 status_fd = os.memfd_create("status")  # no pipe: writing to one whose reader is gone ends bubblewrap
                 stack.callback(os.close, status_fd)
                 filter_fd = None
@@ -76,7 +76,8 @@ class BoxLauncher:
                 raise SandboxError(f"Cannot start an execution: {error}") from error
             command = box_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
             children = (status_fd,) if filter_fd is None else (status_fd, filter_fd)
-            yield Launch(argv=(*ENTRANCE, *groups, "--", *command), env={}, child_fds=children, status_fd=status_fd)
+            argv = (*ENTRANCE, *group.entrances, "--", *command)
+            yield Launch(argv=argv, env={}, child_fds=children, status_fd=status_fd, starved=group.starved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Launch:
         child_fds: What the command inherits.
         status_fd: A file in which bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare
             process.
+        starved: Whether it was killed because somebody else used up the memory; asked when it has ended.
     """
 
     argv: tuple[str, ...]
@@ -42,6 +43,7 @@ class Launch:
     cwd: str = "/"
     child_fds: tuple[int, ...] = ()
     status_fd: int | None = None
+    starved: Callable[[], bool] = bool
 
 
 def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: int) -> ExecutionResult:
@@ -70,7 +72,14 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
         )
     except (OSError, ValueError) as error:
         raise SandboxError(f"Cannot start an execution: {error}") from error
-    with _Execution(process, launch, stdin, limits) as execution:
+    try:
+        execution = _Execution(process, launch, stdin, limits)
+    except OSError as error:  # out of descriptors
+        with process:  # closes its pipes, which ends the gate of a box, and waits
+            if launch.status_fd is None:
+                process.kill()
+        raise SandboxError(f"Cannot start an execution: {error}") from error
+    with execution:
         return execution.run(stop_fd)
 
 
@@ -110,6 +119,10 @@ class _Execution:
         """Also after a failure here: the process is ended and reaped."""
         self._kill_now()
         self._process.wait()
+        if self._init is not None:
+            # Now it is a child of process 1. In a container that may be us, and its place in the table is never freed.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self._init, os.WEXITED | os.WNOHANG)
         self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:

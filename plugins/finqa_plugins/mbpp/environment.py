@@ -11,13 +11,13 @@ from typing import Any
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, Sandbox
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.splits import SPLIT_NAMES
-from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
+from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Prompt, Task, Trajectory
 from finqa_plugins.mbpp.config import MbppConfig
 from finqa_plugins.mbpp.files import Problems, embedded, load
 from finqa_plugins.mbpp.functions import function_problems
 from finqa_plugins.mbpp.measures import measures
 from finqa_plugins.mbpp.problems import Problem
-from finqa_plugins.mbpp.session import MbppSession
+from finqa_plugins.mbpp.session import MbppSession, opening
 
 
 class MbppEnvironment:
@@ -73,12 +73,14 @@ class MbppEnvironment:
         Raises:
             EnvironmentFault: The task is not of this data, or the box does not execute code.
         """
-        problem = self._problems.get(task.id)
-        if problem is None:
-            raise EnvironmentFault(f"{self._info.name} has no problem {task.id!r}.")
+        problem = self._problem(task)
         if not isinstance(sandbox, ExecutingSandbox):
             raise EnvironmentFault("The box that was given does not execute code.")
         return MbppSession(sandbox, problem, task, self._config, self._reward)
+
+    def opening(self, task: Task) -> Prompt:
+        """See `session.opening`. Raises EnvironmentFault when the task is not of this data."""
+        return opening(self._problem(task), self._config)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """The reference solution, whenever the user has the word; a careless one for the shares that options name."""
@@ -91,6 +93,12 @@ class MbppEnvironment:
         attempt = 1 + sum(message.role == "assistant" for message in messages)
         code = problem.careless if self._is_careless(problem, attempt) else problem.reference
         return AssistantTurn(text=f"```python\n{code}\n```")
+
+    def _problem(self, task: Task) -> Problem:
+        problem = self._problems.get(task.id)
+        if problem is None:
+            raise EnvironmentFault(f"{self._info.name} has no problem {task.id!r}.")
+        return problem
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """See `measures`."""

@@ -13,6 +13,7 @@ def register_components() -> list[Component]:
             kind="environment",
             snapshotless=True,
             policy="embedded-mbpp",
+            clustered_by="question",
             name="mbpp",
             target="finqa_plugins.mbpp.environment:MbppEnvironment",
             config="finqa_plugins.mbpp.config:MbppConfig",

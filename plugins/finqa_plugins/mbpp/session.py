@@ -14,6 +14,12 @@ OWN = "environment_"
 """Stands before the name of a part of ours that the configured reward has, too."""
 
 
+def opening(problem: Problem, config: MbppConfig) -> Prompt:
+    """The system message and the problem with the tests that are shown."""
+    question = Message(role="user", content=problem.opening(config.shown_tests))
+    return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())
+
+
 class MbppSession:
     """See `finqa_cli.contracts.TextSession`."""
 
@@ -30,9 +36,8 @@ class MbppSession:
         self._verdict: Verdict | None = None
 
     def prompt(self) -> Prompt:
-        """The system message and the problem with the tests that are shown."""
-        question = Message(role="user", content=self._problem.opening(self._config.shown_tests))
-        return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())
+        """See `opening`."""
+        return opening(self._problem, self._config)
 
     async def reply(self, text: str) -> Observation:
         """Judges one attempt; what is wrong with it is the answer.

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 
 ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
+_CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
+"""Builtins that make plain data of what is iterated over: `set(f(2))` may be asked of a solution that returns a `map`,
+which is none. Whoever fakes them has returned another value, no more.
+"""
 _MAX_CHARACTERS = 100_000
 
 
@@ -114,7 +118,10 @@ def _parsed(source: str) -> ast.Assert:
 
 
 class _Taking(ast.NodeTransformer):
-    """Puts a name in the place of each outermost call, attribute or item that begins with a name of the solution."""
+    """Puts a name in the place of each outermost call, attribute or item that begins with a name of the solution.
+
+    A container that the test makes of one is taken with it.
+    """
 
     def __init__(self, defined: Collection[str]) -> None:
         self._defined = defined
@@ -127,12 +134,22 @@ class _Taking(ast.NodeTransformer):
                 raise TestProblem("the test asks the solution inside a loop, a lambda or an assignment")
             self._note_modules(node)
             return node
-        if isinstance(node, ast.expr) and (root := _root(node)) is not None and self._is_solutions(root.id):
+        if isinstance(node, ast.expr) and self._is_asked(node):
             self.asked.append(ast.unparse(node))
             return ast.copy_location(ast.Name(id=f"{ASKED}{len(self.asked) - 1}", ctx=ast.Load()), node)
         if isinstance(node, ast.Name):
             self._note_modules(node)
         return self.generic_visit(node)
+
+    def _is_asked(self, node: ast.expr) -> bool:
+        """It begins with a name of the solution, or makes a container of such an expression."""
+        root = _root(node)
+        if root is None or self._is_solutions(root.id):
+            return root is not None
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _CONTAINERS:
+                return self._is_asked(argument)
+        return False
 
     def _asks(self, node: ast.AST) -> bool:
         inside = [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.arg))]

@@ -46,7 +46,13 @@ async def test_classes_of_the_code_find_their_module() -> None:
 @pytest.mark.parametrize(
     ("code", "error", "failed_at"),
     [
-        ("def f(:", "line 1\nSyntaxError: invalid syntax", None),
+        ("def f(:", "line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax", None),
+        ("if x:\n\tif y\n\t\tz", "line 2\n    if y\n        ^\nSyntaxError: expected ':'", None),
+        ("if 1:\n    return 5", "line 2\n    return 5\n    ^^^^^^^^\nSyntaxError: 'return' outside function", None),
+        ("x = [" + "1, " * 99 + "2 2, " + "3, " * 99 + "]",
+         f"line 1\n    {'1, ' * 20}2 2, {'3, ' * 18}3\n    {' ' * 60}^^^\n"
+         "SyntaxError: invalid syntax. Perhaps you forgot a comma?", None),
+        ("raise SyntaxError('m', ('<solution>', 1, 10**12, [7]))", "line 1\nline 1\nSyntaxError: m", None),
         ("x = 1\nraise ValueError('a\\nb')", "line 2\nValueError: a b", None),
         ("import sys\nsys.exit(0)", "line 2\nSystemExit: 0", None),
         ("import os\nos._exit(0)", "The process ended early, with exit status 0.", None),
@@ -69,6 +75,27 @@ async def test_what_goes_wrong_is_told_alike_every_time(code: str, error: str, f
     assert not first.ok and (first.error, first.failed_at) == (error, failed_at)
     assert (second.error, second.failed_at, second.values) == (first.error, first.failed_at, first.values)
     assert first.values == ((1,) if failed_at else ())
+
+
+SPEAKS_OF_THE_NONCE = """
+import sys
+def nonce():
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["channel"]._nonce
+def raises():
+    raise ValueError(nonce()[:9] + nonce() + nonce()[9:])
+def prints():
+    print(nonce())
+"""
+
+
+@pytest.mark.parametrize("expression", ["nonce()", "[{1: nonce() * 2}]", "raises()", "prints()"])
+async def test_who_speaks_of_the_nonce_is_told_nothing_of_it(expression: str) -> None:
+    """Nonces are spent with their process; still none is to reach a policy, a record or a log."""
+    found = await tried(SPEAKS_OF_THE_NONCE, expression, "1", go_on=True)
+    assert (found.error, found.values, found.stdout) == ("The code wrote to the channel of the values.", (), "")
 
 
 async def test_deep_recursion_is_told_in_a_few_lines() -> None:
@@ -98,7 +125,7 @@ async def test_the_request_asks_for_the_python_of_the_box_and_carries_labels_and
     limits = ExecutionLimits(cpu_s=2.0, memory_bytes=2**28)
     await evaluate(box, code="", expressions=["1"], limits=limits, labels={"problem": "p1"})
     (request,) = box.requests
-    assert request.argv[:4] == ("python3", "-I", "-S", "-c")
+    assert request.argv[:4] == ("python3", "-s", "-S", "-c")
     assert request.limits == limits and request.labels == {"problem": "p1"}
 
 

@@ -170,6 +170,7 @@ def test_any_text_is_a_value_or_malformed(text: str) -> None:
         "[]",
         '["os", "system"]',
         '["int", "0x' + "f" * 100_000 + '"]',
+        '["int", "0x' + "f" * 16_385 + '"]',  # four bits more than go out again
         "9" * 5000,
         '["set", ["list"]]',
         '["dict", 1]',

@@ -85,7 +85,7 @@ def test_escapes(tmp_path: Path) -> None:
 
 def test_code_sees_nothing_of_our_environment() -> None:
     found = executed("import os; print(sorted(os.environ), os.getuid() == 0)")
-    assert found.stdout == b"['HOME', 'LANG', 'PATH', 'TMPDIR'] False\n"
+    assert found.stdout == b"['HOME', 'LANG', 'PATH', 'PYTHONHASHSEED', 'TMPDIR'] False\n"
 
 
 def test_bombs_are_over_and_gone() -> None:

@@ -114,7 +114,10 @@ async def test_the_last_attempt_ends_the_episode(data: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("def add(a, b) return a", "SyntaxError"),
+        (
+            "def add(a, b) return a",
+            "carried out.\n\nline 1\n    def add(a, b) return a\n                  ^^^^^^\nSyntaxError: expected ':'\n",
+        ),
         ("import numpy_of_mars", "ModuleNotFoundError"),
         ("def sub(a, b):\n    return a", "NameError: name 'add' is not defined"),
         ("def add(a, b):\n    return [a] * b if b == 2 else {3, 'x', 1}", "it gave [1, 1]"),
@@ -171,6 +174,32 @@ async def test_set_up_comes_after_the_solution_and_verdicts_are_out_of_its_reach
     session = await opened(environment(data, shown_tests=3), DEPTH)
     told = await session.reply(block(patched))
     assert "1 of 3 tests passed" in told.text and "math.isclose(depth(root) / 4, 0.5)\nit does not hold" in told.text
+
+
+async def test_a_forged_value_is_a_failed_attempt_and_no_end_of_the_run(data: Path) -> None:
+    """An integer that may come out of a box and could not go into the next one, where the verdict is made."""
+    huge = "import __main__\n__main__.encode = lambda value: '[\"int\", \"0x' + 'f' * 16_385 + '\"]'\n"
+    session = await opened(environment(data), DEPTH)
+    told = await session.reply(block(huge + str(ROWS[1]["code"])))
+    assert told.is_error and "The code wrote to the channel of the values." in told.text
+
+
+async def test_iterators_are_right_where_the_test_makes_a_container_of_them(tmp_path: Path) -> None:
+    """As tests of the sanitized files do: `set(...) == set(...)`."""
+    tests = [
+        "assert set(up([1, 2])) == set((2, 3))",
+        "assert list(up([5])) == [6]",
+        "assert sorted(up([2, 1])) == [2, 3]",
+    ]
+    row = {"task_id": 700, "prompt": "Add one to each.", "test_imports": ["import math"], "test_list": tests}
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(row))
+    session = await opened(environment(path), "700")
+    assert (await session.reply(block("def up(xs):\n    return map(lambda x: x + 1, xs)"))).text == "All tests passed."
+    session = await opened(environment(path), "700")
+    assert (await session.reply(block("def up(xs):\n    yield from xs"))).is_error
+    fake = "set = list = sorted = lambda x: True\ndef up(xs): return xs"
+    assert (await session.reply(block(fake))).text.startswith("0 of 3 tests passed.")
 
 
 async def test_an_attempt_is_not_counted_that_the_box_lost(data: Path) -> None:

@@ -24,7 +24,12 @@ from finqa_plugins.mbpp.tests_in_parts import Expected, TestProblem, defined_nam
         ),
         ("assert f(g(1)) == {1, 2}", ("f(g(1))",), "_asked_0 == {1, 2}", Expected({1, 2}), ()),
         ("assert f(root) == True, 'no'", ("f(root)",), "_asked_0 == True", Expected(True), ()),
-        ("assert sorted(f(1)) == [1]", ("f(1)",), "sorted(_asked_0) == [1]", None, ()),
+        ("assert sorted(f(1)) == [1]", ("sorted(f(1))",), "_asked_0 == [1]", Expected([1]), ()),
+        ("assert set(f(1)) == set((1,))", ("set(f(1))",), "_asked_0 == set((1,))", None, ()),
+        ("assert tuple(sorted(f(1)[0])) == (1,)", ("tuple(sorted(f(1)[0]))",), "_asked_0 == (1,)", Expected((1,)), ()),
+        ("assert sorted(f(1), key=abs) == [1]", ("f(1)",), "sorted(_asked_0, key=abs) == [1]", None, ()),
+        ("assert sorted([f(1)]) == [1]", ("f(1)",), "sorted([_asked_0]) == [1]", None, ()),
+        ("assert len(f(1)) == 1", ("f(1)",), "len(_asked_0) == 1", None, ()),
         ("assert f(1) == g(2)", ("f(1)", "g(2)"), "_asked_0 == _asked_1", None, ()),
         ("assert not f(1)", ("f(1)",), "not _asked_0", None, ()),
         ("assert Tree(3).left.size() == 1", ("Tree(3).left.size()",), "_asked_0 == 1", Expected(1), ()),
@@ -45,6 +50,7 @@ def test_the_solution_is_asked_for_its_own_calls_only(
 def test_a_solution_may_be_called_like_a_builtin() -> None:
     assert split_test("assert sum([1]) == 1", {"sum"}).asked == ("sum([1])",)
     assert split_test("assert max(f(1)) == 1", set()).asked == ("f(1)",)
+    assert split_test("assert len(set(1)) == 1", {"set"}).asked == ("set(1)",)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ def test_what_cannot_be_taken_apart_is_told(source: str, reason: str) -> None:
 
 
 _expressions = st.recursive(
-    st.sampled_from(["f(1)", "g('a')[0]", "3", "[1, 2]", "len(f(2))", "math.pi", "abs(-1)", "root.left"]),
+    st.sampled_from(["f(1)", "g('a')[0]", "3", "[1, 2]", "len(f(2))", "set(f(3))", "math.pi", "abs(-1)", "root.left"]),
     lambda inner: st.builds("({} + {})".format, inner, inner) | st.builds("max({}, {})".format, inner, inner),
     max_leaves=6,
 )

@@ -9,6 +9,7 @@ import pytest
 from fixtures.finqa_text_rows import prepared, write
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment
 
+from finqa_cli.contracts import Opens
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.pool import NoSandboxes
 from finqa_cli.settings import Settings
@@ -72,6 +73,20 @@ async def test_longer_prompts_are_left_out_and_counted() -> None:
         await training_tasks(parts(settings(9)), settings(9), heard)
     assert "the shortest has 10" in raised.value.message
     assert raised.value.remedy == "--set data.max_prompt_tokens=30"
+
+
+async def test_prompts_of_environments_with_boxes_are_known_without_one() -> None:
+    for name in ("code", "mbpp"):
+        chosen = Settings.model_validate({"environment": {"name": name}, "data": {"max_prompt_tokens": 1000}})
+        environment = open_environment(chosen, NullReporter())
+        assert environment.sandbox_spec() is not None and isinstance(environment, Opens)
+        heard = Heard()
+        kept = await training_tasks(parts(chosen, environment=environment), chosen, heard)
+        assert kept == list(environment.tasks("train")) and f"0 of {len(kept)} questions" in heard.lines[0]
+        shortest = min(len(environment.opening(task).messages[-1].content.split()) for task in kept)
+        with pytest.raises(DataError, match=f"the shortest has {shortest}"):
+            few = Settings.model_validate({"environment": {"name": name}, "data": {"max_prompt_tokens": 1}})
+            await training_tasks(parts(few, environment=environment), few, NullReporter())
 
 
 async def test_a_limit_that_could_not_be_heeded_is_refused() -> None:

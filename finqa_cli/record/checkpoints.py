@@ -39,7 +39,12 @@ class Checkpoint:
 
 @contextmanager
 def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder to fill; it becomes `checkpoints/step_N`, manifest included, when the block ends well."""
+    """A folder to fill; it becomes `checkpoints/step_N`, manifest included, when the block ends well.
+
+    The run is locked, so what is unfinished there is of a process that was killed: it goes before more is written.
+    """
+    for unfinished in (run / "checkpoints").glob(".step_*.partial"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
         write_json(folder / "state.json", {"iteration": iteration, **state})

@@ -87,17 +87,23 @@ def lock_folder(path: Path) -> int:
 
     Raises:
         ConfigError: Another process holds it.
-        StorageError: It cannot be made.
+        StorageError: It cannot be made, or its file system has no locks.
     """
     with storage(path):
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise ConfigError(f"{path} is in use by process {owner}.", remedy=f"ps -p {owner}") from error
+    except OSError as error:  # such as Lustre mounted without flock
+        os.close(descriptor)
+        raise StorageError(
+            f"{path} cannot be locked, so that two runs could write to it: {error.strerror or error}.",
+            remedy="a folder on a local disk, or mount this one with locks (flock)",
+        ) from error
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor

@@ -62,7 +62,9 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:
-                raise DataError(f"{path}, line {number}: no JSON ({error}).") from error
+                raise DataError(
+                    f"{path}, line {number}: no JSON ({error}).", remedy=f"mend or leave out that line of {path}"
+                ) from error
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}.")
             yield record
@@ -71,28 +73,32 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
     """Takes records out of a file, for a resumed run that will write them anew; gives how many.
 
-    Nothing is lost: they go to `<name>.superseded.jsonl` beside it first.
+    Nothing is lost: they go to `<name>.superseded.jsonl` beside it first. Files of long runs are larger than memory, so
+    one record is held at a time.
     """
     if not path.exists():
         return 0
-    records = list(read_jsonl(path))
-    kept = [record for record in records if keep(record)]
-    superseded = [record for record in records if not keep(record)]
+    superseded = sum(not keep(record) for record in read_jsonl(path))
     if not superseded:
         return 0
     archive = JsonlWriter(path.with_name(f"{path.stem}.superseded.jsonl"))
-    for record in superseded:
-        archive.append(record)
-    archive.close()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with storage(path):
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record, ensure_ascii=True) + "\n" for record in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    return len(superseded)
+    try:
+        with storage(path):
+            with temporary.open("w", encoding="utf-8") as file:
+                for record in read_jsonl(path):
+                    if keep(record):
+                        file.write(json.dumps(record, ensure_ascii=True) + "\n")
+                    else:
+                        archive.append(record)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+    finally:
+        archive.close()
+        temporary.unlink(missing_ok=True)
+    return superseded
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -127,7 +128,17 @@ async def play_episode(
         if not clock.over:
             raise
         status, error = Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
-    return Ending(status=status, rewards=await session.grade(), error=error)
+    return Ending(status=status, rewards=_checked(await session.grade()), error=error)
+
+
+def _checked(rewards: Rewards) -> Rewards:
+    """A verdict of NaN can be neither trained on nor written down: the environment failed to grade."""
+    for name, value in {**rewards.components, "total": rewards.total, "weight": rewards.weight}.items():
+        if not math.isfinite(value):
+            raise EnvironmentFault(
+                f"The environment's verdict is no finite number: {name} is {value}.", remedy="mend its grade()"
+            )
+    return rewards
 
 
 def fault_status(fault: EpisodeError) -> Status:

@@ -19,6 +19,8 @@ from finqa_cli.testing.daytona.config import Faults
 from finqa_cli.testing.daytona.control import Stats
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
 from finqa_plugins.daytona_sandbox import birth, cloud, upkeep
+from finqa_plugins.daytona_sandbox import box as box_module
+from finqa_plugins.daytona_sandbox.ledger import open_names
 
 HANG_S = 60.0
 
@@ -116,6 +118,8 @@ async def test_a_start_cancelled_while_its_create_hangs_leaves_nothing(bench: Da
         start = asyncio.create_task(provider.start(bench.spec, RUN))
         await happens(loopback, lambda stats: stats["boxes"])
         await loopback.control.set_faults(Faults())
+        (made,) = await loopback.control.sandboxes()
+        assert [name.name for name in open_names(bench.ledger)] == [made["name"]], "before Daytona is asked for it"
         start.cancel()
         await asyncio.wait({start})
         assert start.cancelled()
@@ -159,7 +163,8 @@ async def test_close_ends_starts_and_their_callers_learn_why(bench: DaytonaBench
         await nothing_is_left(bench, loopback)
 
 
-async def test_an_expired_address_is_renewed(bench: DaytonaBench) -> None:
+async def test_an_expired_address_is_renewed(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box_module, "OUT_OF_REACH_S", 0.0)  # at once, and not by the upkeep a little later
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider(url_ttl_s=2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from pathlib import Path
 
 import pytest
 import structlog
+from daytona import CreateSandboxFromSnapshotParams
 from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, SandboxError, ServiceUnavailableError
@@ -99,6 +101,22 @@ async def test_boxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) 
         assert await stranger.healthy()
         await provider.close()
         await nothing_is_left(bench, loopback)
+
+
+async def test_a_box_of_others_with_a_name_of_ours_is_left_alone(
+    bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda length: "0" * 2 * length)
+    async with bench.loopback() as loopback:
+        bench.use(loopback)
+        provider = bench.provider()
+        theirs = CreateSandboxFromSnapshotParams(name="finqa-000000000000", snapshot=bench.image)
+        stranger = await provider._cloud.client().create(theirs)
+        with pytest.raises(SandboxError, match="taken by a sandbox of someone else"):
+            await provider.start(bench.spec, RUN)
+        await provider.close()
+        assert [box["id"] for box in await loopback.control.sandboxes()] == [stranger.id]
+        assert not bench.files()
 
 
 async def test_the_key_is_nowhere(bench: DaytonaBench, caplog: pytest.LogCaptureFixture) -> None:

@@ -107,14 +107,14 @@ class Birth:
                 if box is not None or self._request.done():
                     break
                 await asyncio.wait({self._request}, timeout=wait_s)
-                box = self._answer() or await self._cloud.get(self.name)
+                box = self._answer() or await self._found()
         finally:
             if not self._request.done():
                 self._doubtful |= box is None
                 self._request.cancel()
                 await asyncio.wait({self._request})
         if box is None and not self._refused:
-            box = await self._cloud.get(self.name)
+            box = await self._found()
         if box is None:
             return not self._doubtful
         await self._cloud.delete(box, timeout_s)
@@ -126,7 +126,7 @@ class Birth:
         self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
         self._request.add_done_callback(_seen)
         await asyncio.wait({self._request}, timeout=LOOKUP_AFTER_S)
-        if not self._request.done() and (box := await self._cloud.get(self.name)) is not None:
+        if not self._request.done() and (box := await self._found()) is not None:
             self._request.cancel()
             return await self._started(box)
         await asyncio.wait({self._request})
@@ -149,7 +149,7 @@ class Birth:
         if is_conflict(failure):
             return await self._find_taken(failure)
         if is_ambiguous(failure):
-            found = await self._cloud.get(self.name)
+            found = await self._found()
             self._doubtful = found is None
             return found
         if not is_passing(failure):
@@ -160,12 +160,20 @@ class Birth:
         """The box that has our name already. A look-up may lag a little behind the conflict."""
         for attempt in range(1, CONFLICT_LOOKUPS + 1):
             if (found := await self._cloud.get(self.name)) is not None:
-                if found.labels.get(BOX_LABEL) != self.name:
+                if not self._is_ours(found):
                     raise SandboxError(f"The name {self.name} is taken by a sandbox of someone else.")
                 return found
             await asyncio.sleep(self._cloud.pause_s(attempt, failure))
         self._doubtful = True
         raise self._cloud.explain(failure, "starting a sandbox")
+
+    async def _found(self) -> AsyncSandbox | None:
+        """The box of our name; None when there is none, or when it is someone else's, whom nobody may end."""
+        found = await self._cloud.get(self.name)
+        return found if found is not None and self._is_ours(found) else None
+
+    def _is_ours(self, box: AsyncSandbox) -> bool:
+        return box.labels.get(BOX_LABEL) == self.name
 
     async def _started(self, box: AsyncSandbox) -> AsyncSandbox:
         while (state := _plain(box.state)) != "started":

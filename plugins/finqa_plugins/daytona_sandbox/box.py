@@ -18,6 +18,9 @@ HEALTH_TIMEOUT_S = 8.0
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 _LOOK_S = 1.5
 """Seconds between looks at why a server does not answer yet."""
+OUT_OF_REACH_S, _PROBE_PAUSE_S = 3.0, 0.5
+"""How long a server may be out of reach before it counts as silent: what fails may be Daytona's proxy, in front of all
+boxes at once, while it is restarted."""
 URL_MARGIN = 0.8
 """Share of an address's life after which it is replaced."""
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
@@ -133,6 +136,14 @@ class DaytonaSandbox(DaytonaBox):
             self.renew_at = asked + URL_MARGIN * self._url_ttl_s
 
     async def _answers(self) -> bool:
+        until = time.monotonic() + OUT_OF_REACH_S
+        while not await self._answers_now():
+            if time.monotonic() > until or await exit_code(self.remote, self.command) is not None:
+                return False
+            await asyncio.sleep(_PROBE_PAUSE_S)
+        return True
+
+    async def _answers_now(self) -> bool:
         """Whether the server does; an address that is refused is renewed and asked once more."""
         url = self._url
         status = await self._prober.status(self.health_url)

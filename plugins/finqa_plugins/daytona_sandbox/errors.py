@@ -116,10 +116,10 @@ def retry_after_s(headers: Mapping[str, object], now: datetime | None = None) ->
     (RFC 9110, 10.2.3); `X-RateLimit-Reset-*` (seconds) counts where nothing remains.
     """
     lower = {str(name).lower(): str(value).strip() for name, value in headers.items()}
-    for name in (f"retry-after{_SCOPE}", "retry-after", "retry-after-authenticated"):
+    for name in (f"retry-after{_SCOPE}", "retry-after", "retry-after-sandbox-lifecycle", "retry-after-authenticated"):
         if name in lower and (seconds := _seconds(lower[name], now)) is not None:
             return seconds
-    for scope in (_SCOPE, "-authenticated", ""):
+    for scope in (_SCOPE, "-sandbox-lifecycle", "-authenticated", ""):
         if lower.get(f"x-ratelimit-remaining{scope}") == "0":
             return _seconds(lower.get(f"x-ratelimit-reset{scope}", ""), now)
     return None

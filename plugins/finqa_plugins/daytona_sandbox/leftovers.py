@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence, Set
 
 from finqa_cli.errors import FinqaError
+from finqa_plugins.daytona_sandbox.birth import BOX_LABEL
 from finqa_plugins.daytona_sandbox.cloud import Cloud
 from finqa_plugins.daytona_sandbox.ledger import Ledger
 
@@ -66,7 +67,7 @@ class Leftovers:
 
     async def _found_and_ended(self, name: str) -> bool:
         remote = await self._cloud.get(name, patience_s=LAST_LOOK_S)
-        if remote is None:
+        if remote is None or remote.labels.get(BOX_LABEL) != name:
             return False
         await self._cloud.delete(remote, self._delete_timeout_s)
         await self._ledger.gone([name])

@@ -27,7 +27,8 @@ class Prober:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+            # Through the same proxy as the SDK and the sessions, where the environment names one.
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
         try:
             async with self._session.get(url, allow_redirects=False) as reply:
                 return reply.status

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -24,6 +25,7 @@ from finqa_plugins.openenv_finqa.tools import TOOLS
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
+_ADDRESS = re.compile(r"\w+://\S+")
 _BOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 
 
@@ -34,8 +36,20 @@ class RefusedRequestError(Exception):
 class OpenEnvClient:
     """One session. Every method but `close` raises SandboxError once the connection is lost."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, url: str, *, box: str = "", connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            url: Of the server.
+            box: Id of the sandbox that the server runs in, if any. Errors name it then and not the address: that of a
+                box may hold a key to it in its host name (Daytona's signed preview URLs), its path or its query.
+            connect_timeout_s: Seconds for the connection to stand.
+            reply_timeout_s: Seconds for each reply.
+        """
         self._url = websocket_url(url)
+        self._box = box
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._socket: ClientConnection | None = None
@@ -64,7 +78,9 @@ class OpenEnvClient:
                 proxy=None if _is_loopback(self._url) else True,
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
-            raise SandboxError(f"Cannot connect to the environment server at {_shown(self._url)}: {error}") from error
+            raise SandboxError(
+                f"Cannot connect to the environment server {self._where()}: {self._told(error)}"
+            ) from error
 
     async def reset(self, **options: object) -> None:
         """Begins an episode; `question_id`, `seed` and `split` choose its question, on servers that heed them.
@@ -153,15 +169,18 @@ class OpenEnvClient:
 
     async def _send_and_receive(self, text: str) -> str | bytes:
         try:
-            async with asyncio.timeout(self._reply_timeout_s):
-                return await self._receive(text)
-        except TimeoutError:
-            self._drop()
-            reason = f"The environment server did not reply within {self._reply_timeout_s:g} s."
-            raise SandboxError(reason) from None
+            try:
+                async with asyncio.timeout(self._reply_timeout_s):
+                    return await self._receive(text)
+            except TimeoutError:
+                # It may lie here unread, where our own event loop was busy elsewhere all the time.
+                if (unread := await self._stray()) is not None:
+                    return unread
         except asyncio.CancelledError:
             self._drop()
             raise
+        self._drop()
+        raise SandboxError(f"The environment server did not reply within {self._reply_timeout_s:g} s.")
 
     async def _receive(self, request: str | None = None) -> str | bytes:
         socket = self._socket
@@ -173,12 +192,22 @@ class OpenEnvClient:
             return await socket.recv()
         except (OSError, WebSocketException) as error:
             self._drop()
-            raise SandboxError(f"The connection to the environment server was lost: {error}") from error
+            raise SandboxError(f"The connection to the environment server was lost: {self._told(error)}") from error
 
     def _drop(self) -> None:
         if self._socket is not None:
             self._socket.transport.abort()
             self._socket = None
+
+    def _where(self) -> str:
+        return f"in sandbox {self._box}" if self._box else f"at {_shown(self._url)}"
+
+    def _told(self, error: Exception) -> str:
+        """What went wrong; a redirection, and a certificate of another host, name the address."""
+        host = urlsplit(self._url).hostname
+        if not self._box or not host:
+            return str(error)
+        return _ADDRESS.sub("another address", str(error)).replace(host, "its address")
 
     def _breach(self, what: str) -> EnvironmentFault:
         self._drop()

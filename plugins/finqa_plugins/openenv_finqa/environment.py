@@ -97,6 +97,7 @@ class FinQAEnvironment:
             )
         client = OpenEnvClient(
             url,
+            box="" if self._config.url or sandbox is None else sandbox.id,
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
         )
@@ -107,6 +108,10 @@ class FinQAEnvironment:
             await client.close()
             raise
         return FinQASession(client, task, self._truths, self._judge)
+
+    def opening(self, task: Task) -> Prompt:
+        """System instructions, the question and the four tools."""
+        return opening(task.cluster, task.prompt)
 
     def _count(self) -> int:
         return sum(len(tasks) for tasks in self._tasks().values())

@@ -18,6 +18,7 @@ def register_components() -> list[Component]:
     return [
         Component(
             kind="environment",
+            clustered_by="company",
             name=NAME,
             target="finqa_plugins.openenv_finqa.environment:FinQAEnvironment",
             config="finqa_plugins.openenv_finqa.config:FinQAConfig",

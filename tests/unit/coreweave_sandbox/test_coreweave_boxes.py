@@ -11,6 +11,7 @@ from unit.coreweave_sandbox.conftest import RUN, CoreWeaveBench, python
 
 from finqa_cli.errors import AuthenticationError, ConfigError, SandboxError, ServiceUnavailableError
 from finqa_cli.types import Ending, ExecutionSpec, ServerSpec, Snapshot
+from finqa_plugins.coreweave_sandbox import box as box_module
 
 FRESH = ExecutionSpec(fresh=True)
 USED_AGAIN = ExecutionSpec()
@@ -163,6 +164,23 @@ async def test_what_breaks_is_a_fault_and_never_a_result(bench: CoreWeaveBench) 
         await box.execute(python("print(1)"))
     await box.stop()
     assert not await provider.list(RUN)
+
+
+async def test_a_killed_supervisor_is_the_codes_doing_only_in_a_box_that_lives(
+    bench: CoreWeaveBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box_module, "command", lambda request: (("sh", "-c", "kill -9 $$"), b""))
+    box = await bench.provider().start(USED_AGAIN, RUN)
+    assert (await box.execute(python("print(1)"))).ending is Ending.KILLED
+    asked = box.healthy
+
+    async def asked_of_a_dead_box() -> bool:
+        await bench.loopback.control.kill()
+        return await asked()
+
+    monkeypatch.setattr(box, "healthy", asked_of_a_dead_box)
+    with pytest.raises(SandboxError, match="ended under an execution"):
+        await box.execute(python("print(1)"))
 
 
 async def test_executions_outlive_a_flaky_connection(bench: CoreWeaveBench) -> None:

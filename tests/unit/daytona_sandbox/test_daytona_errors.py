@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, SandboxError, ServiceUnavailableError
+from finqa_plugins.daytona_sandbox.cloud import Cloud
+from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import (
     create_limit,
     explained,
@@ -78,6 +80,7 @@ def test_kinds_of_refusal() -> None:
         ({"retry-after": "7"}, 7.0),
         ({"RETRY-AFTER-SANDBOX-CREATE": "12", "Retry-After": "3"}, 12.0),
         ({"Retry-After-authenticated": "2.5"}, 2.5),
+        ({"Retry-After-sandbox-lifecycle": "9"}, 9.0),
         ({"Retry-After": "Fri, 01 Jan 2027 00:00:30 GMT"}, 30.0),
         ({"Retry-After": "Thu, 31 Dec 2026 23:00:00 GMT"}, 0.0),
         ({"X-RateLimit-Remaining-sandbox-create": "0", "x-ratelimit-reset-SANDBOX-create": "41"}, 41.0),
@@ -108,3 +111,20 @@ def test_the_account_names_its_limit() -> None:
 def test_a_key_in_a_reply_is_blotted_out() -> None:
     told = explained(create_daytona_error("bad key dtn_0123abcdef for you", status_code=401), "starting")
     assert "dtn_0123abcdef" not in told.message
+
+
+def test_the_own_key_is_blotted_out_whatever_it_looks_like() -> None:
+    cloud = Cloud(DaytonaSandboxConfig())
+    cloud._key = "opaque-0123456789"
+    told = cloud.explain(create_daytona_error("who is opaque-0123456789?", status_code=400), "starting")
+    assert "opaque" not in told.message and isinstance(told, ConfigError) and told.remedy
+
+
+def test_pauses_grow_and_are_never_shorter_than_what_the_service_asks() -> None:
+    cloud = Cloud(DaytonaSandboxConfig())
+    lost = DaytonaConnectionError("connection reset")
+    pauses = [cloud.pause_s(tries, lost) for tries in range(1, 12)]
+    assert all(0.5 * 0.25 * 2.0**number <= pause for number, pause in enumerate(pauses[:5]))
+    assert all(4.0 <= pause <= 12.0 for pause in pauses[5:])
+    busy = create_daytona_error("slow down", status_code=429, headers={"Retry-After": "7"})
+    assert 7.0 <= cloud.pause_s(1, busy) <= 8.0

@@ -38,6 +38,15 @@ async def test_a_name_is_on_disk_before_anything_else_and_goes_with_its_box(tmp_
     assert files(tmp_path) == []
 
 
+async def test_a_name_is_durable_before_its_box_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    durable: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: durable.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    ledger = Ledger(tmp_path)
+    await ledger.opened("finqa-a", RUN)
+    assert durable == files(tmp_path)
+    ledger.close()
+
+
 async def test_a_file_without_open_names_is_removed(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     await ledger.opened("finqa-a", RUN)

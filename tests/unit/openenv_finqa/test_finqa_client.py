@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.sync.server import ServerConnection as SyncConnection
+from websockets.sync.server import serve as sync_serve
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_plugins.openenv_finqa.client import OpenEnvClient, RefusedRequestError, websocket_url
@@ -162,6 +166,14 @@ async def test_calls_that_cannot_be_sent_are_refused_and_the_session_goes_on(arg
         assert (await client.call_tool("t", {}))["observation"]["result"]["data"] == "fine"
 
 
+async def test_pings_keep_proxies_awake_and_a_late_pong_ends_nothing() -> None:
+    async with client_of(echo_late) as client:
+        assert client._socket is not None
+        assert client._socket.ping_timeout is None, "a server that is busy for long must not be hung up on"
+        assert (client._socket.ping_interval or 0.0) <= 30.0, "proxies close what is silent for a minute"
+        assert client._socket.keepalive_task is not None
+
+
 async def test_nobody_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -184,6 +196,57 @@ async def test_somebody_else_there() -> None:
         with pytest.raises(SandboxError) as caught:
             await client.connect()
         assert "SECRET" not in caught.value.message
+
+
+@pytest.mark.parametrize("answer", ["400 Bad Request", "307 Temporary\r\nLocation: https://login.example/?back=SECRET"])
+async def test_the_address_of_a_box_is_told_to_nobody(answer: str) -> None:
+    # Daytona's signed addresses hold their token in the host name: https://8000-TOKEN.proxy.daytona.work
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        client = OpenEnvClient(f"http://127.0.0.1:{port}/preview/SECRET", box="box-1", connect_timeout_s=9.0)
+        with pytest.raises(SandboxError, match="in sandbox box-1") as caught:
+            await client.connect()
+        assert "secret" not in caught.value.message.lower()
+
+
+def test_neither_is_the_name_that_a_certificate_does_not_fit() -> None:
+    client = OpenEnvClient("https://8000-secret.proxy.example", box="box-1")
+    mismatch = "certificate verify failed: Hostname mismatch, certificate is not valid for '8000-secret.proxy.example'."
+    assert client._told(ssl.SSLCertVerificationError(1, mismatch)).endswith("not valid for 'its address'.")
+
+
+async def test_a_reply_that_lay_unread_while_this_process_was_busy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, busy, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def handler(connection: SyncConnection) -> None:
+        for _ in connection:
+            asked.set()
+            busy.wait(60.0)
+            connection.send(observation("fine"))
+            answered.set()
+
+    with sync_serve(handler, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = OpenEnvClient(f"http://127.0.0.1:{server.socket.getsockname()[1]}")
+        await client.connect()
+        call = asyncio.create_task(client.call_tool("t", {}))
+        while not asked.is_set():  # noqa: ASYNC110  set by another thread
+            await asyncio.sleep(0.001)
+        busy.set()
+        assert answered.wait(60.0)
+        loop = asyncio.get_running_loop()
+        late = loop.time() + 3600.0  # as after an hour in which this thread did something else
+        monkeypatch.setattr(loop, "time", lambda: late)
+        assert (await call)["observation"]["result"]["data"] == "fine"
+        monkeypatch.undo()
+        await client.close()
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.fake_boxes import FakeBox, FakeProvider
 from fixtures.finqa_server import MAX_TURNS, RunningServer, finqa_server
 from fixtures.tiny_snapshot import TASKS, write_tiny_snapshot
 from hypothesis import HealthCheck, given, settings
@@ -47,6 +49,19 @@ def test_tasks_come_from_the_snapshot(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"no split 'nope'; it has: train, dev, test"):
         environment.tasks("nope")
+
+
+async def test_a_box_out_of_reach_is_named_and_its_address_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = FinQAEnvironment(None, EnvironmentContext(snapshot=write_tiny_snapshot(tmp_path)))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        box = FakeBox(FakeProvider(), 7)
+        monkeypatch.setattr(box, "url", lambda: f"http://127.0.0.1:{unused.getsockname()[1]}/SECRET")
+        with pytest.raises(SandboxError, match="in sandbox box7: ") as caught:
+            await environment.open(environment.tasks("train")[0], seed=1, sandbox=box)
+    assert "SECRET" not in caught.value.message
 
 
 def test_the_box_ends_no_episode_before_we_do(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ def test_a_fifth_of_five_hundred_boxes_may_die_at_once_at_any_moment() -> None:
             assert breaker_after(500, 0.5, outcomes).error is None
 
 
+def test_faults_of_long_ago_are_forgotten() -> None:
+    assert breaker_after(10, 0.5, [False, True, True] * 200).error is None
+
+
 def test_a_whole_pool_that_never_starts_opens_it() -> None:
     assert breaker_after(500, 0.5, [False] * 499).error is None
     assert breaker_after(500, 0.5, [False] * 500).error is not None

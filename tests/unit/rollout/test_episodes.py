@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import nullcontext
 
 import pytest
@@ -13,17 +14,19 @@ from fixtures.toy_environment import (
     ToyCodec,
     ToyEnvironment,
     ToyProvider,
+    ToySession,
     ToyTokenEngine,
     submit,
     task,
 )
 
+from finqa_cli.contracts import Sandbox
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
 from finqa_cli.rollout.scheduler import play_all
-from finqa_cli.types import AssistantTurn, Sampling, Status, ToolCall, Trajectory
+from finqa_cli.types import AssistantTurn, Rewards, Sampling, Status, Task, ToolCall, Trajectory
 
 
 def attempt(number: int = 0, member: int = 0) -> Attempt:
@@ -69,6 +72,21 @@ async def test_limits_end_an_episode_with_a_graded_typed_status() -> None:
     assert (await play(ToyChatEngine(unreadable))).status is Status.PARSE_ERROR
     longest = await play(ToyChatEngine(unknown), max_turns=4)
     assert (longest.status, len(longest.turns), longest.reward) == (Status.MAX_TURNS, 4, 0.0)
+
+
+@pytest.mark.parametrize("verdict", [Rewards(total=math.nan), Rewards(total=1.0, components={"close": math.inf})])
+async def test_a_verdict_that_is_no_number_is_a_fault_and_no_reward(verdict: Rewards) -> None:
+    class Undecided(ToySession):
+        async def grade(self) -> Rewards:
+            return verdict
+
+    class UndecidedEnvironment(ToyEnvironment):
+        async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> ToySession:
+            return Undecided(None)
+
+    trajectory = await play(ToyChatEngine(submit(42)), UndecidedEnvironment(boxed=False))
+    assert (trajectory.status, trajectory.rewards) == (Status.ENVIRONMENT_ERROR, None)
+    assert "no finite number" in trajectory.error
 
 
 async def test_time_limit_is_a_graded_timeout() -> None:

@@ -12,6 +12,7 @@ from fixtures.pool_play import Events, fault, lease_for, started, until
 from fixtures.virtual_time import run_virtually
 
 from finqa_cli.errors import SandboxError
+from finqa_cli.rollout.health import CHECK_TIMEOUT_S, SECONDS_TO_SECOND_CHECK
 from finqa_cli.rollout.pool import SandboxPool
 
 
@@ -37,11 +38,26 @@ def test_one_missed_check_is_forgiven_and_two_are_not() -> None:
         box = provider.boxes[0]
         box.dead = True
         await until(lambda: len(box.checks) == 1)
+        await asyncio.sleep(0.5)  # the check has ended now, and the second has not begun
         box.dead = False
+        assert len(box.checks) == 1
         await asyncio.sleep(30)
         assert pool.stats().lost == 0
         async with asyncio.timeout(5 + 1 + 0.1):
             box.dead = True
+            await until(lambda: pool.stats().lost == 1)
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_a_check_that_is_never_answered_is_a_missed_one() -> None:
+    async def run() -> None:
+        provider = FakeProvider(patience_s=1e9)
+        pool = await started(provider, 1, health_check_s=5.0)
+        await pool.settled()
+        provider.boxes[0].frozen = True
+        async with asyncio.timeout(5 + 2 * CHECK_TIMEOUT_S + SECONDS_TO_SECOND_CHECK + 1):
             await until(lambda: pool.stats().lost == 1)
         await pool.close()
 

@@ -91,6 +91,8 @@ def _notes() -> str:
             "the delete-a-group jackknife over clusters of questions.",
             "- A difference is shown when its p-value, after Holm's correction among the answers to one question, is "
             "below 0.05. Better and worse are by the direction that the experiment file gives for the measure.",
+            "- A calibration error (ECE) is biased upwards, the most where calibration is good, and no interval "
+            "corrects that: differences in it are understated. Brier and other means have no such bias.",
             "- Every cell is one training run for each seed: the intervals are about questions, and with one seed "
             "nothing here says how another would end.",
             "- Episodes that ended in faults of infrastructure are in no number.",

@@ -35,8 +35,8 @@ class ForecastConfig(BaseModel):
     u_hi: float = Field(default=0.5, gt=0, le=1, description="Uncertainty at which the weight is w_hi")
     w_hi: float = Field(default=0.5, gt=0, le=1, description="See u_hi")
     inputs: Inputs = Field(
-        default="auto", description="Sections beside company, prices and question; auto: files as they are, embedded "
-        "ones as their question type needs"
+        default="auto", description="Sections beside company and question: fundamental adds macro and fundamental "
+        "data, news also news, full also prices; auto: files as they are, embedded ones as their type needs"
     )  # fmt: skip
     cluster: Literal["ticker", "date"] = Field(
         default="ticker", description="What questions share, and no two splits may: date for files that are cut by time"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from finqa_cli.types import DataInfo, Message
 from finqa_plugins.forecast.config import ForecastConfig, QuestionType
 from finqa_plugins.forecast.rows import Row
-from finqa_plugins.forecast.sections import QUESTION_TYPES, Facts, inputs_of, reduced, render
+from finqa_plugins.forecast.sections import QUESTION_TYPES, Facts, needed, reduced, render
 from finqa_plugins.forecast.signals import SECTORS, Scene, ask, invent_scene
 from finqa_plugins.forecast.splits import ForecastData, divide
 
@@ -61,10 +61,10 @@ def _row(
     if config.track_record:
         company += f"\nTrack record: {probability:.0%} of such signals came true"
     text = render(_facts(scene, company, asked.question))
-    inputs = inputs_of(question_type) if config.inputs == "auto" else config.inputs
+    shown = needed(text, question_type) if config.inputs == "auto" else reduced(text, config.inputs)
     return Row(
         id=identity,
-        messages=(Message(role="user", content=reduced(text, inputs)),),
+        messages=(Message(role="user", content=shown),),
         question=asked.question,
         truths=(truth,),
         question_type=question_type,

@@ -71,7 +71,8 @@ def calibration(judged: Sequence[Judged]) -> dict[str, float]:
 
     `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
     their attempts, `log_score` the mean of -ln of the probability that was given to what happened, in nats (all three:
-    lower is better), `confidence` the mean q, and `overconfidence` that less the share that is right.
+    lower is better), `confidence` the mean q, and `overconfidence` that less the share that is right. Chance alone
+    makes `ece` greater, the more the fewer attempts a bin has; the others are means.
     """
     if not judged:
         return {}

@@ -13,6 +13,7 @@ def register_components() -> list[Component]:
             kind="environment",
             snapshotless=True,
             policy="embedded-forecast",
+            clustered_by="{cluster}",
             name="forecast",
             target="finqa_plugins.forecast.environment:ForecastEnvironment",
             config="finqa_plugins.forecast.config:ForecastConfig",

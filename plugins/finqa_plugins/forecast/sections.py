@@ -1,13 +1,15 @@
 """The sections of a prompt: what is told beside the question, and which of it a combination of inputs keeps.
 
-Company, prices and question are always there. Which sections the published names `question_fundamental` and
-`question_news` stand for is in no public file; here the first adds macroeconomic and fundamental data, the second news.
+The combinations are those of the published preprocessing (`launchers/fin_text_qa/preprocess_data.py` of asFeng/finqa at
+f34a2a5), each with all that the one before has: `question_only` is company and question, `question_fundamental` adds
+macroeconomic and fundamental data, `question_news` news, and `question_full` prices. Here sections are left out and
+nothing else: a table of prices is not shortened to closes, and a section that a file lacks is not added.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -19,17 +21,23 @@ NO_NEWS = "No recent news available."
 
 _COMPANY, _MACRO, _FUNDAMENTAL = "Company Information", "Macroeconomic Indicators", "Fundamental Data"
 _NEWS, _PRICES, _QUESTION = "Recent News", "Historical Close Prices", "Question"
-_LEFT_OUT: dict[Inputs, frozenset[str]] = {
-    "question_only": frozenset({_MACRO, _FUNDAMENTAL, _NEWS}),
-    "question_fundamental": frozenset({_NEWS}),
-    "question_news": frozenset({_MACRO, _FUNDAMENTAL}),
+_ANY_NEWS = frozenset({_NEWS, "News"})
+_ANY_PRICES = frozenset({_PRICES, "Historical Price Data"})
+_LEFT_OUT: Mapping[Inputs, frozenset[str]] = {
+    "question_only": _ANY_PRICES | _ANY_NEWS | {_MACRO, _FUNDAMENTAL},
+    "question_fundamental": _ANY_PRICES | _ANY_NEWS,
+    "question_news": _ANY_PRICES,
 }
-_NEEDED: dict[str, Inputs] = {
-    "multi_signal_reasoning": "question_fundamental",
-    "macro_fundamental": "question_fundamental",
-    "news_sentiment": "question_news",
-    "analysis": "question_full",
+_NOT_NEEDED: Mapping[QuestionType, frozenset[str]] = {
+    "pure_forecast": frozenset({_MACRO, _FUNDAMENTAL, _NEWS}),
+    "event_detection": frozenset({_MACRO, _FUNDAMENTAL, _NEWS}),
+    "multi_signal_reasoning": frozenset({_NEWS}),
+    "macro_fundamental": frozenset({_NEWS}),
+    "news_sentiment": frozenset({_MACRO, _FUNDAMENTAL}),
+    "analysis": frozenset(),
 }
+"""Of embedded questions; prices are never left out, since their jitter tells how uncertain a question is."""
+
 _HEADING = re.compile(r"^=== (?P<name>[^=(\n]{1,100}?) ?(?:\([^=)\n]{0,100}\))? ===[ \t]*$", re.MULTILINE)
 
 
@@ -66,7 +74,15 @@ def render(facts: Facts) -> str:
 
 def reduced(text: str, inputs: Inputs) -> str:
     """The prompt without the sections that the inputs leave out; a text without such headings stays as it is."""
-    left_out = _LEFT_OUT.get(inputs, frozenset())
+    return _without(text, _LEFT_OUT.get(inputs, frozenset()))
+
+
+def needed(text: str, question_type: QuestionType) -> str:
+    """An embedded prompt without the sections that say nothing about a question of this type."""
+    return _without(text, _NOT_NEEDED[question_type])
+
+
+def _without(text: str, left_out: frozenset[str]) -> str:
     headings: Sequence[re.Match[str]] = list(_HEADING.finditer(text))
     if not left_out or not headings:
         return text
@@ -78,8 +94,3 @@ def reduced(text: str, inputs: Inputs) -> str:
         if heading["name"].strip() not in left_out
     ]
     return "".join(kept).rstrip()
-
-
-def inputs_of(question_type: str) -> Inputs:
-    """The least inputs that a question of this type can be answered from."""
-    return _NEEDED.get(question_type, "question_only")

@@ -60,8 +60,9 @@ def judge(text: str, row: Row, task: Task, config: ForecastConfig, reward: Rewar
 
 
 def _verdict(text: str, row: Row, config: ForecastConfig) -> Rewards:
-    stated = stated_answer(text, config.profile)
-    answer = (text if config.profile == "versatile" else "") if stated is None else stated
+    said = text.replace(versatile.END, "") if config.profile == "versatile" else text
+    stated = stated_answer(said, config.profile)
+    answer = (said if config.profile == "versatile" else "") if stated is None else stated
     found, truths = _SCORES[config.profile], row.truths[:1] if config.profile == "versatile" else row.truths
     # a reply without a word states nothing, whatever a truth may look like
     score = max(found(answer, truth, row.question_type) for truth in truths) if answer.strip() else 0.0
@@ -100,8 +101,10 @@ def _refuses(answer: str, row: Row, config: ForecastConfig) -> bool:
 
 
 def _direction(answer: str, row: Row, config: ForecastConfig) -> float:
-    value = strict.only_number(answer) if config.profile == "strict" else versatile.number(answer)
-    wanted = first_number(row.truths[0])
+    if config.profile == "versatile":
+        value, wanted = versatile.number(answer), versatile.number(row.truths[0])
+    else:
+        value, wanted = strict.only_number(answer), first_number(row.truths[0])
     if value is None or wanted is None or _refuses(answer, row, config):
         return 0.0
     return float(same_sign(value, wanted))

@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from finqa_plugins.forecast.words import closeness, first_number
 
+END = "<|endoftext|>"
+"""Wherever it stands in a reply, it is no part of it."""
+
 _REFUSALS = (
     *(f"{start} {verb}" for start in ("cannot", "can't", "unable to") for verb in ("predict", "determine", "provide")),
     *("cannot forecast", "can't forecast", "unable to forecast", "not able to predict"),

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic import Field
 
+from finqa_cli.answers import Case
 from finqa_cli.contracts import RewardRequest
 from finqa_cli.errors import ConfigError, EnvironmentFault
 from finqa_cli.types import Rewards
@@ -53,7 +54,8 @@ class Function:
         """
         self.config = config
         self._name = config.function
-        self._function = _load(config)
+        self._function, file = _load(config)
+        self._sha256 = _sha256(file) if file.is_file() else None
 
     def score(self, request: RewardRequest) -> Rewards:
         """What the function says.
@@ -82,6 +84,14 @@ class Function:
             components={name: self._number(name, value) for name, value in parts.items()},
         )
 
+    def spec(self) -> dict[str, Any]:
+        """Its options, and the sha256 of the function's file, for a path alone does not say what judged."""
+        return {**self.config.model_dump(mode="json"), "sha256": self._sha256}
+
+    def cases(self) -> Sequence[Case]:
+        """None: what the user's function should give, the user knows."""
+        return ()
+
     def _number(self, what: str, value: object) -> float:
         if not isinstance(value, Real):
             raise self._fault(f"gave no number: {what} is of type {type(value).__name__}")
@@ -97,7 +107,8 @@ class Function:
         return EnvironmentFault(f"The reward function {self._name} {reason}.", remedy=f"mend {self._name}")
 
 
-def _load(config: FunctionConfig) -> Callable[..., object]:
+def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:
+    """The function, and the file of its module, which is no file where that is built in or in an archive."""
     place, colon, name = config.function.rpartition(":")
     if not colon or place == "" or name.endswith(".py") or "/" in name or "\\" in name:
         place, name = config.function, DEFAULT_NAME
@@ -111,7 +122,7 @@ def _load(config: FunctionConfig) -> Callable[..., object]:
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{name!r} in {place} is async; rewards are called without await.", remedy="use plain def")
     _check_arguments(function, place, name, config.kwargs)
-    return function  # type: ignore[no-any-return]  # getattr knows no type
+    return function, Path(getattr(module, "__file__", None) or "")
 
 
 def _check_arguments(function: Callable[..., object], place: str, name: str, extra: Mapping[str, Any]) -> None:
@@ -146,8 +157,10 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"There is no file {path} with a reward function.", remedy=REMEDY)
     resolved = path.resolve()
-    digest = hashlib.sha256(str(resolved).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{resolved}\n{_sha256(resolved)}".encode()).hexdigest()[:12]
     name = f"finqa_reward_{digest}"  # of its own, so that a file called json.py hides nothing
+    if loaded := sys.modules.get(name):  # what it does when it is imported, such as loading a model, it does once
+        return loaded
     spec = importlib.util.spec_from_file_location(name, resolved)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is no Python file.", remedy=REMEDY)
@@ -159,6 +172,10 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _line(error: BaseException) -> str:

@@ -52,6 +52,14 @@ def test_the_bounds_of_the_calibration_error() -> None:
     assert worst["ece"] == worst["brier"] == 1 and worst["log_score"] == pytest.approx(-math.log(1e-6))
 
 
+def test_chance_alone_makes_the_calibration_error_greater_and_no_other_figure() -> None:
+    chance = random.Random(0)
+    fair = [calibration([Judged(0.5, chance.random() < 0.5) for _ in range(50)]) for _ in range(200)]
+    means = {name: sum(each[name] for each in fair) / len(fair) for name in fair[0]}
+    assert means["ece"] == pytest.approx(math.sqrt(0.25 / 50 * 2 / math.pi), rel=0.15), "the mean of |N(0, 0.25/50)|"
+    assert means["brier"] == 0.25 and abs(means["overconfidence"]) < 0.02
+
+
 def test_figures_by_hand() -> None:
     found = measure(
         [

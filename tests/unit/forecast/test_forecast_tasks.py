@@ -128,19 +128,35 @@ def test_sections_stand_in_the_published_order() -> None:
 @pytest.mark.parametrize(
     ("inputs", "kept"),
     [
-        ("auto", {"Rates", "Growth", NO_NEWS}),
-        ("question_full", {"Rates", "Growth", NO_NEWS}),
+        ("auto", {"Rates", "Growth", NO_NEWS, "2.50"}),
+        ("question_full", {"Rates", "Growth", NO_NEWS, "2.50"}),
         ("question_only", set()),
         ("question_fundamental", {"Rates", "Growth"}),
-        ("question_news", {NO_NEWS}),
+        ("question_news", {"Rates", "Growth", NO_NEWS}),
     ],
 )
-def test_inputs_keep_their_sections(inputs: Inputs, kept: set[str]) -> None:
-    text = reduced(f"Before.\n{TEXT}", inputs)
-    assert {part for part in ("Rates", "Growth", NO_NEWS) if part in text} == kept
-    for part in ("Before.", "ACME", "(2 days)", "2.50", "=== Question ===\nWhy?"):
-        assert part in text
-    assert reduced(text, inputs) == text and reduced("no sections", inputs) == "no sections"
+def test_inputs_add_sections_as_the_published_preprocessing_does(inputs: Inputs, kept: set[str]) -> None:
+    older = TEXT.replace("Recent News", "News").replace("Historical Close Prices", "Historical Price Data")
+    for given in (f"Before.\n{TEXT}", f"Before.\n{older}"):
+        text = reduced(given, inputs)
+        assert {part for part in ("Rates", "Growth", NO_NEWS, "2.50") if part in text} == kept
+        for part in ("Before.", "ACME", "=== Question ===\nWhy?"):
+            assert part in text
+        assert reduced(text, inputs) == text
+    assert reduced("no sections", inputs) == "no sections"
+
+
+def test_embedded_questions_show_what_their_type_needs_unless_told_otherwise() -> None:
+    def shown(question_type: str, **options: object) -> set[str]:
+        config = ForecastConfig.model_validate({"types": [question_type], **options})
+        texts = [row.messages[-1].content for rows in generate(config).rows.values() for row in rows]
+        parts = {"Interest rates", "Revenue growth", "Recent News", "Close prices"}
+        return {part for part in parts if all(part in text for text in texts)}
+
+    assert shown("event_detection") == {"Close prices"}
+    assert shown("macro_fundamental") == {"Interest rates", "Revenue growth", "Close prices"}
+    assert shown("news_sentiment") == {"Recent News", "Close prices"}
+    assert shown("news_sentiment", inputs="question_news") == {"Interest rates", "Revenue growth", "Recent News"}
 
 
 def test_a_prompt_asks_for_what_the_row_does_not_ask_for() -> None:

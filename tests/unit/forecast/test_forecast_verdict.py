@@ -82,6 +82,18 @@ def test_forecasts_have_a_direction(stated: str, direction: float) -> None:
     assert "direction_correct" not in judged("<answer>yes</answer>").components
 
 
+@pytest.mark.parametrize(("profile", "direction"), [("strict", 0), ("versatile", 1)])
+def test_each_profile_reads_the_truth_as_it_reads_answers(profile: str, direction: float) -> None:
+    found = judged("<answer>3</answer>", "-.5", kind="pure_forecast", profile=profile)
+    assert found.components["direction_correct"] == direction, "to the published code -.5 is 5"
+
+
+def test_the_end_of_a_text_is_no_answer_in_the_published_profile() -> None:
+    kind = "multi_signal_reasoning"
+    assert judged("<|endoftext|>", "Do", kind=kind, profile="versatile").total == 0, "it holds the word"
+    assert judged("<answer>yes<|endoftext|></answer>", profile="versatile").components["exact_match"] == 1
+
+
 def test_right_is_what_scores_enough() -> None:
     close = "<answer>Day 4</answer>"
     assert judged(close, "Day 3", kind="multi_signal_reasoning").components["correct"] == 1

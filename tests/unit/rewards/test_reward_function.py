@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,30 @@ def test_a_file_may_hold_dataclasses_and_have_the_name_of_a_module(write: Any) -
     import json
 
     assert json.dumps(1) == "1" and sys.modules["json"] is json
+
+
+def test_its_specification_tells_what_is_in_the_file(write: Any) -> None:
+    def made(function: str) -> Any:
+        return registry().create("reward", "function", {"function": function, "kwargs": {"scale": 2}})
+
+    file = write("def compute_score(**given):\n    return 1\n")
+    before = made(file)
+    assert before.spec() == {
+        "function": file,
+        "kwargs": {"scale": 2},
+        "sha256": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+    }
+    write("def compute_score(**given):\n    return 2\n")
+    after = made(file)
+    assert after.spec()["sha256"] != before.spec()["sha256"]
+    request = RewardRequest(task=TASK, solution="", truth="")
+    assert (before.score(request).total, after.score(request).total) == (1, 2), "each is what it was made from"
+    assert made("builtins:dict").spec()["sha256"] is None
+
+
+def test_a_file_is_imported_once(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write("print('loading a model')\ndef compute_score(**given):\n    return 1\n")
+    assert called(file) == called(file) and capsys.readouterr().err.count("loading") == 1
 
 
 def test_what_it_prints_goes_to_stderr(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,12 @@ def test_variables_of_the_environment_change_the_cells_that_do_not_decide_themse
     assert plan.given == {"ROLLOUT_N": 16, "USE_UNCERTAINTY": False, "EPOCHS": 5, "LR": 5e-6, "EXP_NAME": "mine"}
 
 
+def test_the_devices_that_sample_are_shared_out_among_copies_of_the_published_size() -> None:
+    plan, _ = planned("financial_qa", {"TP_SIZE": "2"}, only=["qwen3_4b_default"])
+    settings = settings_of(plan.cells["qwen3_4b_default"])
+    assert (settings.model.tensor_parallel_size, settings.generation.engine_replicas) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("environment", "only", "told"),
     [

@@ -7,6 +7,7 @@ when its command is called, so `finqa --help` stays fast whatever commands need.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit status; never raises, whatever happens inside."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         _heed_torchrun(given)
@@ -122,9 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _heed_torchrun(arguments: Sequence[str]) -> None:
-    import os  # here: the application imports nothing but Typer at start
+def _open_closed_streams() -> None:
+    """Whoever started this may have closed a stream (`finqa plugins >&-`); then Python has None in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
+
+def _heed_torchrun(arguments: Sequence[str]) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         importlib.import_module("finqa_cli.commands._torchrun").begin(arguments)
 

@@ -11,9 +11,23 @@ from collections.abc import Sequence
 
 import typer
 
+from finqa_cli.app import COMMANDS
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 
 REPORT = "This is a bug in finqa. Please report it with what the same command prints with --debug."
+
+ANOTHER_PATH = "Choose another path, or change its permissions."
+
+UNUSABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
+"""Reasons of the operating system that are about the path that was given."""
 
 EXTRAS = {
     "torch": "train",
@@ -36,8 +50,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, BrokenPipeError):
-        # Whoever read stdout is gone; point it elsewhere so that the interpreter's last flush stays silent too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_stdout_up()
         return 1
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):  # outside a command, or at a prompt
         print("Interrupted.", file=sys.stderr)
@@ -47,7 +60,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
         return 2
     if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
-    return _show(explain(error) or _unexpected(error), as_json="--json" in arguments)
+    return _show(explain(error) or _unexpected(error), arguments)
 
 
 def explain(error: BaseException) -> FinqaError | None:
@@ -70,8 +83,8 @@ def _storage(error: OSError) -> FinqaError | None:
     place = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"The disk is full{place}.", remedy="Free some space and run the same command again.")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR) and error.filename:
-        return StorageError(f"{error.strerror}{place}.", remedy="Choose another path, or change its permissions.")
+    if error.errno in UNUSABLE and error.filename:
+        return StorageError(f"{error.strerror}{place}.", remedy=ANOTHER_PATH)
     return None
 
 
@@ -93,19 +106,38 @@ def _unexpected(error: BaseException) -> FinqaError:
 
 def _help_of(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
-    return f"{context.command_path if context else 'finqa'} --help"
+    return f"{context.command_path} --help" if context else ""
 
 
-def _show(error: FinqaError, *, as_json: bool) -> int:
+def _show(error: FinqaError, arguments: Sequence[str]) -> int:
+    remedy = error.remedy or _usual_remedy(error, arguments)
     print(f"error: {error.message}", file=sys.stderr)
-    if error.remedy:
-        print(f"fix: {error.remedy}", file=sys.stderr)
-    if as_json:
+    if remedy:
+        print(f"fix: {remedy}", file=sys.stderr)
+    if "--json" in arguments:
         document = {
             "type": type(error).__name__,
             "message": error.message,
-            "remedy": error.remedy,
+            "remedy": remedy,
             "exit_code": error.exit_code,
         }
-        print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
+        try:
+            print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
+        except OSError:  # stdout may be what failed
+            _give_stdout_up()
     return error.exit_code
+
+
+def _usual_remedy(error: FinqaError, arguments: Sequence[str]) -> str:
+    """What mends most errors of a kind, for one that names nothing better."""
+    if isinstance(error, StorageError):
+        return ANOTHER_PATH
+    if isinstance(error, UsageError):
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        return f"finqa {command} --help" if command in COMMANDS else "finqa --help"
+    return ""
+
+
+def _give_stdout_up() -> None:
+    """Points it elsewhere, so that the interpreter's last flush stays silent as well."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

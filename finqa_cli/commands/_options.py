@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from finqa_cli.commands._effects import check_snapshot
 from finqa_cli.settings import Loaded, load_settings
 
 BACKENDS, ROLLOUT, POLICY, TRAINING, RUN, GENERAL = "Backends", "Rollout", "Model", "Training", "Run", "General"
@@ -246,7 +247,6 @@ AllowOverlap = Annotated[
     bool | None,
     _option("--allow-overlap", "Train even when companies or questions are evaluated on as well.", TRAINING),
 ]
-
 DatasetSplit = Annotated[str | None, _option("--dataset-split", "Split that is trained on.", ROLLOUT, "train")]
 DatasetLimit = Annotated[
     int | None,
@@ -255,10 +255,8 @@ DatasetLimit = Annotated[
 MaxAttempts = Annotated[
     int | None, _option("--max-attempts", "Solutions that may be tried at a problem (environment mbpp).", ROLLOUT, "3")
 ]
-
 Limit = Annotated[int | None, _option("--limit", "Ask only so many questions; 0 asks all.", ROLLOUT, "0")]
 Attempts = Annotated[int | None, _option("--attempts", "Attempts per question.", ROLLOUT, "1")]
-
 RunDir = Annotated[Path | None, _option("--run-dir", "Folder of the run.", RUN, "a new one below runs/")]
 Tracker = Annotated[
     list[str] | None,
@@ -280,11 +278,12 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
 
     Raises:
         ConfigError: A setting is unknown or wrong.
+        UsageError: A flag would have no effect.
     """
     from finqa_cli import logs
     from finqa_cli.extend import registry
 
-    given = ctx.params
+    given, environments = ctx.params, registry().components("environment")
     flags = {PATHS[name]: value for name, value in given.items() if name in PATHS}
     loaded = load_settings(
         flags={**flags, **(extra or {})},
@@ -292,8 +291,9 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
         assignments=given.get("assign") or (),
         registered={(component.kind, component.name) for component in registry().components()},
         modelless=[component.name for component in registry().components("engine") if component.modelless],
-        policies={part.name: part.policy for part in registry().components("environment") if part.policy},
+        policies={part.name: part.policy for part in environments if part.policy},
     )
+    check_snapshot(ctx, loaded.settings.environment.name, environments)
     logs.configure()
     if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):
         print(loaded.choices.line, file=sys.stderr)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from finqa_cli.commands._output import plain_table, plural
+from finqa_cli.workflows.cluster_nouns import UNKNOWN, counted
 from finqa_cli.workflows.dry_run import DryRunResult, closing
 from finqa_cli.workflows.evaluate import EvalResult
 from finqa_cli.workflows.measures import flat
@@ -27,10 +28,12 @@ def evaluation(result: EvalResult) -> str:
     """Accuracy with its interval, then the breakdown by question type."""
     report = result.report.to_dict()
     low, high = report["accuracy_interval"]
+    asked = f"{result.target} on {result.data.name}/{result.split}"
+    if report["faults"] == report["episodes"]:  # then its accuracy is no figure of the policy
+        return f"{asked}: no accuracy, for none of {plural(report['episodes'], 'episode')} could be graded"
     head = (
-        f"{result.target} on {result.data.name}/{result.split}: "
-        f"accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
-        f"({report['episodes']} episodes, {report['clusters']} clusters)"
+        f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
+        f"({plural(report['episodes'], 'episode')}, {_clusters(report)})"
     )
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
@@ -62,12 +65,9 @@ def training(result: TrainResult) -> str:
     rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
     own = [flat(_brief(facts.get("measures", {}))) for facts in (result.before, result.after)]
     rows += [[name, *(_number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
-    clusters, episodes = result.after["clusters"], result.after["episodes"]
     return "\n".join(
         [
-            f"Held-out questions ({episodes} in {clusters} clusters, never trained on):"
-            if clusters < episodes
-            else f"Held-out questions ({episodes}, never trained on):",
+            f"Held-out questions ({_asked(result.after)}, never trained on):",
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
@@ -96,6 +96,20 @@ def training_document(result: TrainResult) -> dict[str, Any]:
         "before": result.before,
         "after": result.after,
     }
+
+
+def _asked(report: Mapping[str, Any]) -> str:
+    """How many, and in how many clusters where these are fewer."""
+    episodes, clusters = report["episodes"], report["clusters"]
+    if clusters >= episodes:
+        return str(episodes)
+    if report.get("clustered_by") == "question":
+        return f"{clusters}, {plural(episodes, 'attempt')}"
+    return f"{episodes} of {_clusters(report)}"
+
+
+def _clusters(report: Mapping[str, Any]) -> str:
+    return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not say
 
 
 def _label(label: str, facts: Mapping[str, Any]) -> str:

@@ -19,6 +19,9 @@ from finqa_cli.workflows.manifests import MANIFEST
 FREE = ("resume", "as_json", "quiet")
 """Flags that a resumed run takes."""
 
+RESUMABLE = ("train", "sft", "dpo", "sample", "pipeline")
+"""Commands that go on with a folder of theirs."""
+
 
 def check_resumed(ctx: typer.Context, run: Path, *, command: str, free: Collection[str] = FREE) -> dict[str, Any]:
     """The flags on the command line, as `only_free` looks at them, for a run of this command.
@@ -29,8 +32,17 @@ def check_resumed(ctx: typer.Context, run: Path, *, command: str, free: Collecti
         DataError: The folder is no run.
     """
     given = only_free(ctx, run, command=command, free=free)
+    if not (run / "run.json").is_file():
+        raise DataError(
+            f"{run} is no run folder: it has no run.json.",
+            remedy=f"finqa {command} --resume RUN, with a folder that `finqa {command}` wrote",
+        )
     if (theirs := read_run(run).get("command")) != command:
-        raise ConfigError(f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.")
+        goes_on = theirs in RESUMABLE
+        raise ConfigError(
+            f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
+            remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}" if goes_on else f"finqa {theirs} again",
+        )
     return given
 
 

@@ -10,6 +10,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plain_table
 from finqa_cli.record.run_folder import new_run_path
+from finqa_cli.workflows.cluster_nouns import plural_noun
 from finqa_cli.workflows.compare import CompareResult, compare
 from finqa_cli.workflows.compare_output import check_out, document, write_comparison
 from finqa_cli.workflows.compare_plots import plotter
@@ -69,7 +70,16 @@ def _text(result: CompareResult, folder: Path) -> str:
         for method in result.methods
     ]
     lines = [
-        plain_table(["method", f"accuracy, {100 * result.level:g} % interval", "clusters", "seeds", "training"], rows),
+        plain_table(
+            [
+                "method",
+                f"accuracy, {100 * result.level:g} % interval",
+                plural_noun(result.clustered_by),
+                "seeds",
+                "training",
+            ],
+            rows,
+        ),
         "",
         *(_plain(sentence(comparison, result.level)) for comparison in result.comparisons),
         *(f"Mind: {note}" for note in result.notes),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +14,10 @@ from finqa_cli.commands import _reports as reports
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
 from finqa_cli.commands._runs import perform, run_path
-from finqa_cli.errors import ThresholdError
+from finqa_cli.errors import ThresholdError, UsageError
+from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.settings import Settings
+from finqa_cli.types import Status
 from finqa_cli.workflows.evaluate import EvalResult, evaluate, is_engine
 from finqa_cli.workflows.policies import settings_of
 
@@ -104,8 +108,17 @@ def main(
 
 
 def target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
-    """What a target says about how it is played: the engine that it names, or the settings of the run that it is of."""
+    """What a target says about how it is played: the engine that it names, or the settings of the run that it is of.
+
+    Raises:
+        UsageError: The target is an engine, and --engine names another one.
+    """
     if is_engine(target):
+        if (other := ctx.params.get("engine")) not in (None, target):
+            raise UsageError(
+                f"{target} plays by itself, so that --engine {other} would have no effect.",
+                remedy=f"leave --engine out, or name the policy that {other} is to play instead of {target}",
+            )
         return {"engine.name": target}
     if (stored := settings_of(target)) is None:
         return {"model.name": target}
@@ -126,7 +139,16 @@ def _get(tree: Mapping[str, Any], path: str) -> Any:
 def _check_faults(result: EvalResult, settings: Settings) -> None:
     report = result.report
     if report.faults > settings.pool.max_fault_share * report.episodes:
+        others = "" if report.faults == report.episodes else " The accuracy is that of the others."
         raise ThresholdError(
-            f"{report.faults} of {report.episodes} episodes ended in faults; the accuracy is that of the others.",
+            f"{report.faults} of {report.episodes} episodes ended in faults, {_most_of_them(result.run)}.{others}",
             remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
         )
+
+
+def _most_of_them(run: Path) -> str:
+    """The commonest reason, such as `2 by this: Cannot connect to the environment server`."""
+    faults = [record for record in read_jsonl(run / "trajectories.jsonl") if Status(record["status"]).is_fault]
+    reasons = Counter(str(record["error"]).rstrip(".") for record in faults)
+    reason, count = reasons.most_common(1)[0]
+    return f"{count} by this: {reason}"

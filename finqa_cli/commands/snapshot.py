@@ -90,7 +90,7 @@ def build(
             patient=False,
         )
         document |= {"image": None if ready is None else _ready(ready)}
-        lines += [] if ready is None else [_told(ready)]
+        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _told(ready))
     emit(document, as_json=as_json, text="\n".join(lines))
 
 

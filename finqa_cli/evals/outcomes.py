@@ -87,7 +87,12 @@ class Outcome:
 
     def part(self, name: str) -> float | None:
         """A part of the environment's verdict; None when it has none of this name."""
-        return self.components.get(f"{OWN}{name}", self.components.get(name))
+        return _own_part(self.components, name)
+
+
+def _own_part(components: Mapping[str, float], name: str) -> float | None:
+    """See `Outcome.part`."""
+    return components.get(f"{OWN}{name}", components.get(name))
 
 
 def read_outcome(record: Mapping[str, Any]) -> Outcome:
@@ -151,7 +156,7 @@ def _finite(value: Any) -> float:
 def _form(components: Mapping[str, float], text: str) -> tuple[bool | None, bool | None]:
     """Whether the program of a text reply reads, and whether the reply has its form; None where neither is judged."""
     reply = parse_reply(text)
-    form = components.get(f"{OWN}format", components.get("format"))
+    form = _own_part(components, "format")
     well_formed = None if form is None else reply.ok or form > 0
     if "execution" not in components:
         return None, well_formed
@@ -170,6 +175,6 @@ def _reason(status: Status, components: Mapping[str, float], answer: str, form: 
         return "malformed"
     if not answer.strip():
         return "no_answer"
-    if program_reads is not None and components.get("answer", 0.0) > 0:
+    if program_reads is not None and (_own_part(components, "answer") or 0.0) > 0:
         return "wrong_program" if program_reads else "no_program"
     return "close" if components.get("numerical", 0.0) > 0 else "wrong_answer"

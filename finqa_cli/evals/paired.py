@@ -92,7 +92,10 @@ def exact_mcnemar(first_only: int, second_only: int) -> float:
     share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold.
     """
     number, fewer = first_only + second_only, min(first_only, second_only)
-    tail = sum(math.comb(number, heads) for heads in range(fewer + 1))
+    tail = ways = 1
+    for heads in range(fewer):
+        ways = ways * (number - heads) // (heads + 1)
+        tail += ways
     return float(min(1.0, 2 * tail / 2**number))
 
 

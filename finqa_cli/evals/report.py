@@ -37,9 +37,10 @@ class EvalReport:
     Attributes:
         episodes: All attempts, faults included.
         faults: Attempts that infrastructure ended; they are in no mean.
-        clusters: Companies among the graded.
+        clusters: Of questions among the graded.
+        clustered_by: What a cluster is, in the singular: `company`, `question`.
         accuracy: Share that is right: by the reward's part `correct` where it has one, else with full reward.
-        accuracy_interval: 95 %, clustered by company.
+        accuracy_interval: 95 %, clustered.
         reward_mean: Mean total reward.
         components: Mean of each named part of the reward, over the episodes that have it.
         turns_mean: Assistant turns per episode.
@@ -55,6 +56,7 @@ class EvalReport:
     episodes: int
     faults: int
     clusters: int
+    clustered_by: str
     accuracy: float
     accuracy_interval: tuple[float, float]
     reward_mean: float
@@ -73,12 +75,15 @@ class EvalReport:
         return {**asdict(self), "accuracy_interval": list(self.accuracy_interval)}
 
 
-def summarize(trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | None = None) -> EvalReport:
+def summarize(
+    trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | None = None, *, clustered_by: str = "cluster"
+) -> EvalReport:
     """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1].
 
     Args:
         trajectories: Faulted ones among them.
         measures: What the environment itself says about them.
+        clustered_by: See `EvalReport`.
     """
     graded = [trajectory for trajectory in trajectories if trajectory.reward is not None]
     right = [float(is_right(trajectory)) for trajectory in graded]
@@ -93,6 +98,7 @@ def summarize(trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | 
         episodes=len(trajectories),
         faults=len(trajectories) - len(graded),
         clusters=interval.clusters,
+        clustered_by=clustered_by,
         accuracy=interval.mean,
         accuracy_interval=(interval.low, interval.high),
         reward_mean=_mean(map(_reward, graded)) or 0.0,

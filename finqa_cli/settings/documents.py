@@ -50,7 +50,9 @@ def read_document(file: Path, name: str = "") -> Document:
     except FileNotFoundError as error:
         raise ConfigError(f"There is no settings file {name}.", remedy="finqa config list") from error
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError(f"Cannot read settings file {name}: {error}.", remedy="finqa config show") from error
+        raise ConfigError(
+            f"Cannot read settings file {name}: {error}.", remedy="name a file of TOML, YAML or JSON, in UTF-8"
+        ) from error
     parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".json": _parse_json}.get(file.suffix.lower(), _parse_toml)
     try:
         tree = parse(name, text)

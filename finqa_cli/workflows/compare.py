@@ -18,6 +18,7 @@ from finqa_cli.evals import (
     failure_counts,
     scores_of,
 )
+from finqa_cli.workflows.cluster_nouns import cluster_noun
 from finqa_cli.workflows.compare_checks import check_comparable, check_paths, differing_settings, flat, notes_on
 from finqa_cli.workflows.compare_runs import EvaluatedRun, load_run
 
@@ -31,7 +32,7 @@ class Method:
     Attributes:
         label: Its name in the report.
         runs: One for each seed.
-        accuracy: Over the questions that all its runs answered, clustered by company.
+        accuracy: Over the questions that all its runs answered, clustered.
         of_runs: The same accuracy of each run alone, on the same questions.
         failures: Attempts by why they were not right, over its runs.
     """
@@ -59,6 +60,7 @@ class CompareResult:
         differing: Settings that are not the same in all runs: path -> value of each run in turn.
         level: Of intervals and tests.
         baseline: Label, or empty.
+        clustered_by: What a cluster is, in the singular: `company`, `question`.
     """
 
     methods: tuple[Method, ...]
@@ -67,6 +69,7 @@ class CompareResult:
     differing: Mapping[str, Sequence[Any]]
     level: float
     baseline: str
+    clustered_by: str
 
     @property
     def runs(self) -> tuple[EvaluatedRun, ...]:
@@ -101,6 +104,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
         raise UsageError(f"There is no method {baseline!r}.", remedy=f"--baseline with one of: {', '.join(names)}")
     scores = [scores_of(method.label, [run.outcomes for run in method.runs]) for method in methods]
     ordered = [run for method in methods for run in method.runs]
+    environment = ordered[0].asked["environment"]
     return CompareResult(
         methods=methods,
         comparisons=tuple(compare_all(scores, baseline=baseline, level=level)),
@@ -108,6 +112,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
         differing=differing_settings(ordered),
         level=level,
         baseline=baseline,
+        clustered_by=cluster_noun(environment["name"], environment["options"]),
     )
 
 

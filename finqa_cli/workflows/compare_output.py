@@ -54,6 +54,7 @@ def document(result: CompareResult) -> dict[str, Any]:
     return {
         "level": result.level,
         "baseline": result.baseline or None,
+        "clustered_by": result.clustered_by,
         "methods": [
             {
                 "label": method.label,

@@ -73,9 +73,8 @@ def _accuracy(result: CompareResult, axes: Axes) -> None:
     _rows(axes, [method.label for method in result.methods])
     axes.set_xlim(-0.02, 1.02)
     seeds_shown = "; ticks: single seeds" if any(len(method.runs) > 1 for method in result.methods) else ""
-    axes.set_xlabel(
-        f"accuracy on held-out questions, {100 * result.level:g} % interval clustered by company{seeds_shown}"
-    )
+    interval_shown = f"{100 * result.level:g} % interval clustered by {result.clustered_by}"
+    axes.set_xlabel(f"accuracy on held-out questions, {interval_shown}{seeds_shown}")
 
 
 def _differences(result: CompareResult, axes: Axes) -> None:

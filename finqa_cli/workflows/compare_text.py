@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finqa_cli.evals import REASONS, Comparison, t_quantile
+from finqa_cli.workflows.cluster_nouns import alike, plural_noun
 from finqa_cli.workflows.compare import CompareResult, Method
 
 MOST_QUESTIONS = 10
@@ -67,7 +68,8 @@ def _accuracy(result: CompareResult) -> str:
         spread = "-" if deviation is None else f"{deviation:.3f}"
         shown = f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
         rows.append([method.label, shown, interval.clusters, seeds, spread])
-    return table(["method", f"accuracy, {100 * result.level:g} % interval", "clusters", "seeds", "SD of seeds"], rows)
+    clusters = plural_noun(result.clustered_by)
+    return table(["method", f"accuracy, {100 * result.level:g} % interval", clusters, "seeds", "SD of seeds"], rows)
 
 
 def _differences(result: CompareResult) -> str:
@@ -145,8 +147,8 @@ def _method_notes(result: CompareResult) -> str:
     level, several = 100 * result.level, any(len(method.runs) > 1 for method in result.methods)
     seeds = " The intervals are about questions, not about seeds: the spread of the seeds stands beside them."
     lines = [
-        f"- Intervals are {level:g} %, each for itself, and clustered by company: questions about one company are "
-        "right or wrong together (Miller, arXiv 2411.00640)."
+        f"- Intervals are {level:g} %, each for itself, and clustered by {result.clustered_by}: "
+        f"{alike(result.clustered_by)} are right or wrong together (Miller, arXiv 2411.00640)."
         + (seeds if several else " Every method is one training run; another seed may end elsewhere."),
         "- Differences are taken question by question, which removes what makes questions hard for everyone. `p` is of "
         "the clustered t-test; McNemar is the exact test on the questions that changed and takes them for independent.",

@@ -22,12 +22,14 @@ from finqa_cli.evals import (
 from finqa_cli.extend import registry
 from finqa_cli.record.files import write_csv, write_json
 from finqa_cli.record.jsonl import JsonlWriter
+from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
+from finqa_cli.workflows.cluster_nouns import cluster_noun
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
 from finqa_cli.workflows.measures import measured
@@ -35,7 +37,9 @@ from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.policies import resolve_for
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.rewards import reward_facts
 from finqa_cli.workflows.stage import Stage, stage
+from finqa_cli.workflows.tracking import Tracking
 
 OUTPUTS = (
     "report.json",
@@ -69,43 +73,63 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
     """
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
-    parameters = _parameters(settings, target)
+    facts = _Facts(target=target, policy=policy, inputs=inputs, parameters=_parameters(settings, target))
     with new_run(run, command="eval", settings=settings) as folder:
-        async with stage(
-            settings,
-            policy,
-            run_id=run.name,
-            reporter=reporter,
-            check_stop=stopper.check,
-            run_dir=run,
-            episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
-            on_event=lambda name, facts: folder.event(name, **facts),
-        ) as parts:
-            tasks = eval_tasks(parts.environment, settings)
-            if not tasks:
-                raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
-            inputs |= {"data": asdict(parts.data)}
-            write_manifest(run, "eval", parameters=parameters, inputs=inputs)
-            trajectories: list[Trajectory] = []
+        tracking = Tracking(folder, (), reporter)
+        with tracking.run(to_public_dict(settings)):
+            return await _evaluate(settings, facts, folder, tracking, reporter, stopper)
 
-            def record(trajectory: Trajectory) -> None:
-                folder.trajectory(trajectory, phase="eval", iteration=0)
-                trajectories.append(trajectory)
 
-            report = await evaluate_tasks(
-                parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
-            )
-            stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
-        facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
-        write_json(run / "report.json", {**facts, **report.to_dict()})
-        trajectories.sort(key=lambda trajectory: trajectory.id)
-        write_csv(run / "items.csv", item_rows(trajectories))
-        write_metrics(run, trajectories, {**facts, "measures": report.measures})
-        outputs = [run / name for name in OUTPUTS]
-        await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
-        folder.finish("completed")
-    registry().hook.on_eval(iteration=0, metrics=report.to_dict())
-    return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What was found before there was a folder."""
+
+    target: str
+    policy: PolicyVersion
+    inputs: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+
+async def _evaluate(
+    settings: Settings, asked: _Facts, folder: RunFolder, tracking: Tracking, reporter: Reporter, stopper: Stopper
+) -> EvalResult:
+    run = folder.path
+    async with stage(
+        settings,
+        asked.policy,
+        run_id=run.name,
+        reporter=reporter,
+        check_stop=stopper.check,
+        run_dir=run,
+        episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
+        on_event=lambda name, facts: folder.event(name, **facts),
+    ) as parts:
+        tasks = eval_tasks(parts.environment, settings)
+        if not tasks:
+            raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+        inputs = {**asked.inputs, "data": asdict(parts.data)}
+        write_manifest(run, "eval", parameters=asked.parameters, inputs=inputs)
+        trajectories: list[Trajectory] = []
+
+        def record(trajectory: Trajectory) -> None:
+            folder.trajectory(trajectory, phase="eval", iteration=0)
+            trajectories.append(trajectory)
+            tracking.trajectory(trajectory)
+
+        report = await evaluate_tasks(
+            parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
+        )
+        stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
+    facts = {"target": asked.target, "data": asdict(parts.data), "split": tasks[0].split}
+    write_json(run / "report.json", {**facts, **report.to_dict()})
+    trajectories.sort(key=lambda trajectory: trajectory.id)
+    write_csv(run / "items.csv", item_rows(trajectories))
+    write_metrics(run, trajectories, {**facts, "measures": report.measures})
+    outputs = [run / name for name in OUTPUTS]
+    await asyncio.to_thread(write_manifest, run, "eval", parameters=asked.parameters, inputs=inputs, outputs=outputs)
+    folder.finish("completed")
+    tracking.evaluated(0, report.to_dict())
+    return EvalResult(run=run, target=asked.target, data=parts.data, split=tasks[0].split, report=report)
 
 
 async def evaluate_tasks(
@@ -143,7 +167,12 @@ async def evaluate_tasks(
         stopping=lambda: stopper.requested,
     )
     reporter.finish("eval")
-    return summarize(trajectories, measured(parts.environment, trajectories))
+    environment = settings.environment
+    return summarize(
+        trajectories,
+        measured(parts.environment, trajectories),
+        clustered_by=cluster_noun(environment.name, environment.options),
+    )
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
@@ -182,10 +211,11 @@ def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[
 def _parameters(settings: Settings, target: str) -> dict[str, Any]:
     """What the figures depend on."""
     public = to_public_dict(settings)
-    sections = ("eval", "generation", "environment", "reward", "engine", "codec")
+    sections = ("eval", "generation", "environment", "engine", "codec")
     return {
         "target": target,
         "split": settings.data.eval_split,
         "seed": settings.train.seed,
         **{section: public[section] for section in sections},
+        "reward": reward_facts(settings),
     }

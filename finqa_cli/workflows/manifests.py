@@ -55,7 +55,8 @@ def write_manifest(
 
 def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     """The policy, the sha256 of each of its files that lie on this machine, and one over names and digests of all."""
-    folders = [folder for folder in (policy.adapter, Path(policy.model)) if folder is not None and folder.is_dir()]
+    places = (policy.adapter, Path(policy.model) if policy.model else None)  # Path("") is the working directory
+    folders = [place for place in places if place is not None and place.is_dir()]
     files = {str(path): sha256_of(path) for folder in folders for path in sorted(folder.iterdir()) if path.is_file()}
     whole = hashlib.sha256("".join(f"{Path(path).name} {digest}\n" for path, digest in files.items()).encode())
     adapter = str(policy.adapter) if policy.adapter else None

@@ -16,7 +16,7 @@ from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.workflows.manifests import MANIFEST
 
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
-_EVENTS, _OF_BOXES = "events.jsonl", {"sandbox_failed", "pool"}
+_EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
 
 
 @contextmanager
@@ -58,11 +58,11 @@ def training_run(
 
 
 def _is_untouched(path: Path) -> bool:
-    """Nothing was recorded but that no box started: no other file than the first ones has any content."""
+    """Nothing was played: only the first files have content, and events of boxes and of the run's own start and end."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
     return all(file.name == _EVENTS for file in later) and all(
-        record.get("event") in _OF_BOXES for file in later for record in read_jsonl(file)
+        record.get("event") in _BEFORE_PLAY for file in later for record in read_jsonl(file)
     )
 
 

@@ -60,7 +60,10 @@ def resolve(reference: str) -> PolicyVersion:
         return _adapter(path)
     if (path / "config.json").exists():
         return PolicyVersion(number=0, model=str(path))
-    raise ConfigError(f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).")
+    raise ConfigError(
+        f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).",
+        remedy=NAME_ANOTHER,
+    )
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:

@@ -69,7 +69,7 @@ def as_text(report: Mapping[str, Any]) -> str:
         [
             f"{report['pairs']} pairs{small}",
             f"  to train on {report['train']}, held out {report['held_out']} "
-            f"({report['held_out_companies']} of {report['companies']} companies)",
+            f"({report['held_out_companies']} of {report['companies']} clusters)",
             f"{report['questions']} questions, {report['attempts']} attempts: {report['paired']} questions with pairs, "
             f"{report['single']} with one attempt, {report['no_spread']} without a difference, "
             f"{report['right_missing']} without a right attempt",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +15,9 @@ from finqa_cli.answers import Case
 from finqa_cli.contracts import Reward, RewardRequest, Specified
 from finqa_cli.errors import ConfigError, EnvironmentFault
 from finqa_cli.extend import registry
+from finqa_cli.masking import masked
 from finqa_cli.record.files import now, storage, write_json
-from finqa_cli.settings import ENVIRONMENT, Settings
+from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
 from finqa_cli.types import Task
 from finqa_cli.workflows.wiring import make_reward
 
@@ -63,6 +66,18 @@ def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
     component = registry().find("reward", settings.reward.name)
     config = registry().config(component, settings.reward.options)
     return config.model_dump(mode="json") if config is not None else {}
+
+
+def reward_facts(settings: Settings) -> dict[str, Any]:
+    """The `reward` of a manifest: name and options, and what was made of them with the files that they name."""
+    public: dict[str, Any] = to_public_dict(settings)["reward"]
+    reward = make_reward(settings)
+    return public if reward is None else {**public, "specification": masked(specification(reward, settings))}
+
+
+def reward_digest(facts: Mapping[str, Any]) -> str:
+    """sha256 of `reward_facts`: what a resumed run insists on."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def wants_json(reward: Reward, settings: Settings) -> bool:

@@ -26,6 +26,7 @@ from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
 from finqa_cli.workflows.pool_watch import EpisodeCount
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.rewards import reward_digest, reward_facts
 from finqa_cli.workflows.sample_records import CANDIDATES, LOG, SCORES, CandidateWriter, place, read_log, said
 from finqa_cli.workflows.stage import Stage, stage
 
@@ -107,6 +108,7 @@ async def sample(
                 raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
             folder.pin("data digest", parts.data.digest)
             parameters = _parameters(settings, target)
+            folder.pin("reward digest", reward_digest(parameters["reward"]))
             inputs |= {"data": asdict(parts.data)}
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)
             attempts = list(_attempts(parts.environment, settings, writer))
@@ -229,7 +231,7 @@ def _parameters(settings: Settings, target: str) -> dict[str, Any]:
         "limit": settings.eval.limit,
         "seed": settings.train.seed,
         "environment": settings.environment.name,
-        "reward": settings.reward.name,
+        "reward": reward_facts(settings),
     }
 
 

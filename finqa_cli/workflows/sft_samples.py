@@ -69,7 +69,8 @@ def choose_questions(settings: Settings, trained: Collection[str], reporter: Rep
         free = [task for task in environment.tasks(split) if task.cluster not in trained]
         if not free:
             raise DataError(
-                f"Split {split!r} of {environment.data().name!r} has no question of a company that is not trained on.",
+                f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "
+                "a company, that is not trained on.",
                 remedy="another --split or --snapshot, or --validation-samples 0",
             )
     except DataError as error:

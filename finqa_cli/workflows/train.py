@@ -25,6 +25,7 @@ from finqa_cli.workflows.manifests import write_manifest
 from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.policies import of_checkpoint
 from finqa_cli.workflows.reporter import Reporter
+from finqa_cli.workflows.rewards import reward_digest, reward_facts
 from finqa_cli.workflows.schedules import scheduled
 from finqa_cli.workflows.split_guard import guard_training
 from finqa_cli.workflows.stage import stage
@@ -123,6 +124,7 @@ async def _train(
         tasks = await training_tasks(parts, settings, reporter)
         inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), "data": asdict(parts.data)}
         parameters = _parameters(settings)
+        folder.pin("reward digest", reward_digest(parameters["reward"]))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         learner = make_learner(scheduled(settings, training_passes(optimizer, settings.train)), base.model)
@@ -160,11 +162,12 @@ def _outputs(run: Path, iteration: int) -> list[Path]:
 def _parameters(settings: Settings) -> dict[str, Any]:
     """What the trained policy and its figures depend on."""
     public = to_public_dict(settings)
-    sections = ("environment", "reward", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
+    sections = ("environment", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
     return {
         "model": settings.model.name,
         "seed": settings.train.seed,
         **{section: public[section] for section in (*sections, "train", "eval")},
+        "reward": reward_facts(settings),
     }
 
 

@@ -76,10 +76,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "shw"], "Did you mean 'show'", "finqa config --help"),
         (["config", "show", "--orign"], "--origin", "finqa config show --help"),
         (["plugins", "show"], "Missing argument", "finqa plugins show --help"),
-        (["sandbox", "reap", "--older-than", "soon"], "90s, 30m", ""),
+        (["sandbox", "reap", "--older-than", "soon"], "90s, 30m", "fix: finqa sandbox --help"),
         (["train", "--resume", "r", "--set", "train.seed=1"], "--resume does not take --set.", "train --resume r"),
         (["sample", "me", "--resume", "r", "-k", "3"], "does not take --num-candidates, target.", "sample --resume r"),
         (["pipeline", "--resume", "r", "--lr", "1", "--until", "sft"], "does not take --lr.", "pipeline --resume r"),
+        (["eval", "scripted", "--environment", "code", "--snapshot", "mine"], "'code' has no snapshot", "--data"),
+        (["train", "--iterations"], "requires an argument", "fix: finqa train --help"),
+        (["eval", "scripted", "--engine", "openai"], "--engine openai would have no effect", "leave --engine out"),
     ],
 )
 def test_usage_errors(arguments: list[str], reason: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +150,9 @@ def test_each_error_has_its_exit_code_on_both_streams(
     [
         (OSError(errno.ENOSPC, "No space left on device", "/run/x"), 74, "The disk is full (/run/x)"),
         (PermissionError(errno.EACCES, "Permission denied", "/run/x"), 74, "Permission denied (/run/x)"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "/run/xxx"), 74, "File name too long (/run/xxx)"),
+        (errors.StorageError("Cannot write /run/x: File exists."), 74, "fix: Choose another path"),
+        (errors.UsageError("A number is too large."), 2, "fix: finqa fail --help"),
         (ModuleNotFoundError("No module named 'torch'", name="torch.nn"), 78, "pip install --upgrade 'finqa[train]'"),
         (ImportError("cannot import name 'x'", name="daytona"), 78, "daytona, which does not fit"),
         (ModuleNotFoundError("No module named 'unknown'", name="unknown"), 1, "bug in finqa"),
@@ -202,6 +208,40 @@ def test_a_closed_pipe_is_quiet() -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("plugins show grpo >&- <&-", 0, ""),
+        ("plugins show grpo --json > /dev/full", 74, "error: The disk is full."),
+        ("plugins show nothing --json > /dev/full", 78, "error: There is no component"),
+    ],
+)
+def test_streams_that_are_closed_or_full(command: str, status: int, said: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
+    line = f"'{sys.executable}' -m finqa_cli {command}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == status and done.stderr.startswith(said), done.stderr
+    assert "Traceback" not in done.stderr and "bug" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "remedy"),
+    [
+        (None, 65, "finqa train --resume RUN"),
+        ("eval", 78, "finqa eval again"),
+        ("sft", 78, "finqa sft --resume r"),
+    ],
+)
+def test_what_cannot_be_gone_on_with(
+    command: str | None, status: int, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r").mkdir()
+    if command is not None:
+        Path("r/run.json").write_text(json.dumps({"command": command}), encoding="utf-8")
+    assert main(["train", "--resume", "r"]) == status
+    assert f"fix: {remedy}" in capsys.readouterr().err
 
 
 def test_sigterm_ends_with_143() -> None:

@@ -75,6 +75,8 @@ def test_without_the_flag_everything_stays_on_this_machine(
     before = requests(loopback)
     assert "image" not in document(["snapshot", "build"], capsys)
     assert document(["snapshot", "build", "--sandbox", "local"], capsys)["image"] is None
+    assert main(["snapshot", "build", "--sandbox", "local", "-q"]) == 0
+    assert "Sandboxes of local start without an image." in capsys.readouterr().out
     assert [one["name"] for one in document(["snapshot", "list"], capsys)["snapshots"]] == ["openenv-finqa"]
     assert len(document(["snapshot", "delete", "openenv-finqa"], capsys)["deleted"]) == 1
     assert requests(loopback) == before

@@ -4,19 +4,52 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fixtures.command_calls import document
 
+from finqa_cli.extend import hookimpl, registry
 from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.types import Trajectory
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
-def test_metrics_breakdown_and_samples_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+class Watcher:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @hookimpl
+    def on_run_start(self, run_id: str) -> None:
+        self.seen.append(run_id)
+
+    @hookimpl
+    def on_trajectory(self, trajectory: Trajectory) -> None:
+        self.seen.append("attempt")
+
+    @hookimpl
+    def on_run_end(self, status: str) -> None:
+        self.seen.append(status)
+
+    @hookimpl
+    def on_eval(self) -> None:
+        raise ZeroDivisionError("a bug of a plugin that only looks on")
+
+
+@pytest.fixture
+def watcher() -> Iterator[Watcher]:
+    plugin = Watcher()
+    registry().manager.register(plugin)
+    yield plugin
+    registry().manager.unregister(plugin)
+
+
+def test_metrics_breakdown_and_samples_say_the_same(watcher: Watcher, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--environment", "finqa-text", "--limit", "4", "--attempts", "2", "--run-dir", "run", "--quiet"]
     report = document(["eval", "scripted", *flags], capsys)
+    assert watcher.seen == ["run", *["attempt"] * 8, "completed"]
     metrics = json.loads(Path("run/metrics.json").read_text())
     assert metrics["accuracy"] == {
         "value": report["accuracy"],

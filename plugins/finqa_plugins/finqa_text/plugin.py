@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            clustered_by="company",
             name="finqa-text",
             target="finqa_plugins.finqa_text.environment:FinQATextEnvironment",
             config="finqa_plugins.finqa_text.config:FinQATextConfig",

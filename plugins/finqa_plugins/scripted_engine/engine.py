@@ -124,11 +124,11 @@ def _exact_query(company: str, intent: Intent, infos: dict[str, TableInfo | None
 
 
 def _guessed_query(company: str, question: str, intent: Intent, infos: dict[str, TableInfo | None]) -> ToolCall:
-    """For a question in other words: the row that sounds most like it, in a table that has the years."""
+    """For a question in other words: the row that sounds most like it, in a table that has the years, if any does."""
     best: tuple[float, ToolCall] | None = None
     for table, info in infos.items():
         label, score = guess_label(info, question) if info else ("", 0.0)
-        query = write_query(intent, table, info, (label,), Habits()) if info and label else None
+        query = write_query(intent, table, info, (label,), Habits()) if info and score > 0 else None
         if query and (best is None or score > best[0]):
             best = score, _sql(company, table, query)
     return best[1] if best else _submit(None)

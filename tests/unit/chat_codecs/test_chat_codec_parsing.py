@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from finqa_cli.types import ToolCall
 from finqa_plugins.chat_codecs.hermes_format import HermesFormat
 from finqa_plugins.chat_codecs.parsing import parse_turn
+from finqa_plugins.chat_codecs.reasoning import split_reasoning
 
 HERMES = HermesFormat()
 GOOD = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -37,6 +38,7 @@ def test_one_call_is_found(text: str) -> None:
         ('{"name": 3, "arguments": {}}', "must be a tool's name, got a number"),
         ('{"name": "", "arguments": {}}', "must be a tool's name, got an empty string"),
         ('{"name": "f"}', 'has no "arguments"'),
+        ('{"name": "f", "parameters": {}}', 'has no "arguments"'),
         ('{"name": "f", "arguments": null}', "must be a JSON object, got null"),
         ('{"name": "f", "arguments": "{}"}', "must be a JSON object, got a string"),
         ('{"name": "f", "arguments": {"a": NaN}}', "NaN is not a JSON number"),
@@ -70,3 +72,18 @@ def test_rendered_calls_parse_back(arguments: dict[str, str]) -> None:
         return
     call = ToolCall(name="sql_query", arguments=arguments)
     assert parse_turn(HERMES.render(call), HERMES, {}).tool_call == call
+
+
+@pytest.mark.parametrize(
+    ("content", "opened", "parts"),
+    [
+        ("<think>\n\n  weigh \n</think>\n\n  So: \n", False, ("  weigh ", "  So: \n")),
+        ("weigh\n</think>\nSo", True, ("weigh", "So")),
+        ("weigh\n</think>\nSo", False, ("", "weigh\n</think>\nSo")),
+        ("So, no <think>", True, ("", "So, no <think>")),
+    ],
+)
+def test_reasoning_and_words_lose_the_empty_lines_between_them_and_no_blanks(
+    content: str, opened: bool, parts: tuple[str, str]
+) -> None:
+    assert split_reasoning(content, opened=opened) == parts

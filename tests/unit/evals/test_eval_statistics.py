@@ -75,6 +75,12 @@ def test_uneven_clusters_by_hand() -> None:
     assert mean.degrees == pytest.approx(1.0), "two clusters leave one degree of freedom whatever their sizes"
 
 
+def test_the_correlation_inside_clusters_by_hand() -> None:
+    # 1 1 0 | 0 | 0 0: means 2/3, 0, 0 around 1/3, so MSB = (2/3)/2, MSW = (2/3)/3, n0 = (6 - 14/6)/2.
+    mean = clustered_mean([1, 1, 0, 0, 0, 0], ["a", "a", "a", "b", "c", "c"])
+    assert mean.correlation == pytest.approx((1 / 3 - 2 / 9) / (1 / 3 + 5 / 6 * 2 / 9))
+
+
 def test_equal_clusters_have_all_degrees_and_one_large_one_has_few() -> None:
     values = [float(number % 3 == 0) for number in range(60)]
     equal = clustered_mean(values, [str(number % 12) for number in range(60)])
@@ -162,6 +168,8 @@ def test_a_report_counts_faults_apart_and_breaks_down_by_type() -> None:
         trajectory(2, 0.5, "growth", query="SELECT bad FROM t WHERE a"),
         trajectory(3, None),
     ]
+    cut = replace(trajectory(3, None), turns=trajectory(0, 1.0, query="SELECT bad FROM t WHERE a").turns)
+    assert summarize([*episodes[:3], cut]).sql_queries == 3, "what a fault cut short is in no figure"
     report = summarize(episodes)
     assert (report.episodes, report.faults, report.clusters) == (4, 1, 2)
     assert report.accuracy == pytest.approx(1 / 3) and report.reward_mean == pytest.approx(0.5)
@@ -177,6 +185,8 @@ def test_without_tools_the_answer_is_what_the_last_text_states() -> None:
     texts = ('{"answer": 7}', "so")
     spoken = [replace(trajectory(0, 0.0), turns=(Turn(text=text),), rewards=rewards) for text in texts]
     assert [row["answer"] for row in item_rows(spoken)] == ["7", "so"]
+    mended = replace(spoken[0], turns=(Turn(text='{"answer": 6}'), Turn(text='{"answer": 8}')))
+    assert item_rows([mended])[0]["answer"] == "8", "the last text is the answer"
     report = summarize(spoken)
     assert report.accuracy == 1.0, "accuracy follows the part `correct`"
     assert report.components == {"correct": 1.0, "format": 0.5} and report.reward_mean == 0.0

@@ -162,8 +162,21 @@ def test_parts_of_a_configured_reward_do_not_stand_for_the_environments() -> Non
     mixed = text(0, PROGRAM, format=-0.2, program=0.3, environment_format=1.0, environment_program=0.0)
     metrics = evaluation_metrics([mixed])
     assert (metrics["format_compliance"]["value"], metrics["program_accuracy"]["value"]) == (1.0, 0.0)
+    tried = text(0, PROGRAM, answer=0.2, environment_answer=0.0, format=1.0)
+    assert tried.reason == "wrong_answer" and tried.part("answer") == 0.0
     graded = tool(0, submit("7"), exact=1.0, numerical=0.0)
     assert evaluation_metrics([graded])["exact_match"]["value"] == 1.0
+    near = text(0, PROGRAM, execution=0.9, program=0.9, answer=0.9)
+    metrics = evaluation_metrics([near])
+    assert {metrics[name]["value"] for name in ("exact_match", "program_accuracy", "numeric_correctness")} == {0.0}
+
+
+def test_what_was_submitted_last_counts_and_the_graders_words_stand_before_the_limits() -> None:
+    twice = tool(0, submit("6"), submit("7"))
+    assert twice.answer == "7" and twice.explanation == ""
+    record = {**RECORD, "explanation": "another number", "error": "no answer within 5 s"}
+    assert read_outcome(record).explanation == "another number"
+    assert read_outcome({**record, "explanation": ""}).explanation == "no answer within 5 s"
 
 
 def test_several_attempts_give_pass_at_k_and_pass_hat_k() -> None:
@@ -185,6 +198,8 @@ def test_faults_are_in_no_metric_and_nothing_graded_is_all_null() -> None:
     fault = read(5, (), None, status=Status.ENGINE_ERROR)
     right = text(0, PROGRAM, **RIGHT_PARTS)
     assert evaluation_metrics([right, fault])["accuracy"]["value"] == 1.0
+    mixed = evaluation_metrics([right, text(1, PROGRAM), text(2, "hm"), fault])
+    assert (mixed["faults"], mixed["questions"]) == (1, 3) and mixed["accuracy"]["value"] == pytest.approx(1 / 3)
     nothing = evaluation_metrics([fault])
     assert nothing["accuracy"] is None and nothing["pass_at_k"] == {} and nothing["faults"] == 1
     assert failure_counts([fault, right]) == {"engine_error": 1}

@@ -43,6 +43,9 @@ def test_companies_attempts_and_comparisons_by_hand() -> None:
     assert detectable(design, variation) == pytest.approx(2.8994 * math.sqrt(0.145 / 300), rel=1e-4)
     assert detectable(replace(design, comparisons=10), variation) > detectable(design, variation)
     assert detectable(replace(design, companies=1), variation) == math.inf
+    # A few large companies: a question drawn at random has 2 * 10 - 1 others about its company.
+    uneven = replace(variation, unevenness=2.0)
+    assert detectable(design, uneven) == pytest.approx(2.8994 * math.sqrt((0.05 * 2.9 + 0.05) / 300), rel=1e-4)
 
 
 def test_what_is_needed_is_the_least_that_will_do() -> None:
@@ -123,6 +126,8 @@ def test_single_attempts_keep_the_spread_that_was_seen() -> None:
             sum(((n % 3 == 0) - (n % 4 == 0) - 5 / 60) ** 2 for n in range(60)) / 59
         )
     assert total.within == 0.0
+    same = observed_variation(first, first, repeated=0.0)
+    assert same == replace(total, between=0.0), "attempts cannot have spread more than was seen"
     assert observe([*first, outcome(99, 99, 0, None)]).repeated is None
     with pytest.raises(ValueError, match="0 questions in common"):
         observed_variation(first, [outcome(1, 1, 0, None)], repeated=1.0)

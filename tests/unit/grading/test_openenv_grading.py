@@ -38,6 +38,11 @@ def test_the_truth_itself_is_right(number: float) -> None:
     assert grade(repr(number), f"\\boxed{{{number!r}}}").reward == 1
 
 
+def test_the_tolerance_of_zero_is_for_zero_alone() -> None:
+    assert grade("0.0009", "0.0005").reward == 0
+    assert grade("0.0005", "0.0005").reward == grade("0.0009", "0.0").reward == 1
+
+
 @given(st.floats(min_value=2, max_value=1e9), st.booleans())
 def test_numbers_outside_both_tolerances_are_wrong(number: float, above: bool) -> None:
     distance = 0.02 * number + 0.02

@@ -36,6 +36,31 @@ def test_the_tables_are_as_large_as_promised() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "truth", "reward"),
+    [
+        ("0.505", "0.5", 1),
+        ("0.506", "0.5", 0),
+        ("-0.495", "-0.5", 1),
+        ("-0.494", "-0.5", 0),
+        ("6.19", "6.118", 0),
+        ("201.5", "200.5", 1),
+        ("201.6", "200.5", 0),
+        ("0.0009", "0.0008", 0),
+        ("90.8%", "90%", 1),
+        ("91.1%", "90%", 0),
+    ],
+)
+def test_a_measured_truth_allows_one_percent_and_one_unit_and_no_more(answer: str, truth: str, reward: int) -> None:
+    assert strictly(answer, truth).reward == reward
+
+
+def test_zeros_before_a_scale_were_meant() -> None:
+    assert strictly("9,500 million", "9,500,400,000").reward == 1
+    assert strictly("9,500 million", "9,500,600,000").reward == 0
+    assert strictly("9,500,000,000", "9,500,400,000").reward == 0
+
+
+@pytest.mark.parametrize(
     "answer", [f"{number}{unit}" for number in ("4.5", "12", "-77") for unit in ("", "%", " million", " billion")]
 )
 def test_an_answer_is_right_for_one_truth_without_a_unit(answer: str) -> None:

@@ -90,6 +90,8 @@ ATTACKS = {
 
 def test_both_metrics_with_the_reason_for_a_miss() -> None:
     assert compare(GOLD, GOLD, TABLE, ANSWER) == ProgramVerdict(ANSWER, True, True, "")
+    near = compare(GOLD, GOLD, TABLE, ANSWER + 1e-5)
+    assert (near.executed, near.execution, near.program) == (ANSWER, False, True), "to the fifth decimal, not nearly"
     right_by_luck = compare("add(0, 0.01639)", GOLD, TABLE, ANSWER)
     assert right_by_luck.execution and not right_by_luck.program
     assert right_by_luck.reason == "Not equivalent: step #0 uses a number or row that the expected program does not."

@@ -60,7 +60,7 @@ def test_the_tiers_say_what_the_published_comparison_ran_with() -> None:
     assert chosen.items() <= ppo.optimizer.options.items()
     rloo = load_settings(files=["llama-3.2-1b", "rloo"]).settings
     assert (rloo.train.learning_rate, rloo.train.group_size * rloo.train.target_groups_per_iter) == (1.5e-5, 8 * 8)
-    assert rloo.optimizer.options == {"baseline": "leave_one_out", "whiten_rewards": False, "kl": "off"}
+    assert rloo.optimizer.options == {"baseline": "leave_one_out", "whiten_rewards": True, "kl": "off"}
     reinforce = load_settings(files=["llama-3.2-1b", "reinforce"]).settings
     assert (reinforce.train, reinforce.generation) == (rloo.train, rloo.generation), "they differ in the method alone"
     sft = load_settings(files=["llama-3-8b", "sft"]).settings
@@ -166,3 +166,10 @@ def test_the_line_of_a_setting_holds_its_key(tree: dict[str, dict[str, object]])
 def test_looking_for_a_line_survives_any_text(text: str, path: str) -> None:
     line = line_of(text, path)
     assert line is None or path.rpartition(".")[2] in text.split("\n")[line - 1]
+
+
+def test_a_file_that_is_no_text_names_what_is_wanted() -> None:
+    Path("data.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"Cannot read settings file data\.toml") as caught:
+        load_settings(files=["data.toml"])
+    assert "TOML, YAML or JSON, in UTF-8" in caught.value.remedy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,24 @@ def played(run: Path) -> list[dict[str, Any]]:
     return list(read_jsonl(run / "trajectories.jsonl"))
 
 
+class MeetingLearner(SimulatedLearner):
+    """Its updates end while many requests are under way, so that the next version is loaded in the midst of them."""
+
+    def __init__(self, engine: WatchedEngine) -> None:
+        super().__init__(0.0)
+        self._engine = engine
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        until = time.monotonic() + 0.5  # after the last update there are none
+        while self._engine.underway < 8 and time.monotonic() < until:
+            time.sleep(0.0005)
+        return super().update(batch, loss)
+
+
 @pytest.mark.parametrize("staleness", [0, 1, 2, 3])
 def test_no_token_is_trained_on_beyond_the_bound_and_none_is_wasted(staleness: int, tmp_path: Path) -> None:
-    engine, learner = WatchedEngine(), SimulatedLearner(UPDATE_S)
+    engine = WatchedEngine()
+    learner = MeetingLearner(engine) if staleness else SimulatedLearner(0.0)
     records = train(tmp_path / "run", engine, learner, iterations=8, max_staleness=staleness)
     assert [record["iteration"] for record in records] == list(range(1, 9))
     assert all(record["updates"] == 1 and record["over_age"] == 0 for record in records)
@@ -65,7 +81,8 @@ def test_what_is_played_does_not_depend_on_how_far_ahead_it_is_played(tmp_path: 
 
 
 def test_versions_are_recorded_turn_by_turn_and_may_change_within_an_episode(tmp_path: Path) -> None:
-    train(tmp_path / "run", WatchedEngine(), SimulatedLearner(UPDATE_S), iterations=6, max_staleness=2)
+    engine = WatchedEngine()
+    train(tmp_path / "run", engine, MeetingLearner(engine), iterations=6, max_staleness=2)
     versions = [[turn["policy_version"] for turn in record["turns"]] for record in played(tmp_path / "run")]
     assert all(each == sorted(each) for each in versions)
     assert any(len(set(each)) > 1 for each in versions), "no swap met an episode: the test shows nothing"

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from fixtures.eval_outcomes import outcome
 
 from finqa_cli.evals import Outcome, Scores, compare_all, holm, scores_of
-from finqa_cli.types import Status
 
 QUESTIONS = [f"q{number:02d}" for number in range(12)]
 
@@ -20,26 +20,7 @@ def scores(label: str, right: Sequence[int]) -> Scores:
 
 
 def attempt(question: str, member: int, correct: bool | None) -> Outcome:
-    return Outcome(
-        question=question,
-        company=f"company of {question}",
-        kind="",
-        split="dev",
-        prompt="?",
-        member=member,
-        status=Status.ENGINE_ERROR if correct is None else Status.COMPLETED,
-        correct=correct,
-        reward=None if correct is None else float(correct),
-        components={},
-        answer="",
-        program_reads=None,
-        well_formed=None,
-        reason="" if correct else "wrong_answer",
-        explanation="",
-        turns=1,
-        tokens=0,
-        seconds=0.0,
-    )
+    return outcome(question, f"company of {question}", member, correct)
 
 
 BETTER, WORSE, OTHER = scores("better", range(6)), scores("worse", [0]), scores("other", [9])

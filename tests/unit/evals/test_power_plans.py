@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from fixtures.eval_outcomes import outcome as named_outcome
 
 from finqa_cli.evals import (
     Design,
@@ -18,7 +19,6 @@ from finqa_cli.evals import (
     paired_difference,
     questions_for,
 )
-from finqa_cli.types import Status
 
 
 @pytest.mark.parametrize(
@@ -77,26 +77,7 @@ def test_a_planned_difference_is_found_as_often_as_planned() -> None:
 
 
 def outcome(question: int, company: int, member: int, correct: bool | None) -> Outcome:
-    return Outcome(
-        question=f"q{question:04d}",
-        company=f"c{company}",
-        kind="",
-        split="dev",
-        prompt="?",
-        member=member,
-        status=Status.ENGINE_ERROR if correct is None else Status.COMPLETED,
-        correct=correct,
-        reward=None if correct is None else float(correct),
-        components={},
-        answer="",
-        program_reads=None,
-        well_formed=True,
-        reason="" if correct else "wrong_answer",
-        explanation="",
-        turns=1,
-        tokens=0,
-        seconds=0.0,
-    )
+    return named_outcome(f"q{question:04d}", f"c{company}", member, correct)
 
 
 def test_the_components_of_variance_are_found_in_simulated_attempts() -> None:

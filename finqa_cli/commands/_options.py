@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from finqa_cli.commands._effects import check_snapshot
 from finqa_cli.settings import Loaded, load_settings
+
+if TYPE_CHECKING:
+    from finqa_cli.workflows.placing import Purpose
 
 BACKENDS, ROLLOUT, POLICY, TRAINING, RUN, GENERAL = "Backends", "Rollout", "Model", "Training", "Run", "General"
 
@@ -32,6 +36,8 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "model": "model.name",
         "tensor_parallel_size": "model.tensor_parallel_size",
         "gpu_memory_utilization": "model.gpu_memory_utilization",
+        "max_model_len": "model.max_model_len",
+        "sleep": "model.sleep",
         "snapshot": "data.snapshot",
         "data": "data.path",
         "train_split": "data.train_split",
@@ -137,10 +143,20 @@ Model = Annotated[
     str | None, _option("--model", "Model folder, hub id, or `embedded`.", POLICY, "auto: embedded without a GPU")
 ]
 TensorParallelSize = Annotated[
-    int | None, _option("--tensor-parallel-size", "GPUs that share one copy of the model.", POLICY, "2")
+    int | None, _option("--tensor-parallel-size", "GPUs that share one copy of the model.", POLICY, "auto")
 ]
 GpuMemoryUtilization = Annotated[
-    float | None, _option("--gpu-memory-utilization", "Share of GPU memory for the engine.", POLICY, "0.85")
+    float | None, _option("--gpu-memory-utilization", "Share of GPU memory for the engine.", POLICY, "auto")
+]
+MaxModelLen = Annotated[
+    int | None,
+    _option("--max-model-len", "Longest prompt plus completion in tokens; 0: the model's own limit.", POLICY, "auto"),
+]
+Sleep = Annotated[
+    bool | None,
+    _option(
+        "--sleep/--no-sleep", "Free the engine's GPUs during updates, for a learner on the same ones.", POLICY, "auto"
+    ),
 ]
 LoraRank = Annotated[int | None, _option("--lora-rank", "Adapter rank; 0 trains all weights.", POLICY, "16")]
 LoraAlpha = Annotated[int | None, _option("--lora-alpha", "Adapter scale numerator.", POLICY, "32")]
@@ -184,7 +200,10 @@ DispatchWait = Annotated[
 EngineReplicas = Annotated[
     int | None,
     _option(
-        "--engine-replicas", "Copies of a token engine, each on devices of its own, that share the work.", ROLLOUT, "1"
+        "--engine-replicas",
+        "Copies of a token engine, each on devices of its own, that share the work.",
+        ROLLOUT,
+        "auto",
     ),
 ]
 
@@ -266,18 +285,27 @@ Project = Annotated[str | None, _option("--project", "What trackers file the run
 SaveTokenIds = Annotated[bool | None, _option("--save-token-ids", "Token ids in trajectories.jsonl.", RUN)]
 
 
-def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Loaded:
-    """Resolves the settings of a command and sets up its logs.
+def load(
+    ctx: typer.Context,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    quiet: bool = False,
+    purpose: Purpose | None = None,
+    assume_cuda: bool = False,
+) -> Loaded:
+    """Resolves the settings of a command, plans where engine and learner run, and sets up its logs.
 
-    One line on stderr says which backends were chosen when nobody named them, unless `--json` or `--quiet` is given.
+    Lines on stderr name the backends and the placement that were chosen, unless `--json` or `--quiet` is given.
 
     Args:
         ctx: The command's context: parameters named in `PATHS`, and `config`, `assign`, `as_json`, `quiet`.
         extra: Further overrides by dotted path, such as an argument that stands for a setting.
         quiet: The command uses no backend, so which was chosen is of no interest.
+        purpose: What the command runs; None: neither engine nor learner, so nothing is planned.
+        assume_cuda: Choose backends as on a machine with CUDA devices and vLLM.
 
     Raises:
-        ConfigError: A setting is unknown or wrong.
+        ConfigError: A setting is unknown or wrong, or what is to run does not fit on this machine.
         UsageError: A flag would have no effect.
     """
     from finqa_cli import logs
@@ -292,9 +320,19 @@ def load(ctx: typer.Context, extra: Mapping[str, Any] | None = None, *, quiet: b
         registered={(component.kind, component.name) for component in registry().components()},
         modelless=[component.name for component in registry().components("engine") if component.modelless],
         policies={part.name: part.policy for part in environments if part.policy},
+        assume_cuda=assume_cuda,
     )
     check_snapshot(ctx, loaded.settings.environment.name, environments)
     logs.configure()
-    if loaded.choices.line and not (quiet or given.get("as_json") or given.get("quiet")):
+    shown = not (quiet or given.get("as_json") or given.get("quiet"))
+    if loaded.choices.line and shown:
         print(loaded.choices.line, file=sys.stderr)
-    return loaded
+    if purpose is None:
+        return loaded
+    from finqa_cli.placement import plan_line
+    from finqa_cli.workflows.placing import place
+
+    placed = place(loaded.settings, loaded.undecided, purpose)
+    if placed.plan.per_device and shown:
+        print(f"placement: {plan_line(placed.plan, placed.settings.engine.name)}", file=sys.stderr)
+    return replace(loaded, settings=placed.settings, plan=placed.plan)

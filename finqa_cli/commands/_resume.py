@@ -15,6 +15,7 @@ from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.workflows.manifests import MANIFEST
+from finqa_cli.workflows.placing import Purpose, place_again
 
 FREE = ("resume", "as_json", "quiet")
 """Flags that a resumed run takes."""
@@ -86,7 +87,9 @@ def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Set
     """
     check_resumed(ctx, run, command=command)
     logs.configure()
-    return from_public_dict(read_settings(run)), str(stored_parameter(run, "target", command))
+    settings = from_public_dict(read_settings(run))
+    purpose: Purpose = "dpo" if command == "dpo" else "play"
+    return place_again(settings, purpose), str(stored_parameter(run, "target", command))
 
 
 def stored_parameter(run: Path, name: str, command: str) -> Any:

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,9 @@ from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Check
-from finqa_cli.workflows.doctor import examine
+from finqa_cli.workflows.doctor import examine, settings_check
+from finqa_cli.workflows.doctor_model import PlanReport, plan_report
+from finqa_cli.workflows.placing import assumed_devices, visible_devices
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -37,6 +40,17 @@ def main(
     data: options.Data = None,
     run_dir: options.RunDir = None,
     config: options.Config = None,
+    lora_rank: options.LoraRank = None,
+    tensor_parallel_size: options.TensorParallelSize = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    engine_replicas: options.EngineReplicas = None,
+    max_model_len: options.MaxModelLen = None,
+    sleep: options.Sleep = None,
+    max_staleness: options.MaxStaleness = None,
+    assume_gpus: Annotated[
+        str | None,
+        typer.Option("--assume-gpus", metavar="NUMBERxGIB", help="Only print the placement on GPUs that are not here."),
+    ] = None,
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -44,15 +58,32 @@ def main(
 
     Takes a few seconds at most and starts nothing. A `warn` does not stop a run; a `fail` does.
 
+    The placement is that of `finqa train` with the same settings. With --assume-gpus it is all that is looked at, and
+    the engine is chosen as on a machine with vLLM: finqa doctor --assume-gpus 4x80 --model Qwen/Qwen3-14B
+
     Exit codes: 0 when nothing failed, 1 otherwise.
     """
-    try:
-        checks = examine(options.load(ctx, quiet=True))
-    except ConfigError as error:
-        checks = examine(error)
+    plan: PlanReport | None = None
+    if assume_gpus is not None:
+        loaded = options.load(ctx, quiet=True, assume_cuda=True)
+        plan = plan_report(loaded.settings, loaded.undecided, assumed_devices(assume_gpus))
+        checks: Sequence[Check] = (settings_check(loaded), plan.check)
+    else:
+        try:
+            loaded = options.load(ctx, quiet=True)
+        except ConfigError as error:
+            checks = examine(error)
+        else:
+            plan = plan_report(loaded.settings, loaded.undecided, visible_devices())
+            checks = examine(loaded)
     failed = any(check.status == "fail" for check in checks)
-    document = {"status": "fail" if failed else "ok", "checks": [asdict(check) for check in checks]}
-    emit(document, as_json=as_json, text=lambda: report(checks))
+    document = {
+        "status": "fail" if failed else "ok",
+        "checks": [asdict(check) for check in checks],
+        "plan": plan.document if plan is not None else None,
+    }
+    table = f"\n\n{plan.text}" if plan is not None and plan.text and plan.document["per_device"] else ""
+    emit(document, as_json=as_json, text=lambda: report(checks) + table)
     if failed:
         raise typer.Exit(1)
 

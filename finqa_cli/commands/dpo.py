@@ -93,7 +93,7 @@ def main(
     elif pairs is None:
         raise UsageError("Say which pairs to train on, or which run to go on with.", remedy="finqa prefs RUN")
     else:
-        settings = options.load(ctx, {**followed(pairs), **_method(ctx.params)}).settings
+        settings = options.load(ctx, {**followed(pairs), **_method(ctx.params)}, purpose="dpo").settings
         check_project(project, settings)
         source, most, run = pairs, QUICK_PAIRS if quick_test else 0, run_path(settings, "dpo_")
     train_on_pairs(settings, source, run, resume=resume is not None, most=most, as_json=as_json, quiet=quiet)

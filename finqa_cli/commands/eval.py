@@ -92,7 +92,7 @@ def main(
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
     folder. With --limit the questions are drawn by eval.seed (0), whatever --seed is: every run is asked the same.
     """
-    settings = options.load(ctx, {**target_settings(ctx, target), **quick(ctx, QUICK)}).settings
+    settings = options.load(ctx, {**target_settings(ctx, target), **quick(ctx, QUICK)}, purpose="play").settings
     run = run_path(settings, "eval_")
     result = perform(
         lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper),

@@ -51,7 +51,7 @@ def main(
 
     With `--engine human` you play it yourself; with `--engine scripted` an expert does.
     """
-    settings = options.load(ctx).settings
+    settings = options.load(ctx, purpose="play").settings
     policy = resolve_for(settings.engine.name, settings.model.name)
     shown = not as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0

@@ -124,7 +124,8 @@ def _settings(ctx: typer.Context, target: str) -> Settings:
         wanted |= QUICK
     wanted |= given
     extra = {**target_settings(ctx, target), "pool.sandboxes": wanted["sandboxes"]}
-    settings = options.load(ctx, {path: value for path, value in extra.items() if value is not None}).settings
+    given_values = {path: value for path, value in extra.items() if value is not None}
+    settings = options.load(ctx, given_values, purpose="play").settings
     return sampling_settings(
         settings,
         candidates=wanted["candidates"],

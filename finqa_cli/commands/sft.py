@@ -17,6 +17,7 @@ from finqa_cli.commands.dpo import followed
 from finqa_cli.errors import UsageError
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.workflows.placing import place_again
 from finqa_cli.workflows.sft import Imitation, SftResult, document, sft
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
@@ -126,7 +127,9 @@ def main(
         raise UsageError("Say what to imitate, or which run to go on with.", remedy="finqa eval scripted --split train")
     else:
         _check(ctx)
-        settings = options.load(ctx, {**_followed(ctx, demonstrations[0]), **_method(ctx.params)}).settings
+        extra = {**_followed(ctx, demonstrations[0]), **_method(ctx.params)}
+        # a model that is made from nothing has no size yet; it is small
+        settings = options.load(ctx, extra, purpose="sft" if init is None else None).settings
         check_project(project, settings)
         most = QUICK_DEMONSTRATIONS if quick_test else 0
         wanted, run = Imitation(sources=tuple(demonstrations), init=init, most=most), run_path(settings, "sft_")
@@ -157,7 +160,8 @@ def _stored(ctx: typer.Context, run: Path) -> tuple[Settings, Imitation]:
     logs.configure()
     names = ("demonstrations", "init", "most_demonstrations")
     stored = {name: stored_parameter(run, name, "sft") for name in names}
-    return from_public_dict(read_settings(run)), Imitation.from_parameters(stored)
+    settings = from_public_dict(read_settings(run))
+    return place_again(settings, "sft"), Imitation.from_parameters(stored)
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:

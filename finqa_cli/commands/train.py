@@ -19,6 +19,7 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Loaded, Settings, from_public_dict
 from finqa_cli.workflows.dry_run import dry_run
+from finqa_cli.workflows.placing import place_again
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
@@ -114,6 +115,8 @@ def main(
     engine_replicas: options.EngineReplicas = None,
     tensor_parallel_size: options.TensorParallelSize = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    max_model_len: options.MaxModelLen = None,
+    sleep: options.Sleep = None,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
     lora_dropout: options.LoraDropout = None,
@@ -159,7 +162,7 @@ def main(
     elif resume is not None:
         _on_groups(ctx, _stored(ctx, resume), resume, resume=True)
     else:
-        loaded = options.load(ctx, quick(ctx, QUICK))
+        loaded = options.load(ctx, quick(ctx, QUICK), purpose="play" if only_rollouts else "train")
         check_project(project, loaded.settings)
         if only_rollouts:
             _play_only(ctx, loaded)
@@ -188,7 +191,7 @@ def _on_pairs(ctx: typer.Context, pairs: Path) -> None:
             remedy=f"finqa dpo --resume {given['resume']}" if given["resume"] else f"finqa dpo {pairs}",
         )
     extra = {**dpo.followed(pairs), **(dpo.quick_steps() if given["quick_test"] else {})}
-    settings = options.load(ctx, extra).settings
+    settings = options.load(ctx, extra, purpose="dpo").settings
     check_project(given["project"], settings)
     dpo.train_on_pairs(
         settings,
@@ -205,7 +208,8 @@ def _play_only(ctx: typer.Context, loaded: Loaded) -> None:
     """Rollouts without a learner."""
     unset = ("default", "profile")
     few = {PATHS[name]: count for name, count in DRY.items() if loaded.origins[PATHS[name]].startswith(unset)}
-    settings = options.load(ctx, {**quick(ctx, QUICK), **few}, quiet=True).settings
+    loaded = options.load(ctx, {**quick(ctx, QUICK), **few}, quiet=True, purpose="play")
+    settings = loaded.settings
     run = run_path(settings, "dry_")
     result = perform(
         lambda reporter, stopper: dry_run(settings, run, reporter=reporter, stopper=stopper),
@@ -222,7 +226,7 @@ def _stored(ctx: typer.Context, run: Path) -> Settings:
         ConfigError: It would have had another learning rate from the beginning.
     """
     given = check_resumed(ctx, run, command="train", free=FREE_ON_RESUME)
-    settings = from_public_dict(read_settings(run))
+    settings = place_again(from_public_dict(read_settings(run)), "train")
     planned = settings.train.iterations
     if (iterations := given.get("iterations", planned)) == planned:
         return settings

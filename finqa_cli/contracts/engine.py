@@ -25,6 +25,8 @@ class EngineContext:
         dispatch_wait_ms: Longest wait to fill a batch, counted from its oldest request.
         tensor_parallel_size: GPUs that share one copy of the model.
         gpu_memory_utilization: Share of GPU memory that the engine may take.
+        devices: CUDA devices of this replica, as this process counts them; empty: chosen by the engine.
+        sleep: The engine is to free its devices during updates (`Sleeper`).
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
         needs_tokens: The run trains, or plays an adapter: an engine that can also be a chat engine is to be a token
@@ -41,6 +43,8 @@ class EngineContext:
     dispatch_wait_ms: int = 500
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.85
+    devices: tuple[int, ...] = ()
+    sleep: bool = False
     lora_rank: int = 16
     max_context: int = 0
     needs_tokens: bool = False

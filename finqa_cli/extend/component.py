@@ -24,6 +24,10 @@ class Component:
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
         modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
         remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
+        devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
+            which its weights can be spread. A property `device_use` of its options, if they have one, wins.
+        sleeps: For an engine: it can free its devices for the time of an update (`Sleeper`).
+        overhead_gib: For an engine: what compiled graphs and workspaces take of each device, beside the model.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
@@ -41,6 +45,9 @@ class Component:
     extra: str = ""
     modelless: bool = False
     remote: bool = False
+    devices: Literal["none", "one", "several"] = "one"
+    sleeps: bool = False
+    overhead_gib: float = 0.0
     snapshotless: bool = False
     policy: str = ""
     clustered_by: str = ""

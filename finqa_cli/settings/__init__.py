@@ -3,7 +3,7 @@
 from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict
-from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, Choice, Settings, TrainSettings, is_embedded
+from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, PLACED, Choice, Settings, TrainSettings, is_embedded
 from finqa_cli.settings.sources import dotenv_variables
 from finqa_cli.settings.tiers import Shipped, list_shipped
 
@@ -11,6 +11,7 @@ __all__ = [
     "AUTO",
     "EMBEDDED",
     "ENVIRONMENT",
+    "PLACED",
     "Choice",
     "Choices",
     "Facts",

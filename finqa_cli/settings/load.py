@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -16,10 +16,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.placement import Placement
 from finqa_cli.settings import sources
 from finqa_cli.settings.auto import Choices, choose, facts
 from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
-from finqa_cli.settings.schema import AUTO, EMBEDDED, Settings, is_embedded
+from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.tiers import file_layers
 
 DEFAULT_FILE = Path("finqa.toml")
@@ -33,11 +34,15 @@ class Loaded:
     Attributes:
         origins: Dotted path -> the layer that set it: `default`, `file finqa.toml:3`, `environment LORA_RANK`.
         choices: Which backends were chosen by what this machine has, and why.
+        plan: Where engine and learner run; None where the command runs neither.
+        undecided: Those of `PLACED` that no layer sets, or that the last one sets to `auto`: their values are defaults.
     """
 
     settings: Settings
     origins: Mapping[str, str]
     choices: Choices
+    undecided: frozenset[str] = frozenset(PLACED)
+    plan: Placement | None = None
 
 
 def load_settings(
@@ -48,6 +53,7 @@ def load_settings(
     registered: Collection[tuple[str, str]] = (),
     modelless: Collection[str] = (),
     policies: Mapping[str, str] = MappingProxyType({}),
+    assume_cuda: bool = False,
 ) -> Loaded:
     """Reads all layers and resolves what is `auto`.
 
@@ -59,6 +65,7 @@ def load_settings(
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
         modelless: Names of the engines that take no model, so that none is announced for them.
         policies: The small policy of each environment that has one of its own.
+        assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
         ConfigError: A layer has an unknown key or a wrong value; the message says which layer.
@@ -72,8 +79,11 @@ def load_settings(
         sources.assignments_layer(assignments),
     ]
     wanted = winners([_defaults(), *given])
+    here = facts(registered, modelless, policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED))
+    if assume_cuda:
+        here = replace(here, cuda=True, vllm=("engine", "vllm") in registered)
     choices = choose(
-        facts(registered, modelless, policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED)),
+        here,
         model=str(wanted["model.name"].raw),
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),
@@ -82,10 +92,15 @@ def load_settings(
     profiles = _profiles(choices.model, plays=plays, own_data=wanted["data.path"].raw is not None)
     layers = applicable([_defaults(), *profiles, *given])
     layers.append(_chosen(winners(layers), choices))
+    found = winners(layers)
+    undecided = frozenset(path for path in PLACED if found[path].origin == "default" or found[path].raw == AUTO)
+    defaults = _defaults()
+    layers.append({path: Value(defaults[path].raw, "auto") for path in undecided})
     return Loaded(
         settings=_merged(layers),
         origins={path: value.origin for path, value in sorted(winners(layers).items())},
         choices=choices,
+        undecided=undecided,
     )
 
 
@@ -133,10 +148,7 @@ def _defaults() -> Layer:
 def _chosen(wanted: Mapping[str, Value], choices: Choices) -> Layer:
     """What this machine decides where nobody else did."""
     names = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
-    chosen = {path: Value(name, "auto") for path, name in names.items() if wanted[path].raw == AUTO}
-    if choices.engine == "transformers" and wanted["model.tensor_parallel_size"].origin == "default":
-        chosen["model.tensor_parallel_size"] = Value(1, "auto")  # it runs on one device
-    return chosen
+    return {path: Value(name, "auto") for path, name in names.items() if wanted[path].raw == AUTO}
 
 
 class _LayerSource(PydanticBaseSettingsSource):

@@ -33,6 +33,21 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+PLACED = (
+    "model.tensor_parallel_size",
+    "model.gpu_memory_utilization",
+    "model.max_model_len",
+    "model.sleep",
+    "model.engine_devices",
+    "model.learner_devices",
+    "generation.engine_replicas",
+    "train.token_budget",
+    "train.max_staleness",
+    "train.learner_processes",
+)
+"""Settings that are `auto` by default: the placement plan decides them where there are GPUs."""
+
+
 class Section(BaseModel):
     """Base of all sections."""
 
@@ -88,11 +103,20 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """The policy model and how it lies on the GPUs."""
+    """The policy model and how it is placed on GPUs.
+
+    `max_model_len` is the longest prompt plus completion in tokens; 0 is the model's own limit. With `sleep` the engine
+    frees its devices during updates, for a learner on the same ones. `engine_devices` and `learner_devices` are CUDA
+    devices as this process counts them; none leaves the choice to the placement plan.
+    """
 
     name: str = Field(default=AUTO, min_length=1)
-    tensor_parallel_size: PositiveInt = 2
+    tensor_parallel_size: PositiveInt = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.85
+    max_model_len: NaturalInt = 0
+    sleep: bool = False
+    engine_devices: tuple[NaturalInt, ...] = ()
+    learner_devices: tuple[NaturalInt, ...] = ()
 
 
 class LoraSettings(Section):
@@ -134,6 +158,8 @@ class TrainSettings(Section):
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
+
+    `learner_processes` train together (FSDP2), each on a device of its own; they are started by the command.
     """
 
     iterations: PositiveInt = 10
@@ -148,6 +174,7 @@ class TrainSettings(Section):
     updates_per_iteration: PositiveInt = 1
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_checkpointing: bool = True
+    learner_processes: PositiveInt = 1
     sync_every: PositiveInt = 1
     max_staleness: NaturalInt = 1
     off_policy: Literal["auto", "clip", "token", "sequence"] = "auto"
@@ -190,9 +217,13 @@ class SftSettings(Section):
 
 
 class RunSettings(Section):
-    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS. `project` is what trackers file the run under."""
+    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS. `project` is what trackers file the run under.
+
+    `placed` is recorded by the command: the settings that the placement plan decided, and decides again on a resume.
+    """
 
     dir: Path | None = None
+    placed: tuple[str, ...] = ()
     project: str = Field(default="finqa", min_length=1)
     save_token_ids: bool = False
 

@@ -23,7 +23,8 @@ from finqa_cli.extend import Component, PluginReport, missing_requirements, regi
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
 from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
 from finqa_cli.workflows.doctor_machine import CHECKS
-from finqa_cli.workflows.doctor_model import count, model_size, modelless
+from finqa_cli.workflows.doctor_model import count, model_size, modelless, plan_report
+from finqa_cli.workflows.placing import visible_devices
 from finqa_cli.workflows.policies import resolve
 from finqa_cli.workflows.reporter import NullReporter
 from finqa_cli.workflows.strays import HOST_LABEL, host_name, reap_command, strays
@@ -67,6 +68,7 @@ def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> 
         Probe("plugins", plugins),
         Probe("backends", lambda: backends(settings)),
         Probe("model", lambda: model(settings)),
+        Probe("placement", lambda: [plan_report(settings, loaded.undecided, visible_devices()).check]),
         Probe("snapshot", lambda: snapshot(settings)),
         *(Probe(name, lambda look=look: look(settings)) for name, look in CHECKS.items()),  # type: ignore[misc]
         Probe("strays", lambda: left_behind(settings), vital=False),  # what keeps us from asking, hooks tell better

@@ -14,7 +14,7 @@ from typing import Literal
 from finqa_cli.settings import Settings
 from finqa_cli.settings.auto import cuda_visible
 from finqa_cli.types import Check
-from finqa_cli.workflows.doctor_model import GB, copies_bytes, gpu, model_size, modelless
+from finqa_cli.workflows.doctor_model import GB, cpu_bytes, gpu, model_size, modelless
 
 PROCESS_GB, TORCH_GB, SERVER_GB = 0.2, 0.8, 0.15
 """Resident memory of the command itself, of PyTorch in it, and of one local environment server."""
@@ -45,7 +45,7 @@ def memory(settings: Settings) -> list[Check]:
         detail = f"{free / GB:.1f} GB free; the size of {settings.model.name} is not known"
         return [Check(name="memory", status="ok", detail=detail)]
     # on a GPU one copy passes through main memory while it is loaded
-    width = 2.0 if cuda_visible() else copies_bytes(settings, cuda=False)
+    width = 2.0 if cuda_visible() else cpu_bytes(settings)
     weights = size * width / GB if size else 0.0
     need = PROCESS_GB + servers + (TORCH_GB if size else 0.0) + weights
     detail = f"{free / GB:.1f} GB free, about {need:.1f} GB needed"

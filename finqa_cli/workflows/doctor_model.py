@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
-import os
 import re
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend import registry
+from finqa_cli.placement import Device, Refusal, plan_document, plan_line, plan_text
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.auto import cuda_visible
 from finqa_cli.types import Check
+from finqa_cli.workflows.cuda_devices import CudaDevice, cuda_devices
+from finqa_cli.workflows.placing import find_plan, remedy_of
 from finqa_cli.workflows.policies import resolve
 
 GB = 1e9
 
+FREE_SHARE = 0.95
+"""Of a device's memory that must be free: the plan counts on all of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A CUDA device as the driver's own tool lists it; memory in bytes."""
+class PlanReport:
+    """The placement plan of `finqa train` as a finding, as a document, and as a table for a person."""
 
-    name: str
-    free: float
-    total: float
+    check: Check
+    document: Mapping[str, Any]
+    text: str = ""
 
 
 def gpu(settings: Settings) -> list[Check]:
-    """Whether the engine finds what it needs: a device, a PyTorch that can use it, and memory."""
+    """Whether the run finds a CUDA device and a PyTorch that can use it; what fits on it is the placement's check."""
     return [gpu_check(settings, cuda=cuda_visible(), devices=cuda_devices(), torch_cuda=torch_cuda())]
 
 
-def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[Device], torch_cuda: str | None) -> Check:
+def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], torch_cuda: str | None) -> Check:
     """The judgement of `gpu` on these facts."""
     name = settings.model.name
     if modelless(settings) or is_embedded(name):
@@ -49,27 +53,37 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[Device], torc
     if torch_cuda == "":
         detail = f"{_names(devices)}, but the installed torch is built without CUDA"
         return Check(name="gpu", status="fail", detail=detail, remedy="pip install --force-reinstall torch")
-    share = settings.model.tensor_parallel_size
-    if devices and share > len(devices):
-        detail = f"{_names(devices)}, but the model is to be spread over {share}"
-        return Check(name="gpu", status="fail", detail=detail, remedy=f"--tensor-parallel-size {len(devices)}")
-    size = model_size(settings)
-    need = size * copies_bytes(settings, cuda=True) / share if size else 0.0
-    free = max((device.free for device in devices), default=math.inf)
-    detail = _names(devices) + (f", about {need / GB:.0f} GB of {free / GB:.0f} GB free needed" if need else "")
-    if need > free:
-        remedy = "choose a smaller --model, or more GPUs and --tensor-parallel-size"
+    taken = [str(number) for number, device in enumerate(devices) if device.free < FREE_SHARE * device.total]
+    if taken:
+        detail = f"{_names(devices)}; other processes use memory of device {', '.join(taken)}"
+        remedy = "nvidia-smi shows them; CUDA_VISIBLE_DEVICES leaves devices out"
         return Check(name="gpu", status="warn", detail=detail, remedy=remedy)
-    return Check(name="gpu", status="ok", detail=detail)
+    return Check(name="gpu", status="ok", detail=_names(devices))
 
 
-def copies_bytes(settings: Settings, *, cuda: bool) -> float:
-    """Bytes per parameter that engine and learner hold together: float32 on CPU, bfloat16 on CUDA.
+def plan_report(settings: Settings, undecided: Collection[str], devices: Sequence[Device]) -> PlanReport:
+    """Whether and how training fits on these devices."""
+    try:
+        found = find_plan(settings, undecided, "train", devices)
+    except FinqaError as error:
+        check = Check(name="placement", status="fail", detail=error.message, remedy=error.remedy)
+        return PlanReport(check=check, document={})
+    if isinstance(found, Refusal):
+        remedy = remedy_of(settings, undecided, "train", found)
+        check = Check(name="placement", status="fail", detail=found.reason, remedy=remedy)
+        return PlanReport(check=check, document=plan_document(found, remedy=remedy))
+    engine = settings.engine.name
+    detail = plan_line(found, engine) if devices else "no CUDA device: everything runs on the CPU"
+    check = Check(name="placement", status="ok", detail=detail)
+    return PlanReport(check=check, document=plan_document(found), text=plan_text(found, engine))
 
-    Without an adapter the learner has gradients and both averages of AdamW as well, in float32.
+
+def cpu_bytes(settings: Settings) -> float:
+    """Bytes per parameter that engine and learner hold together in main memory, both in float32.
+
+    Without an adapter the learner has gradients and both averages of AdamW as well.
     """
-    width = 2 if cuda else 4
-    return 2 * width + (0 if settings.lora.rank else 16)
+    return 8 + (0 if settings.lora.rank else 16)
 
 
 def model_size(settings: Settings) -> float | None:
@@ -99,20 +113,6 @@ def count(number: float) -> str:
     return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
-def cuda_devices() -> tuple[Device, ...]:
-    """The devices that this process sees, by nvidia-smi; none when it cannot be asked."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.free,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        text = subprocess.run(query, capture_output=True, text=True, timeout=3, check=True).stdout
-        rows = [line.rsplit(",", 2) for line in text.splitlines() if line.strip()]
-        devices = [Device(name=row[0], free=float(row[1]) * 2**20, total=float(row[2]) * 2**20) for row in rows]
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    chosen = [int(part) for part in visible.split(",") if part.strip().isdigit()]
-    return tuple(devices[number] for number in chosen if number < len(devices)) if chosen else tuple(devices)
-
-
 def torch_cuda() -> str | None:
     """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
 
@@ -136,7 +136,7 @@ def modelless(settings: Settings) -> bool:
     )
 
 
-def _names(devices: Sequence[Device]) -> str:
+def _names(devices: Sequence[CudaDevice]) -> str:
     if not devices:
         return "a CUDA device"
     return devices[0].name if len(devices) == 1 else f"{len(devices)} devices, {devices[0].name}"

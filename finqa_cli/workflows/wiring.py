@@ -146,6 +146,8 @@ def make_engine(
         dispatch_wait_ms=settings.generation.rollout_dispatch_wait_ms,
         tensor_parallel_size=settings.model.tensor_parallel_size,
         gpu_memory_utilization=settings.model.gpu_memory_utilization,
+        max_context=settings.model.max_model_len,
+        sleep=settings.model.sleep and trains,
         lora_rank=settings.lora.rank,
         needs_tokens=trains or policy.adapter is not None,
         replicas=replicas,
@@ -153,13 +155,15 @@ def make_engine(
         log_dir=log_dir,
         demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
     )
-    if replicas == 1:
-        engine: TokenEngine | ChatEngine = registry().create("engine", choice.name, choice.options, context)
-        return engine
-    engines = [
-        registry().create("engine", choice.name, choice.options, replace(context, replica=number))
+    share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
+    contexts = [
+        replace(context, replica=number, devices=devices[number * share : (number + 1) * share])
         for number in range(replicas)
     ]
+    if replicas == 1:
+        engine: TokenEngine | ChatEngine = registry().create("engine", choice.name, choice.options, contexts[0])
+        return engine
+    engines = [registry().create("engine", choice.name, choice.options, each) for each in contexts]
     if not all(isinstance(engine, TokenEngine) for engine in engines):
         raise ConfigError(
             f"Engine {choice.name!r} takes messages, not token ids; only token engines can be replicated.",

@@ -22,6 +22,7 @@ FLOORS = {
     "programs": 0,
     "splits": 0,
     "contracts": 1,
+    "placement": 1,
     "testing": 2,
     "extend": 2,
     "settings": 2,

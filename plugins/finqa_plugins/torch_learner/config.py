@@ -40,6 +40,11 @@ class TorchLearnerConfig(BaseModel):
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the rate rises from 0 to its full value.")
     total_steps: int = Field(default=0, ge=0, description="Length of the schedule; needed by linear and cosine.")
 
+    @property
+    def device_use(self) -> Literal["none", "one", "several"]:
+        """CUDA devices of the learner, for the placement plan."""
+        return "none" if self.device == "cpu" else "one" if ":" in self.device else "several"
+
     @model_validator(mode="after")
     def _check(self) -> TorchLearnerConfig:
         if self.schedule != "constant" and self.total_steps <= self.warmup_steps:

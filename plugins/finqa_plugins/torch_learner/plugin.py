@@ -23,6 +23,7 @@ def register_components() -> list[Component]:
             summary="LoRA (PEFT) or full training with AdamW on one device, or on several under torchrun (FSDP2)",
             requires=("torch", "transformers", "peft", "safetensors"),
             extra="train",
+            devices="several",
         )
     ]
 

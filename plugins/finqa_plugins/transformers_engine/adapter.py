@@ -162,6 +162,12 @@ class AdapterSlot:
         self._hooks: list[RemovableHandle] = []
         self._shared = _shared_weights(module)
 
+    def move(self, device: torch.device) -> None:
+        """Moves the model, and what is kept of its base weights, to a device. Patches stay where they are."""
+        self._module.to(device)
+        self._pristine = {name: (layer, weight.to(device)) for name, (layer, weight) in self._pristine.items()}
+        self._shared = _shared_weights(self._module)  # addresses change
+
     @torch.no_grad()
     def put(self, patches: list[Patch]) -> None:
         """Replaces the present adapter; an empty list leaves the base model."""

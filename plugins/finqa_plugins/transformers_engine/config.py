@@ -27,3 +27,8 @@ class TransformersEngineConfig(BaseModel):
         description="memory for the keys and values of one batch, and again for those kept between turns; "
         "0 recomputes every prompt; unset: 2 on CPU, on CUDA half of what gpu_memory_utilization leaves",
     )
+
+    @property
+    def device_use(self) -> Literal["none", "one"]:
+        """CUDA devices of a replica, for the placement plan."""
+        return "none" if self.device == "cpu" else "one"

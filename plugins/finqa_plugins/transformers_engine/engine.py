@@ -50,6 +50,8 @@ class TransformersEngine:
         self._seats = 0
         self._loads = 0
         self._exclusive = asyncio.Lock()
+        self._sleeps = context.sleep
+        self._asleep = False
         self._closed = False
 
     async def start(self) -> None:
@@ -92,6 +94,8 @@ class TransformersEngine:
             EngineError: The engine is not started or closed, the ids are not the model's, or the batch failed.
         """
         room = self._open_room()
+        if self._asleep:
+            raise EngineError("The engine sleeps.")
         vocabulary = self._worker.vocabulary
         if not request.token_ids or not all(0 <= token_id < vocabulary for token_id in request.token_ids):
             raise EngineError(
@@ -118,6 +122,8 @@ class TransformersEngine:
             EngineError: It cannot be loaded; the old version keeps serving.
         """
         self._open_room()
+        if self._asleep:
+            raise EngineError("The engine sleeps.")
         self._loads += 1
         try:
             async with self._exclusive:
@@ -126,6 +132,36 @@ class TransformersEngine:
         finally:
             self._loads -= 1
             self._check()
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is to leave its device to the learner for updates."""
+        return self._sleeps
+
+    async def sleep(self) -> None:
+        """Frees the device, after the running batch. Idempotent.
+
+        Raises:
+            EngineError: The engine is not started or closed.
+        """
+        self._open_room()
+        async with self._exclusive:
+            if not self._asleep:
+                self._asleep = True
+                await self._in_worker(self._worker.sleep)
+
+    async def wake(self) -> None:
+        """Takes the device again; serves the version that it served before. Idempotent.
+
+        Raises:
+            EngineError: The engine is closed, or the device has too little memory left.
+        """
+        self._open_room()
+        async with self._exclusive:
+            if self._asleep:
+                await self._in_worker(self._worker.wake)
+                self._asleep = False
+        self._check()
 
     @property
     def lockstep(self) -> bool:

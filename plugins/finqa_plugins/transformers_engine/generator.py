@@ -49,6 +49,11 @@ class Generator:
         self.store.clear()
         self.openings.clear()
 
+    def release(self) -> None:
+        """Gives back the memory of all keys and values."""
+        self.reset(self.version)
+        self.scratch.release()
+
     def run(self, jobs: list[Job], *, everyone: bool, interrupted: Callable[[], bool]) -> None:
         """Sets the outcome of every job that was not abandoned, unless `interrupted`: then of those that got so far.
 

@@ -19,8 +19,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
 
-def choose_device(name: str, *, replica: int, replicas: int, cuda_devices: int) -> torch.device:
-    """`auto`, `cpu` or `cuda` as a device: on CUDA each replica has one of its own.
+def choose_device(
+    name: str, *, replica: int, replicas: int, cuda_devices: int, planned: tuple[int, ...] = ()
+) -> torch.device:
+    """`auto`, `cpu` or `cuda` as a device: on CUDA each replica has one of its own, the first of `planned` if any.
 
     Raises:
         ConfigError: There is no CUDA device, or fewer than replicas.
@@ -38,7 +40,7 @@ def choose_device(name: str, *, replica: int, replicas: int, cuda_devices: int) 
             f"{cuda_devices} devices.",
             remedy=f"--engine-replicas {cuda_devices}",
         )
-    return torch.device("cuda", replica)
+    return torch.device("cuda", planned[0] if planned else replica)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,5 +17,7 @@ def register_components() -> list[Component]:
             summary="Hugging Face transformers on one CPU or CUDA device; batches, KV reuse, adapter hot swap",
             requires=("torch", "transformers", "safetensors"),
             extra="train",
+            devices="one",
+            sleeps=True,
         )
     ]

@@ -67,6 +67,7 @@ class Worker:
             replica=self._context.replica,
             replicas=self._context.replicas,
             cuda_devices=torch.cuda.device_count(),
+            planned=self._context.devices,
         )
         names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
         default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
@@ -109,6 +110,31 @@ class Worker:
             ) from error
         self._generator.reset(policy.number)
         log.info("engine_loaded", version=policy.number, adapter=str(policy.adapter) if policy.adapter else None)
+
+    def sleep(self) -> None:
+        """Moves the weights to main memory and frees keys and values, so that the learner can use the device."""
+        if self._generator is None or self._slot is None:
+            raise EngineError("The engine is closed.")
+        self._generator.release()
+        self._slot.move(torch.device("cpu"))
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Moves the weights back.
+
+        Raises:
+            EngineError: There is not enough memory on the device.
+        """
+        if self._generator is None or self._slot is None:
+            raise EngineError("The engine is closed.")
+        try:
+            self._slot.move(self._device)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"The engine's weights do not fit on {self._device} beside the learner: {error}",
+                remedy="finqa doctor, which predicts the memory of engine and learner",
+            ) from error
 
     @property
     def reused_share(self) -> float:

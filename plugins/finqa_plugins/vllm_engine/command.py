@@ -84,7 +84,7 @@ def server_rank(rank: int) -> int:
 
 def changes_weights(config: VllmEngineConfig, context: EngineContext) -> bool:
     """Whether the run needs routes that vLLM opens in its development mode only: sleep, and weights in place."""
-    return config.sleep or context.lora_rank == 0
+    return context.sleep or context.lora_rank == 0
 
 
 def _program(config: VllmEngineConfig) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         "--enable-prompt-tokens-details",  # how much of a prompt came from the prefix cache
         "--disable-uvicorn-access-log",
     ]
-    if length := config.max_model_len or context.max_context:
-        arguments += ["--max-model-len", str(length)]
+    if context.max_context:
+        arguments += ["--max-model-len", str(context.max_context)]
     if config.max_num_seqs is not None:
         arguments += ["--max-num-seqs", str(config.max_num_seqs)]
     cache_gb = config.kv_cache_gb or (None if gpu else KV_CACHE_GB_WITHOUT_GPU)
@@ -124,7 +124,7 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         # vLLM 0.32 ends on a CPU when the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
         # model runner asks the generator for an offset, which those of CPUs do not have
         arguments.append("--no-enable-chunked-prefill")
-    if config.sleep:
+    if context.sleep:
         arguments.append("--enable-sleep-mode")
     return arguments
 
@@ -151,34 +151,21 @@ def _environment(
         "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),
     }
     if gpu:
-        environment["CUDA_VISIBLE_DEVICES"] = _devices(config, context, environ.get("CUDA_VISIBLE_DEVICES"))
+        environment["CUDA_VISIBLE_DEVICES"] = _devices(context, environ.get("CUDA_VISIBLE_DEVICES"))
     return environment
 
 
-def _devices(config: VllmEngineConfig, context: EngineContext, visible: str | None) -> str:
-    if config.devices:
-        if len(config.devices) != context.replicas:
-            raise ConfigError(
-                f"engine.options.devices names devices for {len(config.devices)} replicas, but there are "
-                f"{context.replicas}.",
-                remedy=f"--set generation.engine_replicas={len(config.devices)}",
-            )
-        given = config.devices[context.replica]
-        if len(given.split(",")) != context.tensor_parallel_size:
-            raise ConfigError(
-                f"Replica {context.replica} is given the devices {given!r}, but the model is to be spread over "
-                f"{context.tensor_parallel_size}.",
-                remedy=f"--tensor-parallel-size {len(given.split(','))}",
-            )
-        return given
-    first, share = context.replica * context.tensor_parallel_size, context.tensor_parallel_size
+def _devices(context: EngineContext, visible: str | None) -> str:
+    """CUDA_VISIBLE_DEVICES of this replica: its planned devices, counted among those that this process sees."""
+    share = context.tensor_parallel_size
+    chosen = context.devices or tuple(range(context.replica * share, (context.replica + 1) * share))
     if visible is None:
-        return ",".join(str(device) for device in range(first, first + share))
-    mine = visible.split(",")[first : first + share]
-    if len(mine) < share:
+        return ",".join(map(str, chosen))
+    seen = [device.strip() for device in visible.split(",") if device.strip()]
+    if max(chosen) >= len(seen):
         raise ConfigError(
             f"{context.replicas} replicas on {share} GPUs each need {context.replicas * share} GPUs, but "
             f"CUDA_VISIBLE_DEVICES holds {visible!r}.",
             remedy="fewer generation.engine_replicas, or a smaller --tensor-parallel-size",
         )
-    return ",".join(mine)
+    return ",".join(seen[device] for device in chosen)

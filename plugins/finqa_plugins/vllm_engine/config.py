@@ -30,7 +30,7 @@ OUR_VARIABLES = frozenset(("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "VLLM_SERVER_
 
 _STARTED = frozenset(
     (
-        *("python", "devices", "dtype", "max_model_len", "max_num_seqs", "max_loras", "enforce_eager", "extra_args"),
+        *("python", "dtype", "max_num_seqs", "max_loras", "enforce_eager", "extra_args"),
         *("prefix_caching", "kv_cache_gb", "start_timeout_s", "health_timeout_s", "restarts", "env"),
     )
 )
@@ -46,16 +46,8 @@ class VllmEngineConfig(BaseModel):
     urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
     api_key_env: str | None = Field(None, min_length=1, description="variable that holds the key of running servers")
     python: Path | None = Field(None, description="interpreter that has vllm installed; unset: the one of finqa")
-    devices: tuple[str, ...] = Field(
-        (),
-        description="CUDA_VISIBLE_DEVICES of each replica, such as '0,1'; unset: tensor_parallel_size devices each, in "
-        "their order",
-    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 without one, like the learner"
-    )
-    max_model_len: int | None = Field(
-        None, ge=1, description="longest prompt plus completion; less needs less memory; unset: the model's own limit"
     )
     max_num_seqs: int | None = Field(None, ge=1, description="sequences decoded together; unset: vLLM's own choice")
     max_loras: int | None = Field(
@@ -70,7 +62,6 @@ class VllmEngineConfig(BaseModel):
         gt=0,
         description="memory of the KV cache of each device; unset: what gpu_memory_utilization leaves, 1 without a GPU",
     )
-    sleep: bool = Field(False, description="free the GPU during updates, for one GPU that the learner shares (level 1)")
     start_timeout_s: float = Field(900.0, gt=0, description="until a started server answers; loading takes minutes")
     request_timeout_s: float = Field(600.0, gt=0, description="for one completion, waiting in the server included")
     sync_timeout_s: float = Field(120.0, gt=0, description="for loading an adapter or weights, sleeping and waking")
@@ -130,6 +121,11 @@ class VllmEngineConfig(BaseModel):
     def addresses(self) -> tuple[str, ...]:
         """The running servers; empty when the engine starts its own."""
         return (self.url,) if self.url else self.urls
+
+    @property
+    def device_use(self) -> Literal["none", "several"]:
+        """CUDA devices of a replica, for the placement plan."""
+        return "none" if self.addresses else "several"
 
     def connection(self, base_url: str) -> ServerConfig:
         """How to talk to a server.

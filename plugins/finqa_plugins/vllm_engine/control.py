@@ -34,7 +34,7 @@ class Control:
                 f"The server at {self._client.config.base_url} has no routes to sleep or to load weights: "
                 f"{error.refusal.text} (HTTP {error.refusal.status})",
                 remedy="start it with VLLM_SERVER_DEV_MODE=1 in its environment and with --enable-sleep-mode, or train "
-                "adapters (--lora-rank 16) without engine.options.sleep",
+                "adapters (--lora-rank 16) without model.sleep",
             ) from error
 
     async def sleep(self) -> None:

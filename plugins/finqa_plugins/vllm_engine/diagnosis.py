@@ -104,6 +104,6 @@ def _less_memory(config: VllmEngineConfig, context: EngineContext) -> str:
         more = f"another --gpu-memory-utilization (now {context.gpu_memory_utilization:g}: more where the GPU is free)"
     return (
         f"{more}, a higher --tensor-parallel-size (now {context.tensor_parallel_size}), or ask for less: "
-        "--set engine.options.max_model_len=..., engine.options.max_num_seqs=..., engine.options.max_loras=..., "
+        "--set model.max_model_len=..., engine.options.max_num_seqs=..., engine.options.max_loras=..., "
         "a smaller --lora-rank"
     )

@@ -169,7 +169,7 @@ class VllmEngine:
     @property
     def sleeps(self) -> bool:
         """Whether the server is to leave its GPU to the learner for updates."""
-        return self._config.sleep
+        return self._context.sleep
 
     async def sleep(self) -> None:
         """Frees the GPU. Idempotent.

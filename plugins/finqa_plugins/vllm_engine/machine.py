@@ -18,9 +18,3 @@ def visible_devices() -> tuple[str, ...] | None:
 def has_gpu() -> bool:
     """Whether a server started here would compute on a GPU."""
     return visible_devices() != () and any(Path(device).exists() for device in _DEVICES)
-
-
-def count_gpus() -> int | None:
-    """GPUs of this machine; None when they cannot be counted (no NVIDIA driver)."""
-    folder = Path("/proc/driver/nvidia/gpus")
-    return len(list(folder.iterdir())) if folder.is_dir() else None

@@ -22,6 +22,9 @@ def register_components() -> list[Component]:
             config="finqa_plugins.vllm_engine.config:VllmEngineConfig",
             summary="vLLM: servers that it starts and supervises, or running ones by URL; adapter hot swap, sleep mode",
             extra="vllm",
+            devices="several",
+            sleeps=True,
+            overhead_gib=1.0,
         )
     ]
 

@@ -224,7 +224,7 @@ class Supervisor:
         return need(
             Path(model_path(context.model)),
             dtype=served_dtype(config, gpu=self._gpu),
-            length=config.max_model_len or context.max_context or None,
+            length=context.max_context or None,
             sequences=config.max_num_seqs,
             tensor_parallel_size=context.tensor_parallel_size,
             lora_rank=server_rank(context.lora_rank) if context.lora_rank else 0,

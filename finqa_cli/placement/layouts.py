@@ -1,0 +1,116 @@
+"""Divisions of a machine's devices between engine and learner, in the order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from finqa_cli.placement.types import EngineKind, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A division.
+
+    Attributes:
+        engine: Devices of the engine.
+        learner: Devices of the learner, one for each process.
+        shared: They have the same devices and take turns.
+    """
+
+    engine: tuple[int, ...]
+    learner: tuple[int, ...]
+    shared: bool = False
+
+
+def find_layouts(
+    devices: tuple[int, ...],
+    engine: EngineKind | None,
+    wishes: Request,
+    *,
+    learner: bool,
+    few: bool,
+    turns: bool,
+) -> Iterator[Layout]:
+    """Divisions that agree with the wishes, the preferred one first.
+
+    Args:
+        devices: Of the machine.
+        engine: Which generates; None: none that needs a device.
+        wishes: What the user decided.
+        learner: One needs devices.
+        few: Two devices are enough, unless the wishes say otherwise.
+        turns: Engine and learner may take turns on the same devices.
+    """
+    if engine is None:
+        yield from (Layout(engine=(), learner=chosen) for chosen in _for_learner(devices, (), wishes) if chosen)
+    elif not learner:
+        for size in range(len(devices), 0, -1):
+            chosen = wishes.engine_devices or devices[:size]
+            if _suits(len(chosen), engine, wishes):
+                yield Layout(engine=chosen, learner=())
+            if wishes.engine_devices:
+                return
+    else:
+        if not wishes.sleep:
+            yield from _apart(devices[:2] if few and not _names_counts(wishes) else devices, engine, wishes)
+        if turns:
+            yield from _in_turn(devices, engine, wishes)
+
+
+def _apart(devices: tuple[int, ...], engine: EngineKind, wishes: Request) -> Iterator[Layout]:
+    """Half of the devices for the engine, then fewer, then more."""
+    half = len(devices) // 2
+    for size in (*range(half, 0, -1), *range(half + 1, len(devices))):
+        chosen = wishes.engine_devices or devices[:size]
+        if not _suits(len(chosen), engine, wishes):
+            continue
+        for learner in _for_learner(devices, chosen, wishes):
+            if learner and not set(learner) & set(chosen):
+                yield Layout(engine=chosen, learner=learner)
+        if wishes.engine_devices:
+            return
+
+
+def _in_turn(devices: tuple[int, ...], engine: EngineKind, wishes: Request) -> Iterator[Layout]:
+    for size in range(len(devices), 0, -1):
+        chosen = wishes.engine_devices or wishes.learner_devices or devices[:size]
+        learner = wishes.learner_devices or chosen
+        agrees = set(learner) == set(chosen) and wishes.learner_processes in (None, len(learner))
+        if agrees and _suits(len(chosen), engine, wishes):
+            yield Layout(engine=chosen, learner=learner, shared=True)
+        if wishes.engine_devices or wishes.learner_devices:
+            return
+
+
+def _for_learner(devices: tuple[int, ...], engine: tuple[int, ...], wishes: Request) -> Iterator[tuple[int, ...]]:
+    """Devices of the learner beside those of the engine."""
+    if wishes.learner_devices:
+        if wishes.learner_processes in (None, len(wishes.learner_devices)):
+            yield wishes.learner_devices
+        return
+    left = tuple(device for device in devices if device not in engine)
+    if wishes.learner_processes is None:
+        yield left
+    elif wishes.learner_processes <= len(left):
+        yield left[: wishes.learner_processes]
+
+
+def _suits(size: int, engine: EngineKind, wishes: Request) -> bool:
+    """Whether that many devices are what the wishes for replicas and tensor parallelism come to."""
+    share, replicas = wishes.tensor_parallel_size, wishes.engine_replicas
+    if engine.spread == "one":
+        if share not in (None, 1):
+            return False
+        share = 1
+    if not engine.replicates and replicas not in (None, 1):
+        return False
+    if share and replicas:
+        return size == share * replicas
+    return size % (share or replicas or 1) == 0
+
+
+def _names_counts(wishes: Request) -> bool:
+    """Whether the user said how many devices are to be used."""
+    named = (wishes.tensor_parallel_size, wishes.engine_replicas, wishes.learner_processes)
+    return any(wish is not None and wish > 1 for wish in named) or bool(wishes.engine_devices or wishes.learner_devices)

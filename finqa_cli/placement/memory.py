@@ -1,0 +1,165 @@
+"""How much memory a model takes on a GPU, in bytes: formulas over its architecture.
+
+bfloat16 takes 2 bytes a number, float32 4. Engine and learner keep frozen weights in bfloat16. Trained weights are
+float32 with float32 gradients and AdamW's two averages: 4 + 4 + 8 = 16 bytes a weight (Rajbhandari et al., ZeRO,
+arXiv 1910.02054, section 3.1, counts the same 16 in mixed precision).
+
+The constants of `activations` were counted, not derived: the learner's own forward and backward pass ran on PyTorch's
+meta device over layers of different widths, and a least-squares fit of the bytes alive at the peak leaves 0.6 %.
+`tests/unit/placement` counts them again.
+"""
+
+from __future__ import annotations
+
+from finqa_cli.types import Architecture
+
+GIB = 2**30
+BF16, FP32 = 2, 4
+
+CUDA_CONTEXT = 0.6 * GIB
+"""What a process takes of a device by using it: the context, cuBLAS workspaces."""
+
+COLLECTIVES = 0.5 * GIB
+"""NCCL's buffers, where several processes train together."""
+
+LOGITS_AT_ONCE = 2**26
+"""Of the learner's head, which computes more in chunks."""
+
+HEAD_COPIES = 4.25
+"""Float32 tensors of a chunk's size that exist at once in the head: logits, log-probabilities, their gradients."""
+
+ENGINE_TOKENS = 8192
+"""Tokens of one prefill step of an engine (vLLM's --max-num-batched-tokens)."""
+
+ENGINE_ROWS = 256
+"""Sequences that an engine draws from at once (vLLM's --max-num-seqs)."""
+
+
+def weights(model: Architecture) -> int:
+    """Frozen weights."""
+    return BF16 * model.parameters
+
+
+def kv_per_token(model: Architecture) -> int:
+    """Keys and values of one token over all layers (Kwon et al., PagedAttention, arXiv 2309.06180, section 3)."""
+    return BF16 * model.kv_values_per_token
+
+
+def trained(model: Architecture, targets: tuple[str, ...], rank: int) -> int:
+    """Number of trained weights: those of the adapter, or with rank 0 all."""
+    return model.adapter_parameters(targets or model.lora_targets, rank) if rank else model.parameters
+
+
+def activations(model: Architecture, tokens: int, *, rank: int = 16, checkpointing: bool = True) -> int:
+    """Peak of a micro-batch's activations, the head's logits left out: see the module.
+
+    Args:
+        model: Widths of its layers.
+        tokens: Of the micro-batch.
+        rank: Of the adapter; training all weights keeps the residual stream in float32.
+        checkpointing: The input of every layer is kept, and all of one layer; else all of every layer.
+    """
+    hidden, inner = model.hidden, _inner(model)
+    queries = model.heads * model.head_dim or hidden
+    keys = model.key_value_heads * model.head_dim or hidden
+    if checkpointing:
+        kept = (BF16 if rank else FP32) * model.layers * hidden
+        return tokens * (kept + 40 * hidden + 14 * inner + 12 * queries + 9 * keys)
+    if rank:
+        return tokens * (model.layers * (28 * hidden + 10 * inner + 12 * queries + 9 * keys) + 20 * hidden)
+    return tokens * (model.layers * (24 * hidden + 16 * inner + 17 * queries + 14 * keys) + 20 * hidden)
+
+
+def logits(model: Architecture, tokens: int, *, rank: int = 16) -> int:
+    """What the head adds to the peak: nothing where one layer's backward pass, which is another moment, takes more."""
+    chunk = min(tokens * model.vocabulary, LOGITS_AT_ONCE)
+    layer = activations(model, tokens, rank=rank) - (BF16 if rank else FP32) * tokens * model.layers * model.hidden
+    return max(0, int(HEAD_COPIES * FP32 * chunk) - layer)
+
+
+def learner_items(
+    model: Architecture,
+    tokens: int,
+    *,
+    rank: int,
+    targets: tuple[str, ...] = (),
+    processes: int = 1,
+    checkpointing: bool = True,
+    reference: bool = False,
+) -> dict[str, float]:
+    """Bytes of each part of the learner on each of its devices, at the peak of an update.
+
+    Args:
+        model: What is trained.
+        tokens: Of the largest micro-batch.
+        rank: Of the adapter; 0 trains all weights.
+        targets: Layers with an adapter; empty: all that can have one.
+        processes: Over which weights, gradients and averages are cut (FSDP2).
+        checkpointing: Activations are recomputed.
+        reference: A frozen copy of a model that is trained in full is kept.
+    """
+    count = trained(model, targets, rank)
+    width = BF16 if rank else FP32
+    frozen = width * model.parameters if rank else 0
+    whole = frozen + FP32 * count + (BF16 * model.parameters if reference and not rank else 0)
+    parts = {
+        "weights": whole / processes,
+        "gradients": FP32 * count / processes,
+        "optimizer": 2 * FP32 * count / processes,
+        "activations": float(activations(model, tokens, rank=rank, checkpointing=checkpointing)),
+        "logits": float(logits(model, tokens, rank=rank)),
+        "cuda_context": CUDA_CONTEXT,
+    }
+    if processes > 1:
+        parts["gathered_weights"] = float(width * (_outer(model) + 2 * _layer(model)))
+        parts["collectives"] = COLLECTIVES
+    elif not rank:
+        parts["autocast_weights"] = float(BF16 * model.parameters)
+    return parts
+
+
+RESIDENT = ("weights", "optimizer", "cuda_context", "collectives")
+"""Parts of the learner that stay on its device between updates."""
+
+
+def engine_items(model: Architecture, *, devices: int, rank: int, versions: int, graphs: float) -> dict[str, float]:
+    """Bytes of each part of an engine replica on each of its devices, keys and values left out.
+
+    Args:
+        model: What it serves.
+        devices: That share the replica.
+        rank: Of the adapters; 0: none.
+        versions: Adapters that are served at once.
+        graphs: Bytes of compiled graphs and workspaces.
+    """
+    adapters = BF16 * model.adapter_parameters(model.lora_targets, rank) * versions if rank else 0
+    prefill = ENGINE_TOKENS * BF16 * (4 * model.hidden + 3 * _inner(model) / devices)
+    drawing = ENGINE_ROWS * model.vocabulary * 2 * FP32
+    return {
+        "weights": weights(model) / devices,
+        "adapters": adapters / devices,
+        "activations": prefill + drawing,
+        "graphs": graphs,
+        "cuda_context": CUDA_CONTEXT,
+    }
+
+
+def kv_on_device(model: Architecture, tokens: int, devices: int) -> float:
+    """Keys and values of some tokens on each of the devices of a replica; a key head is on one device at least."""
+    heads = max(1, model.key_value_heads)
+    return kv_per_token(model) * tokens * -(-heads // devices) / heads
+
+
+def _inner(model: Architecture) -> int:
+    """Width of the MLP."""
+    return max((max(part.inputs, part.outputs) for part in model.linear), default=4 * model.hidden)
+
+
+def _outer(model: Architecture) -> int:
+    """Weights of input and output embedding."""
+    return model.vocabulary * model.hidden * (1 if model.tied else 2)
+
+
+def _layer(model: Architecture) -> float:
+    """Weights of one layer."""
+    return (model.parameters - _outer(model)) / max(1, model.layers)

@@ -1,0 +1,184 @@
+"""What a placement plan is made from, and what it says. Memory is in bytes unless a name ends in `gib`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Spread = Literal["none", "one", "several"]
+"""CUDA devices of one engine replica: none (it runs elsewhere), exactly one, or any number (tensor parallelism)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A CUDA device.
+
+    Attributes:
+        index: Its number as this process sees devices.
+        name: What the driver calls it.
+        total: Its memory in bytes.
+    """
+
+    index: int
+    total: float
+    name: str = "GPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """What the plan must know of an engine.
+
+    Attributes:
+        name: As `--engine` takes it.
+        spread: How many devices a replica may have.
+        sleeps: It can free its devices for the time of an update.
+        replicates: Several replicas can share the requests.
+        graphs: Bytes that compiled graphs and workspaces take on each device, besides what the model needs.
+    """
+
+    name: str
+    spread: Spread
+    sleeps: bool = False
+    replicates: bool = True
+    graphs: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is to run.
+
+    Attributes:
+        plays: An engine generates.
+        trains: A learner updates weights.
+        alternates: Engine and learner are never active together, whatever the staleness (supervised fine-tuning).
+        lora_rank: Rank of the adapter; 0 trains all weights.
+        lora_targets: Layers with an adapter.
+        checkpointing: The learner recomputes activations.
+        reference: The learner keeps a frozen copy of a model that it trains in full.
+        max_gen_tokens: Longest completion in tokens.
+        max_prompt_tokens: Longest prompt in tokens; 0 where it is not limited.
+        versions: Policy versions that the engine serves at once.
+        learner_on_cpu: The settings put the learner on the CPU.
+    """
+
+    plays: bool
+    trains: bool
+    alternates: bool = False
+    lora_rank: int = 16
+    lora_targets: tuple[str, ...] = ()
+    checkpointing: bool = True
+    reference: bool = False
+    max_gen_tokens: int = 512
+    max_prompt_tokens: int = 0
+    versions: int = 2
+    learner_on_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user decided; None is decided by the plan. Names are those of the settings."""
+
+    tensor_parallel_size: int | None = None
+    engine_replicas: int | None = None
+    gpu_memory_utilization: float | None = None
+    sleep: bool | None = None
+    token_budget: int | None = None
+    max_model_len: int | None = None
+    learner_processes: int | None = None
+    max_staleness: int | None = None
+    engine_devices: tuple[int, ...] | None = None
+    learner_devices: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """Engine replicas.
+
+    Attributes:
+        replicas: How many.
+        tensor_parallel_size: Devices of each.
+        devices: Of all replicas, those of the first one first; empty on the CPU.
+        gpu_memory_utilization: Share of each device that the engine may take.
+        memory_gib: The same in GiB, of the smallest of its devices.
+        sleep: The engine frees its devices during updates.
+        max_model_len: Longest prompt plus completion in tokens; 0: the model's own limit.
+        kv_tokens: Tokens whose keys and values fit on one replica; 0 where it is not known.
+    """
+
+    replicas: int = 1
+    tensor_parallel_size: int = 1
+    devices: tuple[int, ...] = ()
+    gpu_memory_utilization: float = 0.85
+    memory_gib: float = 0.0
+    sleep: bool = False
+    max_model_len: int = 0
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerPlan:
+    """Learner processes.
+
+    Attributes:
+        processes: How many train together.
+        devices: One for each process, the first process's first; empty on the CPU.
+        memory_gib: Predicted peak on each device in GiB.
+    """
+
+    processes: int = 1
+    devices: tuple[int, ...] = ()
+    memory_gib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePlan:
+    """The prediction for one device.
+
+    Attributes:
+        device: Its number.
+        gib_total: Its memory.
+        gib_planned: The sum of `items`. Where engine and learner take turns: of the turn that needs more.
+        items: GiB of each part, such as `engine kv_cache` and `learner weights`.
+    """
+
+    device: int
+    gib_total: float
+    gib_planned: float
+    items: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where everything runs.
+
+    Attributes:
+        engine: None where nothing is generated.
+        learner: None where nothing is trained.
+        max_staleness: Iterations that rollouts may run ahead.
+        token_budget: Tokens of a micro-batch.
+        per_device: One entry for each CUDA device of the machine.
+        shared: Engine and learner take turns on the same devices.
+        notes: Sentences about what is unusual, such as devices that are not used.
+    """
+
+    engine: EnginePlan | None
+    learner: LearnerPlan | None
+    max_staleness: int
+    token_budget: int
+    per_device: tuple[DevicePlan, ...] = ()
+    shared: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Nothing fits.
+
+    Attributes:
+        reason: What does not fit, in GiB.
+        changes: Setting -> value, None for `auto`: with these the plan fits. Empty where no change is known.
+    """
+
+    reason: str
+    changes: Mapping[str, str | int | float | None] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plain_table
 from finqa_cli.errors import UsageError
+from finqa_cli.placement import Placement, memory, plan_document, plan_line
 from finqa_cli.workflows import model_inspect as workflow
-from finqa_cli.workflows import model_memory as memory
 from finqa_cli.workflows.model_inspect import GB, RANKS, Inspection
 from finqa_cli.workflows.model_tier import tier_text
 
@@ -66,17 +66,19 @@ def inspect(
 
 def _document(found: Inspection) -> dict[str, Any]:
     model = found.architecture
+    plans = {str(count): plan_document(placed) for count, placed in found.plans.items()}
     return {
         **asdict(found),
+        "plans": plans,
         "memory": {
             "weights_bytes": memory.weights(model),
             "kv_bytes_per_token": memory.kv_per_token(model),
-            "activation_bytes": memory.activations(model, found.token_budget),
+            "activation_bytes": memory.activations(model, found.token_budget, rank=found.rank),
             "trained": {
                 str(rank): {
                     "parameters": memory.trained(model, found.targets, rank),
-                    "optimizer_bytes": memory.optimizer(model, found.targets, rank),
-                    "learner_bytes": memory.learner(model, found.targets, rank, found.token_budget),
+                    "optimizer_bytes": _optimizer(found, rank),
+                    "learner_bytes": _learner(found, rank),
                 }
                 for rank in _ranks(found)
             },
@@ -91,8 +93,8 @@ def _text(found: Inspection) -> str:
         (
             rank or "0 (all weights)",
             f"{memory.trained(model, found.targets, rank):,}",
-            _gb(memory.optimizer(model, found.targets, rank)),
-            _gb(memory.learner(model, found.targets, rank, found.token_budget)),
+            _gb(_optimizer(found, rank)),
+            _gb(_learner(found, rank)),
         )
         for rank in _ranks(found)
     ]
@@ -101,15 +103,14 @@ def _text(found: Inspection) -> str:
             plain_table(("", ""), _facts(found)).lstrip(),
             plain_table(("linear layer", "class", "in x out", "count"), layers),
             plain_table(("LoRA rank", "trained", "with optimizer", "learner in all"), trained),
+            plain_table(("GPUs", "placement of finqa train"), _plans(found)),
             *(["\n".join(f"warning: {warning}" for warning in found.warnings)] if found.warnings else []),
         ]
     )
 
 
 def _facts(found: Inspection) -> list[tuple[str, object]]:
-    model, engine = found.architecture, found.engine
-    size = f"{found.gpu_bytes / GB:.0f} GB"
-    room = f", room for {engine.kv_tokens:,} tokens" if engine and engine.kv_tokens else ""
+    model = found.architecture
     return [
         ("model", found.model),
         ("family", f"{model.family} ({model.class_name})"),
@@ -127,9 +128,27 @@ def _facts(found: Inspection) -> list[tuple[str, object]]:
             "keys and values",
             f"{memory.kv_per_token(model) / 1e3:,.1f} kB a token" if model.kv_values_per_token else "?",
         ),
-        ("engine", f"{engine.gpus} x {size}{room}" if engine else f"more than 8 x {size}"),
         ("learner", f"{_gb(found.learner_bytes)} at rank {found.rank} and {found.token_budget:,} tokens"),
     ]
+
+
+def _plans(found: Inspection) -> list[tuple[object, ...]]:
+    size = f"{found.gpu_bytes / GB:.0f} GB"
+    return [
+        (f"{count} x {size}", plan_line(placed, "vllm") if isinstance(placed, Placement) else "does not fit")
+        for count, placed in found.plans.items()
+    ]
+
+
+def _optimizer(found: Inspection, rank: int) -> int:
+    """Bytes of what is trained, with gradients and AdamW's averages: 16 a weight."""
+    return 16 * memory.trained(found.architecture, found.targets, rank)
+
+
+def _learner(found: Inspection, rank: int) -> int:
+    """Bytes of all that the learner holds on one device."""
+    parts = memory.learner_items(found.architecture, found.token_budget, rank=rank, targets=found.targets)
+    return int(sum(parts.values()))
 
 
 def _ranks(found: Inspection) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +19,9 @@ from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Loaded, Settings, from_public_dict
+from finqa_cli.workflows.doctor_model import plan_report
 from finqa_cli.workflows.dry_run import dry_run
-from finqa_cli.workflows.placing import place_again
+from finqa_cli.workflows.placing import place_again, visible_devices
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
@@ -210,13 +212,17 @@ def _play_only(ctx: typer.Context, loaded: Loaded) -> None:
     few = {PATHS[name]: count for name, count in DRY.items() if loaded.origins[PATHS[name]].startswith(unset)}
     loaded = options.load(ctx, {**quick(ctx, QUICK), **few}, quiet=True, purpose="play")
     settings = loaded.settings
+    plan = plan_report(settings, loaded.undecided, visible_devices())
+    if not (ctx.params["as_json"] or ctx.params["quiet"]):
+        print(plan.text or f"placement: {plan.check.detail}\nfix: {plan.check.remedy}", file=sys.stderr)
     run = run_path(settings, "dry_")
     result = perform(
         lambda reporter, stopper: dry_run(settings, run, reporter=reporter, stopper=stopper),
         as_json=ctx.params["as_json"],
         quiet=ctx.params["quiet"],
     )
-    emit(reports.dry_run_document(result), as_json=ctx.params["as_json"], text=lambda: reports.dry_run(result))
+    document = {**reports.dry_run_document(result), "plan": plan.document}
+    emit(document, as_json=ctx.params["as_json"], text=lambda: reports.dry_run(result))
 
 
 def _stored(ctx: typer.Context, run: Path) -> Settings:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 from finqa_cli.extend import registry
+from finqa_cli.placement import Device, EngineKind, Placement, Refusal, Request, Workload, memory, plan
 from finqa_cli.settings import AUTO, Choice, Settings
 from finqa_cli.types import Architecture
-from finqa_cli.workflows import model_memory as memory
 from finqa_cli.workflows.hub_models import check_on_hub
 from finqa_cli.workflows.policies import resolve
 from finqa_cli.workflows.wiring import make_codec
 
 GB = 1e9
 RANKS = (8, 16, 32, 64)
+GPU_COUNTS = (1, 2, 4, 8)
+ENGINE = EngineKind(name="vllm", spread="several", sleeps=True, graphs=memory.GIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Inspection:
         targets: Layers to adapt.
         token_budget: Tokens of a micro-batch.
         gpu_bytes: Memory of one GPU.
-        engine: The GPUs that an engine takes; None where eight do not hold it.
+        plans: Number of such GPUs -> how training is placed on them, or why it is not.
         learner_bytes: What the learner needs on its device.
         warnings: What the user should know.
     """
@@ -44,7 +47,7 @@ class Inspection:
     targets: tuple[str, ...]
     token_budget: int
     gpu_bytes: float
-    engine: memory.EngineFit | None
+    plans: Mapping[int, Placement | Refusal]
     learner_bytes: int
     warnings: tuple[str, ...]
 
@@ -66,18 +69,17 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
     targets = architecture.lora_targets
     rank = rank if targets else 0
     tokens = Settings().train.token_budget
-    share = Settings().model.gpu_memory_utilization
-    engine = memory.fit_engine(architecture, gpu_bytes, share=share, tokens=tokens)
-    needed = memory.learner(architecture, targets, rank, tokens)
+    needed = int(sum(memory.learner_items(architecture, tokens, rank=rank, targets=targets).values()))
+    work = Workload(plays=True, trains=True, lora_rank=rank, lora_targets=targets)
+    plans = {
+        count: plan([Device(index=n, total=gpu_bytes) for n in range(count)], architecture, ENGINE, work, Request())
+        for count in GPU_COUNTS
+    }
     warnings = [*([f"no codec fits, so it cannot play episodes: {reason}"] if reason else []), *architecture.warnings]
     if policy.adapter is not None:
         warnings.append(f"{name} is an adapter; this is its base model {policy.model}")
-    if engine is None:
-        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB do not hold it")
-    if needed > gpu_bytes:
-        warnings.append(
-            f"the learner needs about {needed / GB:.0f} GB, more than one GPU of {gpu_bytes / GB:.0f} GB has"
-        )
+    if not any(isinstance(found, Placement) for found in plans.values()):
+        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB do not hold engine and learner")
     return Inspection(
         name=name,
         model=policy.model,
@@ -87,7 +89,7 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
         targets=targets,
         token_budget=tokens,
         gpu_bytes=gpu_bytes,
-        engine=engine,
+        plans=plans,
         learner_bytes=needed,
         warnings=tuple(warnings),
     )

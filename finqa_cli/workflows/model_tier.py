@@ -22,12 +22,8 @@ def _settings(inspection: Inspection) -> dict[str, Table]:
     adapts = bool(inspection.rank)
     lora: Table = {"rank": inspection.rank, "target_modules": list(inspection.targets)} if adapts else {"rank": 0}
     return {
-        "model": {
-            "name": inspection.name,
-            "tensor_parallel_size": inspection.engine.gpus if inspection.engine else 8,
-        },
+        "model": {"name": inspection.name},
         "lora": lora,
-        "train": {"token_budget": inspection.token_budget},
     }
 
 

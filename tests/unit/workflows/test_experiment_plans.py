@@ -104,7 +104,7 @@ def test_the_published_matrix_is_eight_cells_with_the_published_settings() -> No
         assert options["match"] == f"_{size}_" and options["profile"] == "versatile"
         assert settings.train.iterations == 10 * 312 and settings.train.learning_rate == 1e-6
         assert settings.pool.concurrency // settings.train.group_size == 64, "questions in a step"
-        assert (settings.generation.max_gen_tokens, settings.engine.options["max_model_len"]) == (2048, 6144)
+        assert (settings.generation.max_gen_tokens, settings.model.max_model_len) == (2048, 6144)
         assert (settings.optimizer.options["kl_coef"], settings.train.grpo_update_batch_size) == (0.001, 2)
         assert (settings.train.eval_every, settings.train.checkpoint_every) == (100, 100)
         assert settings.run.project == "fin_text_qa" and [one.name for one in settings.trackers] == ["wandb"]

@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--shapes", choices=SCALES, default="full", help="of the models; tiny: what a CPU can do")
     parser.add_argument("--out", type=Path, help="JSON file for all figures and the facts about the device")
     parser.add_argument(
-        "--scratch", type=Path, help="folder with 30 GB of room for models, which are deleted afterwards"
+        "--scratch", type=Path, help="folder with 30 GB of room for models, deleted afterwards; /dev/shm is fastest"
     )
     arguments = parser.parse_args()
     if arguments.scratch is not None and not arguments.scratch.is_dir():
@@ -104,7 +104,7 @@ def main() -> int:
         print("PyTorch finds no CUDA device. On the CPU: python -m benchmarks.gpu --shapes tiny", file=sys.stderr)
         return NO_CUDA
     parts = arguments.only or [part for part in PARTS if part not in OPTIONAL]
-    figures, facts = measure(parts, arguments.shapes, arguments.scratch)
+    figures, facts = measure(parts, arguments.shapes, arguments.scratch and arguments.scratch.resolve())
     facts = {**machine(), **facts, "shapes": arguments.shapes}
     if arguments.out is not None:
         arguments.out.write_text(as_json(figures, facts) + "\n", encoding="utf-8")

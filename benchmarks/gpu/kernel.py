@@ -27,6 +27,7 @@ BFLOAT16_LIMIT = 2e-2
 """bfloat16 has 8 bits: rounding is a relative 2e-3 of each operand, and gradients of shared keys add up several. In the
 segment of 5 tokens a token that is hidden wrongly, or seen wrongly, shows above 1e-1."""
 
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Tensor]
 """query [1, H, T, D], key and value [1, K, T, D] to [1, T, H, D]."""
 
@@ -53,7 +54,7 @@ def kernel(scale: Scale, scratch: Path) -> list[Figure]:
 def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
     """softmax(Q K' / sqrt(D)) V of each segment over all tokens on its path, written out."""
     shared = query.shape[1] // key.shape[1]
-    queries, keys, values = (part.split(list(segments.sizes), dim=2) for part in (query, key, value))
+    queries, keys, values = (torch.split(part, list(segments.sizes), dim=2) for part in (query, key, value))
     outputs = []
     for own, path in zip(queries, segments.paths, strict=True):
         seen, told = (torch.cat([part[step] for step in path], dim=2)[0] for part in (keys, values))
@@ -75,9 +76,8 @@ def _errors(
     name: str, attend: Attention, segments: Segments, kv_heads: int, dtype: torch.dtype, limit: float
 ) -> list[Figure]:
     """Of the output and of the three gradients, over all segments and in the worst segment."""
-    exact = _inputs(segments, kv_heads, torch.float64)
-    rounded = [part.detach().to(dtype).requires_grad_() for part in exact]
-    exact = [part.detach().double().requires_grad_() for part in rounded]  # what rounding the inputs costs is no error
+    rounded = _inputs(segments, kv_heads, dtype)
+    exact = _copies(rounded, torch.float64)  # what rounding the inputs costs is no error
     wanted, found = reference(*exact, segments), attend(*rounded, segments)
     direction = torch.randn(wanted.shape, dtype=dtype, device=wanted.device, generator=_generator(1))
     wanted.backward(direction.double())  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ def _grad(part: torch.Tensor) -> torch.Tensor:
 
 def _milliseconds(attend: Attention, segments: Segments) -> float:
     """Median of 10, in bfloat16, after 3 that are not timed."""
-    inputs = [part.detach().to(torch.bfloat16).requires_grad_() for part in _inputs(segments, 4, torch.float32)]
+    inputs = _inputs(segments, 4, torch.bfloat16)
 
     def both() -> None:
         attend(*inputs, segments).sum().backward()  # type: ignore[no-untyped-call]
@@ -113,12 +113,20 @@ def _milliseconds(attend: Attention, segments: Segments) -> float:
     return statistics.median(seconds(both) for _ in range(10)) * 1000
 
 
-def _inputs(segments: Segments, kv_heads: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def _inputs(segments: Segments, kv_heads: int, dtype: torch.dtype) -> Inputs:
+    """Query, key and value."""
     tokens, generator = sum(segments.sizes), _generator(0)
-    return [
-        torch.randn(1, heads, tokens, HEAD_DIM, dtype=dtype, device=device(), generator=generator)
-        for heads in (HEADS, kv_heads, kv_heads)
-    ]
+
+    def draw(heads: int) -> torch.Tensor:
+        drawn = torch.randn(1, heads, tokens, HEAD_DIM, dtype=dtype, device=device(), generator=generator)
+        return drawn.requires_grad_()
+
+    return draw(HEADS), draw(kv_heads), draw(kv_heads)
+
+
+def _copies(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    query, key, value = (part.detach().to(dtype).requires_grad_() for part in inputs)
+    return query, key, value
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -24,6 +24,7 @@ from finqa_cli.types import Batch
 from finqa_plugins.torch_learner.learner import TorchLearner
 
 SAME_GRADIENT = 1e-5
+ROUNDING = 3.0
 _FIRST_RATE = 1e-2
 """One step of AdamW at it gives the adapter's second factor, which begins at 0, values by which all gradients count."""
 
@@ -56,9 +57,9 @@ def _of_model(shape: ModelShape, folder: Path, state: Path, scale: Scale, dtype:
         return found, torch.cuda.max_memory_allocated() if on_cuda() else 0
 
     (wanted, small), (again, _), (_, large) = (gradient(batch) for batch in (quarter, eighth, whole))
-    # Sequences meet other neighbours in other micro-batches, so bfloat16 rounds other sums: as far as two budgets that
-    # both fit are apart, a recovered update may be.
-    limit = max(SAME_GRADIENT, 0.0 if dtype == "float32" else 2 * relative(again, wanted))
+    # Sequences meet other neighbours in other micro-batches, so bfloat16 rounds other sums: a few times as far as two
+    # budgets that both fit are apart, a recovered update may be.
+    limit = max(SAME_GRADIENT, 0.0 if dtype == "float32" else ROUNDING * relative(again, wanted))
     shortage = _ballast((small + large) // 2) if on_cuda() else _injected(scale.tokens // 2)
     policy.load(state)
     with shortage as failures:

@@ -28,7 +28,7 @@ def profiling(scale: Scale, scratch: Path) -> list[Figure]:
         with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda() else [])]) as recorded:
             policy.update(batch, LOSS)
             wait()
-    rows = [row for row in recorded.key_averages() if _microseconds(row) > 0]
+    rows = [row for row in recorded.key_averages() if _measured(row)]
     total = sum(map(_microseconds, rows))
     longest = sorted(rows, key=_microseconds, reverse=True)[:LISTED]
     return [
@@ -37,8 +37,14 @@ def profiling(scale: Scale, scratch: Path) -> list[Figure]:
     ]
 
 
+def _measured(row: Any) -> bool:
+    """Whether a row is of the device: PyTorch lists kernels, and once more the operations that launched them."""
+    kind = "CUDA" if on_cuda() else "CPU"
+    return row.device_type.name == kind and not row.is_user_annotation and _microseconds(row) > 0
+
+
 def _microseconds(row: Any) -> float:
-    """Of the kernel itself: an operation that launches kernels has none of its own on CUDA."""
+    """Of the row itself, without what it called."""
     return float(row.self_device_time_total if on_cuda() else row.self_cpu_time_total)
 
 

@@ -30,7 +30,7 @@ _PATIENCE_S = 200.0
 def training(scale: Scale, scratch: Path) -> list[Figure]:
     """A run to its end, and another that is killed half-way and resumed."""
     whole, cut = scratch / "whole", scratch / "cut"
-    ended, seconds = _run(("train", *_settings(scale), "--run-dir", str(whole)))
+    ended, seconds = _run(("train", *_settings(scale), "--run-dir", str(whole)), scratch)
     figures = [exactly("train: exit status", ended.returncode, 0, _last_line(ended.stderr))]
     if ended.returncode == 0:
         figures += _learned(read_metrics(whole), scale, seconds)
@@ -38,7 +38,7 @@ def training(scale: Scale, scratch: Path) -> list[Figure]:
     if not _killed_after(half, ("train", *_settings(scale), "--run-dir", str(cut)), cut):
         return [*figures, exactly("train: was killed half-way", 0, 1, "it ended before")]
     before = _trained(read_metrics(cut))
-    ended, _ = _run(("train", "--resume", str(cut)))
+    ended, _ = _run(("train", "--resume", str(cut)), scratch)
     figures.append(exactly("resume after kill -9: exit status", ended.returncode, 0, _last_line(ended.stderr)))
     wanted = list(range(1, scale.iterations + 1))
     found = _trained(read_metrics(cut))
@@ -89,16 +89,20 @@ def _command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "finqa_cli", *arguments, "--json"]
 
 
-def _run(arguments: Sequence[str]) -> tuple[subprocess.CompletedProcess[str], float]:
-    """The command, and the seconds it took."""
+def _run(arguments: Sequence[str], folder: Path) -> tuple[subprocess.CompletedProcess[str], float]:
+    """The command in a folder without settings, and the seconds it took."""
     began = time.monotonic()
-    ended = subprocess.run(_command(arguments), capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    ended = subprocess.run(
+        _command(arguments), cwd=folder, capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+    )
     return ended, time.monotonic() - began
 
 
 def _killed_after(iteration: int, arguments: Sequence[str], run: Path) -> bool:
     """Starts the command and kills it with SIGKILL once it recorded this iteration; False when it ended by itself."""
-    process = subprocess.Popen(_command(arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        _command(arguments), cwd=run.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         until = time.monotonic() + _PATIENCE_S
         while process.poll() is None and iteration not in _trained(read_metrics(run)) and time.monotonic() < until:

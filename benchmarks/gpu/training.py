@@ -51,7 +51,7 @@ def _settings(scale: Scale) -> tuple[str, ...]:
     kind = device().type
     return (
         *("--environment", "forecast", "--model", "embedded-forecast", "--engine", "transformers"),
-        *("--tensor-parallel-size", "1", "--iterations", str(scale.iterations)),
+        *("--iterations", str(scale.iterations)),
         *("--set", f"engine.options.device={kind}", "--set", f"learner.options.device={kind}"),
         *(() if scale.judged else ("--limit", "8")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,8 @@ def as_table(parts: Mapping[str, Sequence[Figure]]) -> str:
     for part, figures in parts.items():
         for figure in figures:
             verdict = ("pass" if figure.passed else "FAIL") if figure.limit else ""
-            value = f"{figure.value:.0f}" if figure.value == int(figure.value) else f"{figure.value:.4g}"
+            whole = math.isfinite(figure.value) and figure.value == int(figure.value)
+            value = f"{figure.value:.0f}" if whole else f"{figure.value:.4g}"
             cells = (part, figure.name, value, figure.limit, verdict, figure.detail)
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -63,8 +63,7 @@ def sampled_episodes(folder: Path, shape: Shape, count: int) -> Sequence[Sample]
 def make_model(size: ModelSize, folder: Path) -> None:
     """Writes configuration, float32 weights and tokenizer."""
     import torch
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
         vocab_size=size.vocabulary,
@@ -83,9 +82,17 @@ def make_model(size: ModelSize, folder: Path) -> None:
     torch.manual_seed(0)
     model: Any = Qwen3ForCausalLM(config)
     model.save_pretrained(folder)
+    write_tokenizer(folder, size.vocabulary)
+
+
+def write_tokenizer(folder: Path, words: int) -> None:
+    """Writes a tokenizer whose words are numbers: two tokens of its own, then `2`, `3`, up to `words`."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
     own = ("<pad>", "<end>")
-    words = {word: place for place, word in enumerate((*own, *map(str, range(OWN_TOKENS, size.vocabulary))))}
+    places = {word: place for place, word in enumerate((*own, *map(str, range(OWN_TOKENS, words))))}
     tokenizer: Any = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token=own[0])), pad_token=own[0], eos_token=own[1]
+        tokenizer_object=Tokenizer(models.WordLevel(places, unk_token=own[0])), pad_token=own[0], eos_token=own[1]
     )
     tokenizer.save_pretrained(folder)

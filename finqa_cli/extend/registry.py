@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -44,6 +46,9 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
     "reward": (Reward,),
 }
 """What a component of each kind fulfils, one of these at least."""
+
+_CHECKOUT = Path(__file__).parents[2]
+"""The folder that has `finqa_cli` in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +221,24 @@ class Registry:
 @lru_cache(maxsize=1)
 def registry() -> Registry:
     """The registry of this process, loaded from the installed entry points once."""
-    return Registry(sorted(entry_points(group=hookspecs.GROUP), key=lambda entry: entry.name))
+    entries = [*entry_points(group=hookspecs.GROUP), *checkout_entries(_CHECKOUT)]
+    return Registry(sorted(entries, key=lambda entry: entry.name))
+
+
+def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
+    """Entry points of a checkout that is on the path without being installed, as its pyproject.toml declares them.
+
+    None where finqa is installed: `entry_points` finds those. A machine without network can so run a checkout with
+    `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`.
+    """
+    try:
+        distribution("finqa")
+    except PackageNotFoundError:
+        file = checkout / "pyproject.toml"
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
+        declared = project.get("entry-points", {}).get(hookspecs.GROUP, {}) if project.get("name") == "finqa" else {}
+        return tuple(EntryPoint(name, module, hookspecs.GROUP) for name, module in declared.items())
+    return ()
 
 
 def missing_requirements(component: Component) -> tuple[str, ...]:

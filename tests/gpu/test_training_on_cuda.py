@@ -1,4 +1,4 @@
-"""The main job on one CUDA device. Run with: pytest -m gpu tests/gpu"""
+"""Training on one CUDA device, in the environment that needs no server. Run with: pytest -m gpu tests/gpu"""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_engine_and_learner_agree_on_a_gpu(dtype: str, agreement: float) -> None
         for part in ("engine", "learner")
         for key, value in (("device", "cuda"), ("dtype", dtype))
     ]
-    command = ["train", "--model=embedded", "--engine=transformers", "--sandbox=local", "--iterations=2"]
-    assert main([*command, "--limit=16", "--run-dir=run", *chosen]) == 0
+    command = ["train", "--environment=forecast", "--model=embedded-forecast", "--engine=transformers"]
+    assert main([*command, "--iterations=2", "--limit=16", "--run-dir=run", *chosen]) == 0
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     updates = [line for line in lines if line["kind"] == "train" and line["updates"]]
     assert updates and all(line["logprob_difference_max"] <= agreement for line in updates)

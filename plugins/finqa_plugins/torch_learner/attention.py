@@ -204,11 +204,15 @@ def _variable_length(
     steps = [step for path in segments.paths for step in path]
     if len(steps) > len(segments.paths):
         key, value = (_gathered(part, segments, steps) for part in (key, value))
+    shared: dict[str, bool] = {}
+    if (heads := query.shape[1] // key.shape[1]) > 1 and _shares_heads(kernel):
+        shared = {"enable_gqa": True}
+    elif heads > 1:
+        key, value = (part.repeat_interleave(heads, dim=1) for part in (key, value))
     packed = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     ends = (_ends(segments.sizes, query.device), _ends(segments.contexts, query.device))
     longest = (max(segments.sizes), max(segments.contexts))
-    gqa = query.shape[1] != key.shape[1]
-    return kernel(*packed, *ends, *longest, scale=scaling, window_size=(-1, 0), enable_gqa=gqa)[None]
+    return kernel(*packed, *ends, *longest, scale=scaling, window_size=(-1, 0), **shared)[None]
 
 
 def _fits(query: torch.Tensor) -> bool:
@@ -230,12 +234,18 @@ def _ends(sizes: tuple[int, ...], device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _variable_length_kernel() -> Callable[..., torch.Tensor] | None:
-    """`torch.nn.attention.varlen.varlen_attn`, where PyTorch is new enough to have it with windows and shared heads."""
+    """`torch.nn.attention.varlen.varlen_attn`, where PyTorch is new enough to have it with windows (2.11)."""
     try:
         kernel: Callable[..., torch.Tensor] = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
         return None
-    return kernel if {"window_size", "enable_gqa", "scale"} <= set(inspect.signature(kernel).parameters) else None
+    return kernel if {"window_size", "scale"} <= set(inspect.signature(kernel).parameters) else None
+
+
+@functools.cache
+def _shares_heads(kernel: Callable[..., torch.Tensor]) -> bool:
+    """Whether the kernel takes fewer heads of keys than of queries: `varlen_attn` says so since PyTorch 2.12."""
+    return "enable_gqa" in inspect.signature(kernel).parameters
 
 
 def _partial_attention(config: Any) -> str | None:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from fixtures.plugin_entry_points import PACKAGE, entry
 
+import finqa_cli
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import KINDS, Component, Registry, hookimpl
-from finqa_cli.extend.registry import CONTRACTS
+from finqa_cli.extend.registry import CONTRACTS, checkout_entries
 from finqa_cli.types import Group, Rewards, Status, Task, Trajectory
 
 
@@ -214,3 +216,23 @@ def test_a_wrong_key_is_not_shown(written: Written) -> None:
     with pytest.raises(ConfigError, match="option 'api_key': Input should be a valid string") as caught:
         registry.create("engine", "keyed", {"api_key": 123456789})
     assert "123456789" not in caught.value.message
+
+
+def test_a_checkout_that_is_not_installed_declares_its_plugins_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Path(finqa_cli.__file__).parents[1]
+    assert checkout_entries(checkout) == ()  # they are installed, and would be registered twice
+
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(import_module("finqa_cli.extend.registry"), "distribution", missing)
+    declared = checkout_entries(checkout)
+    assert {(entry.name, entry.value) for entry in declared} == {
+        (entry.name, entry.value) for entry in entry_points(group="finqa") if entry.value.startswith("finqa_plugins.")
+    }
+    assert not any(report.error for report in Registry(declared).reports)
+    assert checkout_entries(tmp_path) == ()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
+    assert checkout_entries(tmp_path) == ()

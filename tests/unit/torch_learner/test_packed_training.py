@@ -225,7 +225,7 @@ def lower_right(
     *,
     scale: float,
     window_size: tuple[int, int],
-    enable_gqa: bool,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """What FlashAttention's kernel for variable lengths computes, said plainly."""
     assert window_size == (-1, 0)
@@ -246,12 +246,20 @@ def lower_right(
     return torch.cat(outputs)
 
 
+def lower_right_of_2_11(*arguments: Any, scale: float, window_size: tuple[int, int]) -> torch.Tensor:
+    """The same in PyTorch 2.11, whose kernel does not say that it takes shared heads."""
+    return lower_right(*arguments, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize("kernel", [lower_right, lower_right_of_2_11])
 @pytest.mark.parametrize("heads", [2, 4])
-def test_the_kernel_for_variable_lengths_is_given_the_same_attention(heads: int) -> None:
+def test_the_kernel_for_variable_lengths_is_given_the_same_attention(
+    heads: int, kernel: Callable[..., torch.Tensor]
+) -> None:
     segments = Segments((5, 3, 4, 2, 6), ((0,), (0, 1), (0, 2), (0, 2, 3), (4,)))
     query = torch.randn(1, 4, 20, 8, dtype=torch.float64)
     key, value = (torch.randn(1, heads, 20, 8, dtype=torch.float64) for _ in range(2))
-    found = _variable_length(lower_right, query, key, value, 0.3, segments)
+    found = _variable_length(kernel, query, key, value, 0.3, segments)
     wanted, _ = segment_attention(None, query, key, value, None, scaling=0.3, segments=segments)
     assert found.shape == wanted.shape == (1, 20, 4, 8)
     assert torch.allclose(found, wanted, rtol=0, atol=1e-12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -151,6 +151,15 @@ class Registry:
             )
             raise self._unusable(component, f"{component.target} lacks {lacks}")
         return built
+
+    def function(self, component: Component, target: str) -> Callable[..., Any]:
+        """A function that a component names as `package.module:function`.
+
+        Raises:
+            ConfigError: There is no such module or function.
+        """
+        found: Callable[..., Any] = self._imported(component, target)
+        return found
 
     def _imported(self, component: Component, target: str) -> Any:
         module, _, attribute = target.partition(":")

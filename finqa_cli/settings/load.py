@@ -73,7 +73,12 @@ def load_settings(
     ]
     wanted = winners([_defaults(), *given])
     choices = choose(
-        facts(registered, modelless, policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED)),
+        facts(
+            registered,
+            modelless,
+            policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED),
+            home=Path(str(wanted["data.home"].raw)),
+        ),
         model=str(wanted["model.name"].raw),
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),

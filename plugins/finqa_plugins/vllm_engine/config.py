@@ -45,7 +45,9 @@ class VllmEngineConfig(BaseModel):
     url: str | None = Field(None, description="a running server, such as http://127.0.0.1:8000/v1; unset: start one")
     urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
     api_key_env: str | None = Field(None, min_length=1, description="variable that holds the key of running servers")
-    python: Path | None = Field(None, description="interpreter that has vllm installed; unset: the one of finqa")
+    python: Path | None = Field(
+        None, description="interpreter that has vllm; unset: that of `finqa setup vllm`, else finqa's own"
+    )
     devices: tuple[str, ...] = Field(
         (),
         description="CUDA_VISIBLE_DEVICES of each replica, such as '0,1'; unset: tensor_parallel_size devices each, in "

@@ -38,7 +38,7 @@ _NETWORK = re.compile(
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|os error 28|Errno 28", re.IGNORECASE)
 _NO_VENV = re.compile(r"ensurepip is not|No module named '?(venv|ensurepip)", re.IGNORECASE)
 _PYTHON = re.compile(r"Requires-Python|requires a different Python|requires Python [<>=!~]", re.IGNORECASE)
-_ERROR_LINE = re.compile(r"^\s*(ERROR|error|hint)\b|^\s*[\u00d7\u2570\u251c]|\w+Error: ")
+_ERROR_LINE = re.compile(r"^\s*(ERROR|error|cause|hint)\b|^\s*[\u00d7\u2570\u251c]|\w+Error: ")
 
 
 def find_installer(name: InstallerName) -> tuple[str, ...]:

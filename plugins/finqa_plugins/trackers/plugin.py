@@ -13,7 +13,7 @@ from finqa_cli.types import Check
 
 def wandb_readiness(settings: Mapping[str, Any]) -> list[Check]:
     """Whether wandb finds a key without asking for one, or needs none; see `Component.readiness`."""
-    options = next((one["options"] for one in settings["trackers"] if one["name"] == "wandb"), {})
+    options: Mapping[str, Any] = next((one["options"] for one in settings["trackers"] if one["name"] == "wandb"), {})
     netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     mode = options.get("mode") or os.environ.get("WANDB_MODE", "online")
     if mode in ("offline", "disabled") or os.environ.get("WANDB_API_KEY", "").strip() or netrc.is_file():

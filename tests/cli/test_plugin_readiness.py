@@ -1,4 +1,4 @@
-"""What `finqa plugins` calls ready can be used here; for the rest it names what is missing and the command that helps."""
+"""What `finqa plugins` calls ready can be used here; otherwise it names what is missing and the command that helps."""
 
 from __future__ import annotations
 

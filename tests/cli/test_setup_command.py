@@ -116,6 +116,11 @@ def test_from_failures_to_an_environment_that_is_found(
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["vllm"]["status"] == "ok" and checks["vllm"]["detail"] == f"vllm 0.32.0 for {python}"
 
+    shutil.rmtree(next((python.parents[1] / "lib").glob("python*/site-packages/vllm")))
+    main(["doctor", "--engine", "vllm", "--json"])
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert (checks["vllm"]["status"], checks["vllm"]["remedy"]) == ("fail", "finqa setup vllm --recreate")
+
     pins.write_text("torch==2.13.0\nvllm==0.33.0\n")
     assert main(set_up(pins, wheels)) == 0
     captured = capsys.readouterr()

@@ -57,7 +57,7 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
     if _NO_VLLM.search(death.output):
         return MissingDependencyError(
             f"vllm is not installed for {death.python}.",
-            remedy=remedy(config),
+            remedy=remedy(config, context.home),
         )
     if _MEMORY.search(said) or _KILLED.search(death.output):
         figures = need.describe() if need else "How much it needs is not known: the model is not a folder here."

@@ -57,7 +57,7 @@ def _rank(rank: int) -> Check:
 
 
 def _interpreter(config: VllmEngineConfig, home: Path) -> Check:
-    python, mend = str(interpreter(config, home)), remedy(config)
+    python, mend = str(interpreter(config, home)), remedy(config, home)
     try:
         command = [python, "-c", _FIND]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False)

@@ -34,16 +34,16 @@ def interpreter(config: VllmEngineConfig, home: Path | None) -> Path:
     return found.python if found is not None else Path(sys.executable)
 
 
-def remedy(config: VllmEngineConfig) -> str:
-    """What gives the engine an interpreter that has vllm."""
+def remedy(config: VllmEngineConfig, home: Path | None) -> str:
+    """What gives the engine an interpreter that has vllm; one that was set up and lost it is made anew."""
     if config.python is None:
-        return SETUP
+        return SETUP if home is None or find_venv(home, NAME) is None else f"{SETUP} --recreate"
     return f"leave out engine.options.python, then {SETUP}; or name an interpreter that has vllm"
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
     """Whether servers can be started or are named by URL; see `Component.readiness`."""
-    config = VllmEngineConfig()
+    config, home = VllmEngineConfig(), Path(settings["data"]["home"])
     if settings["engine"]["name"] == NAME:
         try:
             config = VllmEngineConfig.model_validate(settings["engine"]["options"])
@@ -52,8 +52,9 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     if config.addresses:
         return [Check(name=NAME, status="warn", detail=f"by URL: {', '.join(config.addresses)}")]
     if config.python is not None:
-        return [] if config.python.expanduser().exists() else [_fail(f"there is no {config.python}", remedy(config))]
-    if find_venv(Path(settings["data"]["home"]), NAME) is None and importlib.util.find_spec(NAME) is None:
+        there = config.python.expanduser().exists()
+        return [] if there else [_fail(f"there is no {config.python}", remedy(config, home))]
+    if find_venv(home, NAME) is None and importlib.util.find_spec(NAME) is None:
         return [_fail(f"not set up: {SETUP}", SETUP)]
     return []
 

@@ -86,7 +86,7 @@ class Supervisor:
         if python is not None and shutil.which(str(python.expanduser())) is None:
             raise ConfigError(
                 f"engine.options.python is no program: {python}.",
-                remedy=remedy(self._config),
+                remedy=remedy(self._config, self._context.home),
             )
         for attempt in range(1, PORT_TRIES + 1):
             launched = self._launch = self._launch_at(free_port())

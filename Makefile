@@ -32,17 +32,15 @@ TEST_WORKERS ?= 3
 test: install  ## All tests that need no GPU, no account and less than a minute each.
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)
 
-# vLLM's pins never meet ours: its server runs in an environment of its own and is talked to over HTTP. The kernels that it
-# compiles are kept there; Python modules are compiled as they are imported, which few of them are.
+# The server of vLLM has an environment of its own, made as a user makes it, which starts the server once. The kernels that
+# it compiles are kept there.
 VLLM := .venv-vllm
 test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, built for the CPU; some minutes on 2 cores.
-	FINQA_VLLM_PYTHON=$(VLLM)/bin/python TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels \
+	FINQA_VLLM_PYTHON=$(VLLM)/envs/vllm/venv/bin/python TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels \
 		VLLM_CACHE_ROOT=$(CURDIR)/$(VLLM)/cache $(BIN)/python -m pytest tests/vllm_server $(ARGS)
 
-$(VLLM)/.installed: tests/vllm_server/requirements.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --no-compile torch==2.13.0
-	$(@D)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/vllm_server/requirements.txt
+$(VLLM)/.installed: tests/vllm_server/requirements.txt | $(STAMP)
+	FINQA_HOME=$(CURDIR)/$(VLLM) $(BIN)/finqa setup vllm --installer pip --no-deps --requirements $<
 	touch $@
 
 # TRL's trainers run in an environment of their own; tensors pass between the two through files.

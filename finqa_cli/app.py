@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
     "doctor": ("finqa_cli.commands.doctor", "Check machine, settings and services, and say what mends them."),
+    "setup": ("finqa_cli.commands.setup", "Make the environment of a component, such as vllm."),
     "model": ("finqa_cli.commands.model", "Inspect a model's architecture and write the settings for it."),
     "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),

@@ -12,8 +12,9 @@ from pydantic_core import PydanticUndefined
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, print_table
 from finqa_cli.errors import ConfigError
-from finqa_cli.extend import KINDS, Component, PluginReport, missing_requirements, registry
+from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
 from finqa_cli.masking import MASK, is_secret
+from finqa_cli.settings import Settings, to_public_dict
 
 app = typer.Typer(
     help="Show what is installed, ready or broken, and its options.",
@@ -28,14 +29,17 @@ app = typer.Typer(
 def overview(ctx: typer.Context, as_json: options.AsJson = False) -> None:
     """Show what is installed, ready or broken. `finqa plugins show NAME` has the options of one.
 
-    Exit code 0 even when a plugin is broken: the others work.
+    `ready` can be used here as finqa.toml and the environment are; otherwise the status says what is missing. Services
+    are not called: that is for `finqa doctor`. Exit code 0 even when a plugin is broken: the others work.
     """
     if ctx.invoked_subcommand is None:
-        emit(_overview(), as_json=as_json, text=_print_overview)
+        document = _overview(_settings(ctx))
+        emit(document, as_json=as_json, text=lambda: _print_overview(document))
 
 
 @app.command()
 def show(
+    ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a component or a plugin, such as grpo or local_sandbox.")],
     as_json: options.AsJson = False,
 ) -> None:
@@ -50,8 +54,9 @@ def show(
     if not found and not reports:
         raise _unknown(name)
     owners = {report.name: report for report in [*reports, *(report for report, _ in found)]}
+    settings = _settings(ctx)
     document = {
-        "components": [_component(report, component, details=True) for report, component in found],
+        "components": [_component(report, component, settings, details=True) for report, component in found],
         "plugins": [_plugin(report) for report in owners.values()],
     }
     emit(document, as_json=as_json, text=lambda: _print_details(document))
@@ -62,9 +67,17 @@ def _components() -> list[tuple[PluginReport, Component]]:
     return sorted(pairs, key=lambda pair: (KINDS.index(pair[1].kind), pair[1].name))
 
 
-def _overview() -> dict[str, Any]:
+def _settings(ctx: typer.Context) -> dict[str, Any]:
+    """The settings as plugins are given them; the defaults where a layer is wrong, which other commands say."""
+    try:
+        return to_public_dict(options.load(ctx, quiet=True).settings)
+    except ConfigError:
+        return to_public_dict(Settings())
+
+
+def _overview(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "components": [_component(report, component, details=False) for report, component in _components()],
+        "components": [_component(report, component, settings, details=False) for report, component in _components()],
         "plugins": [_plugin(report) for report in registry().reports],
     }
 
@@ -83,15 +96,19 @@ def _plugin(report: PluginReport) -> dict[str, Any]:
     }
 
 
-def _component(report: PluginReport, component: Component, *, details: bool) -> dict[str, Any]:
-    missing = missing_requirements(component)
+def _component(
+    report: PluginReport, component: Component, settings: Mapping[str, Any], *, details: bool
+) -> dict[str, Any]:
+    found = readiness(registry(), component, settings)
+    failed = [check.detail for check in found if check.status == "fail"]
     document: dict[str, Any] = {
         "kind": component.kind,
         "name": component.name,
-        "status": f"needs {', '.join(missing)}" if missing else "ready",
+        "status": "; ".join(failed or ["ready", *(check.detail for check in found)]),
+        "ready": not failed,
         "summary": component.summary,
         "plugin": report.name,
-        "install": f"pip install 'finqa[{component.extra}]'" if missing and component.extra else "",
+        "remedy": next((check.remedy for check in found if check.remedy), ""),
     }
     return {**document, "options": _component_options(component)} if details else document
 
@@ -122,8 +139,7 @@ def _field(name: str, info: Any) -> dict[str, Any]:
     }
 
 
-def _print_overview() -> None:
-    document = _overview()
+def _print_overview(document: Mapping[str, Any]) -> None:
     rows = [[part[key] for key in ("kind", "name", "status", "summary")] for part in document["components"]]
     print_table(("kind", "name", "status", "summary"), rows)
     for plugin in document["plugins"]:
@@ -135,8 +151,8 @@ def _print_details(document: Mapping[str, Any]) -> None:
     for component in document["components"]:
         print(f"{component['kind']} {component['name']}: {component['summary']}")
         print(f"  plugin {component['plugin']}, {component['status']}")
-        if component["install"]:
-            print(f"  install: {component['install']}")
+        if component["remedy"]:
+            print(f"  fix: {component['install']}")
         _print_options(component["kind"], component["options"])
     for plugin in document["plugins"]:
         version = f"{plugin['distribution']} {plugin['version']}".strip() or "no distribution"

@@ -34,6 +34,7 @@ class EngineContext:
         replica: Which of `replicas` this engine is: it has devices or a server of its own.
         replicas: Engines that share the run's requests.
         versions: Policy versions that may have requests under way at once.
+        home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
         demonstrate: The environment's gold solutions, for an engine that takes no model; None when it has none.
     """
@@ -51,6 +52,7 @@ class EngineContext:
     replica: int = 0
     replicas: int = 1
     versions: int = 1
+    home: Path | None = None
     log_dir: Path | None = None
     demonstrate: Callable[[Sequence[Message]], AssistantTurn | None] | None = None
 

@@ -1,7 +1,8 @@
 """How plugins register and how names become objects."""
 
-from finqa_cli.extend.component import KINDS, Component, Kind
+from finqa_cli.extend.component import KINDS, Component, Kind, VenvSpec
 from finqa_cli.extend.hookspecs import GROUP, hookimpl, hookspec
+from finqa_cli.extend.readiness import readiness
 from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, registry
 
 __all__ = [
@@ -11,8 +12,10 @@ __all__ = [
     "Kind",
     "PluginReport",
     "Registry",
+    "VenvSpec",
     "hookimpl",
     "hookspec",
     "missing_requirements",
+    "readiness",
     "registry",
 ]

@@ -10,6 +10,25 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VenvSpec:
+    """A virtual environment that `finqa setup NAME` makes, for packages whose pins do not fit beside ours.
+
+    Attributes:
+        requirements: `package:file` of the pins: a requirements file that ships with the plugin.
+        pythons: First and last version of Python that the pins are for, such as `("3.11", "3.14")`.
+        gigabytes: Disk space that the environment and its downloads take.
+        check: `package.module:function` that proves that it works. Called as `check(python, folder, say, start)`: the
+            interpreter, a folder for logs, a function that shows a line, and whether to start servers. Returns the
+            versions of the distributions that it looked at; raises a FinqaError when something does not work.
+    """
+
+    requirements: str
+    pythons: tuple[str, str]
+    gigabytes: float
+    check: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
     """One thing that settings can choose by name.
 
@@ -22,6 +41,10 @@ class Component:
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
+        readiness: `package.module:function` that says what it lacks on this machine besides `requires`, for `finqa
+            plugins`. Called with the mapping of `doctor_checks`, returns `Check`s: with a `fail` it cannot be used,
+            with a `warn` in part. Imports nothing heavy and opens no connection. Empty: it lacks nothing.
+        venv: An environment of its own that `finqa setup NAME` makes; None: it needs none.
         modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
         remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
         devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
@@ -43,6 +66,8 @@ class Component:
     summary: str = ""
     requires: tuple[str, ...] = ()
     extra: str = ""
+    readiness: str = ""
+    venv: VenvSpec | None = None
     modelless: bool = False
     remote: bool = False
     devices: Literal["none", "one", "several"] = "one"

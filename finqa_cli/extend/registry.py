@@ -6,7 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
@@ -156,6 +156,15 @@ class Registry:
             )
             raise self._unusable(component, f"{component.target} lacks {lacks}")
         return built
+
+    def function(self, component: Component, target: str) -> Callable[..., Any]:
+        """A function that a component names as `package.module:function`.
+
+        Raises:
+            ConfigError: There is no such module or function.
+        """
+        found: Callable[..., Any] = self._imported(component, target)
+        return found
 
     def _imported(self, component: Component, target: str) -> Any:
         module, _, attribute = target.partition(":")

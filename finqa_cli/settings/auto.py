@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.settings.schema import AUTO, EMBEDDED, is_embedded
+from finqa_cli.venvs import find_venv
 
 GPU_MODEL = "Qwen/Qwen3-14B"
 
@@ -21,7 +22,7 @@ class Facts:
         modelless: Engines that take no model.
         policy: The small policy of the environment.
         cuda: A CUDA device is visible to this process.
-        vllm: The vllm component is registered and its package is installed.
+        vllm: The vllm component is registered, and set up or installed beside finqa.
         daytona: The daytona provider is registered.
         daytona_key: DAYTONA_API_KEY is set.
     """
@@ -65,22 +66,34 @@ def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str 
     return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
 
 
-def facts(registered: Collection[tuple[str, str]], modelless: Collection[str] = (), *, policy: str = EMBEDDED) -> Facts:
+def facts(
+    registered: Collection[tuple[str, str]],
+    modelless: Collection[str] = (),
+    *,
+    policy: str = EMBEDDED,
+    home: Path | None = None,
+) -> Facts:
     """Looks at this machine without importing anything heavy.
 
     Args:
         registered: (kind, name) of every registered component.
         modelless: Names of the engines that take no model.
         policy: The small policy of the environment.
+        home: FINQA_HOME, where `finqa setup` makes environments; None: only what is beside finqa counts.
     """
     return Facts(
         modelless=modelless,
         policy=policy,
         cuda=cuda_visible(),
-        vllm=("engine", "vllm") in registered and importlib.util.find_spec("vllm") is not None,
+        vllm=("engine", "vllm") in registered and _has_vllm(home),
         daytona=("sandbox", "daytona") in registered,
         daytona_key=bool(os.environ.get("DAYTONA_API_KEY")),
     )
+
+
+def _has_vllm(home: Path | None) -> bool:
+    set_up = home is not None and find_venv(home, "vllm") is not None
+    return set_up or importlib.util.find_spec("vllm") is not None
 
 
 def cuda_visible(devices: Path = Path("/dev")) -> bool:
@@ -96,7 +109,7 @@ def _engine_reason(facts: Facts, model: str) -> str:
         return "it serves the embedded model"
     if not facts.cuda:
         return "no CUDA device"
-    return "vllm is installed" if facts.vllm else "vllm is not installed"
+    return "vllm is installed" if facts.vllm else "vllm is not set up: finqa setup vllm"
 
 
 def _sandbox_reason(facts: Facts) -> str:

@@ -79,7 +79,12 @@ def load_settings(
         sources.assignments_layer(assignments),
     ]
     wanted = winners([_defaults(), *given])
-    here = facts(registered, modelless, policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED))
+    here = facts(
+        registered,
+        modelless,
+        policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED),
+        home=Path(str(wanted["data.home"].raw)),
+    )
     if assume_cuda:
         here = replace(here, cuda=True, vllm=("engine", "vllm") in registered)
     choices = choose(

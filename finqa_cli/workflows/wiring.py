@@ -152,6 +152,7 @@ def make_engine(
         needs_tokens=trains or policy.adapter is not None,
         replicas=replicas,
         versions=settings.train.max_staleness + 1 if trains else 1,
+        home=settings.data.home,
         log_dir=log_dir,
         demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
     )

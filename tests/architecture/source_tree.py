@@ -16,6 +16,7 @@ FLOORS = {
     "errors": 0,
     "masking": 0,
     "processes": 0,
+    "venvs": 0,
     "http_dates": 0,
     "answers": 0,
     "grading": 0,
@@ -49,6 +50,7 @@ FOR_PLUGINS = (
     "processes",
     "programs",
     "splits",
+    "venvs",
 )
 
 PLUGIN_LIBRARIES = ("code_judge", "execution_supervisor", "list_functions", "openai_http")

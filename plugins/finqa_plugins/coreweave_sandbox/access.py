@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from cwsandbox import AuthHeaders, CWSandboxError, WandbAuth
@@ -14,9 +12,8 @@ from cwsandbox import AuthHeaders, CWSandboxError, WandbAuth
 from finqa_cli.errors import AuthenticationError, ConfigError
 from finqa_plugins.coreweave_sandbox.config import CoreWeaveSandboxConfig
 from finqa_plugins.coreweave_sandbox.errors import KEY_REMEDY, WANDB_REMEDY, explained
+from finqa_plugins.coreweave_sandbox.plugin import KEY_VARIABLE, WANDB_KEY_VARIABLE, has_wandb_key
 
-KEY_VARIABLE = "CWSANDBOX_API_KEY"
-WANDB_KEY_VARIABLE = "WANDB_API_KEY"
 URL_VARIABLE = "CWSANDBOX_BASE_URL"
 CLOUD_URL = "https://api.cwsandbox.com"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -81,12 +78,6 @@ def base_url() -> str:
             remedy=f"unset {URL_VARIABLE}",
         )
     return url
-
-
-def has_wandb_key(environment: Mapping[str, str]) -> bool:
-    """Whether W&B's own search for a key can succeed without asking anybody."""
-    netrc = Path(environment.get("NETRC") or "~/.netrc").expanduser()
-    return bool(environment.get(WANDB_KEY_VARIABLE, "").strip()) or netrc.is_file()
 
 
 def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:

@@ -10,14 +10,12 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import AuthenticationError
-from finqa_plugins.coreweave_sandbox.access import KEY_VARIABLE, has_wandb_key
 from finqa_plugins.coreweave_sandbox.config import CoreWeaveSandboxConfig
+from finqa_plugins.coreweave_sandbox.plugin import ENTITY_VARIABLE, KEY_VARIABLE, OLD_KEY_VARIABLE, has_wandb_key
 from finqa_plugins.coreweave_sandbox.provider import CoreWeaveSandboxProvider
 
 log = structlog.get_logger(__name__)
 
-OLD_KEY_VARIABLE = "AVIATO_API_KEY"
-ENTITY_VARIABLE = "WANDB_ENTITY_NAME"
 PROJECT_VARIABLE = "WANDB_PROJECT_NAME"
 
 

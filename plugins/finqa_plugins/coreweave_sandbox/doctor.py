@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError
 from finqa_cli.types import Check
-from finqa_plugins.coreweave_sandbox.access import KEY_VARIABLE, access
+from finqa_plugins.coreweave_sandbox.access import access
 from finqa_plugins.coreweave_sandbox.aviato import mapped
 from finqa_plugins.coreweave_sandbox.cloud import Cloud
 from finqa_plugins.coreweave_sandbox.config import CoreWeaveSandboxConfig
+from finqa_plugins.coreweave_sandbox.plugin import KEY_VARIABLE
 from finqa_plugins.coreweave_sandbox.tags import OURS
 
 DEADLINE_S = 5.0

@@ -23,10 +23,10 @@ from daytona import (
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
+from finqa_plugins.daytona_sandbox.plugin import KEY_VARIABLE
 
 log = structlog.get_logger(__name__)
 
-KEY_VARIABLE = "DAYTONA_API_KEY"
 URL_VARIABLE = "DAYTONA_API_URL"
 CLOUD_URL = "https://app.daytona.io/api"
 PATIENCE_S = 20.0

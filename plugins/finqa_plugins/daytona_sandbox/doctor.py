@@ -19,11 +19,12 @@ from pydantic import ValidationError
 from finqa_cli.errors import AuthenticationError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Check
-from finqa_plugins.daytona_sandbox.cloud import KEY_VARIABLE, Cloud, api_key, api_url
+from finqa_plugins.daytona_sandbox.cloud import Cloud, api_key, api_url
 from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
 from finqa_plugins.daytona_sandbox.errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.daytona_sandbox.images import ACTIVE, Images
 from finqa_plugins.daytona_sandbox.listing import execution_image
+from finqa_plugins.daytona_sandbox.plugin import KEY_VARIABLE
 from finqa_plugins.daytona_sandbox.recipe import content_digest, name_of
 
 DEADLINE_S = 5.0

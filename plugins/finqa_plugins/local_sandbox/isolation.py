@@ -15,6 +15,7 @@ from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
 from finqa_plugins.local_sandbox.bubblewrap import USER, Isolation
 from finqa_plugins.local_sandbox.launches import BareLauncher, BoxLauncher, Launcher
+from finqa_plugins.local_sandbox.plugin import ISOLATION, PROGRAMS
 from finqa_plugins.local_sandbox.seccomp import filter_program
 from finqa_plugins.local_sandbox.supervision import supervise
 
@@ -61,9 +62,9 @@ def find_isolation(python: str = "") -> Isolation:
         ConfigError: There is none; says why, and what mends it.
     """
     first = Isolation(
-        bwrap=_program("bwrap", "bubblewrap"),
-        prlimit=_program("prlimit", "util-linux"),
-        setpriv=_program("setpriv", "util-linux"),
+        bwrap=_program("bwrap"),
+        prlimit=_program("prlimit"),
+        setpriv=_program("setpriv"),
         as_nobody=os.geteuid() == 0,
         python="",
     )
@@ -88,7 +89,7 @@ def find_bare(python: str = "") -> BareLauncher:
     Raises:
         ConfigError: Not even that: no Linux, no util-linux, or no Python that such a process can read.
     """
-    prlimit, setpriv = (_program(name, "util-linux") for name in ("prlimit", "setpriv"))
+    prlimit, setpriv = (_program(name) for name in ("prlimit", "setpriv"))
     for path, _ in _pythons(python):
         found = BareLauncher(prlimit=prlimit, setpriv=setpriv, as_nobody=os.geteuid() == 0, python=path)
         if not _objection(found):
@@ -144,7 +145,7 @@ def _packages(library: str) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in found if any(path.is_relative_to(prefix) for prefix in prefixes)))
 
 
-def _program(name: str, package: str) -> str:
+def _program(name: str) -> str:
     """The path of a program.
 
     Raises:
@@ -154,11 +155,11 @@ def _program(name: str, package: str) -> str:
         raise ConfigError(
             f"Code cannot be executed here: that needs Linux, and this is {sys.platform}.", remedy="--sandbox daytona"
         )
-    found = shutil.which(name, path="/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin")
+    found = shutil.which(name, path=PROGRAMS)
     if found is None:
         raise ConfigError(
-            f"Code cannot be isolated here: {name} of {package} is not installed.",
-            remedy=f"sudo apt-get install {package}, or {LAST_RESORT}",
+            f"Code cannot be isolated here: {name} of {ISOLATION[name]} is not installed.",
+            remedy=f"sudo apt-get install {ISOLATION[name]}, or {LAST_RESORT}",
         )
     return found
 

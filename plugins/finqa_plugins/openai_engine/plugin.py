@@ -21,9 +21,35 @@ def register_components() -> list[Component]:
             remote=True,
             target="finqa_plugins.openai_engine.factory:make_engine",
             config="finqa_plugins.openai_engine.config:OpenAIEngineConfig",
+            readiness="finqa_plugins.openai_engine.plugin:readiness",
             summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; vLLM can train",
         )
     ]
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is a key for every address that wants one; see `Component.readiness`."""
+    from pydantic import ValidationError
+
+    from finqa_cli.errors import AuthenticationError
+    from finqa_plugins.openai_engine.config import OpenAIEngineConfig
+    from finqa_plugins.openai_http.access import KEY_VARIABLE, find_key
+
+    options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}
+    if options.get("api_key"):
+        return []
+    try:
+        config = OpenAIEngineConfig.model_validate(options)
+        for address in config.addresses:
+            find_key(config.model_copy(update={"base_url": address}))
+    except ValidationError as error:
+        detail = f"wrong options: {error.errors()[0]['msg']}"
+        return [Check(name=NAME, status="fail", detail=detail, remedy=f"finqa plugins show {NAME}")]
+    except AuthenticationError as error:
+        remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that wants no key"
+        detail = f"needs {config.api_key_env or KEY_VARIABLE}"
+        return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
+    return []
 
 
 @hookimpl

@@ -24,16 +24,22 @@ def register_components() -> list[Component]:
             config="finqa_plugins.openenv_finqa.config:FinQAConfig",
             summary="financial questions over company tables, with SQL tools (OpenEnv protocol)",
             requires=("websockets",),
+            readiness="finqa_plugins.openenv_finqa.plugin:readiness",
         )
     ]
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether its server can run where sandboxes are processes of this machine; see `Component.readiness`."""
+    chosen = settings["environment"]
+    elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == NAME and chosen["options"].get("url"))
+    if elsewhere or importlib.util.find_spec(OPENENV) is not None:
+        return []
+    detail = f"its server needs {OPENENV}, which is not installed"
+    return [Check(name="environment", status="fail", detail=detail, remedy=f"pip install 'finqa[{OPENENV}]'")]
 
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
     """Whether the server can run where it is to run on this machine."""
-    chosen = settings["environment"]
-    serves_here = chosen["name"] == NAME and not chosen["options"].get("url") and settings["sandbox"]["name"] == "local"
-    if not serves_here or importlib.util.find_spec(OPENENV) is not None:
-        return []
-    detail = f"its server needs {OPENENV}, which is not installed"
-    return [Check(name="environment", status="fail", detail=detail, remedy=f"pip install 'finqa[{OPENENV}]'")]
+    return readiness(settings) if settings["environment"]["name"] == NAME else []

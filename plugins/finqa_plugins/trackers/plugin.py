@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
+
+
+def wandb_readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether wandb finds a key without asking for one, or needs none; see `Component.readiness`."""
+    options: Mapping[str, Any] = next((one["options"] for one in settings["trackers"] if one["name"] == "wandb"), {})
+    netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    mode = options.get("mode") or os.environ.get("WANDB_MODE", "online")
+    if mode in ("offline", "disabled") or os.environ.get("WANDB_API_KEY", "").strip() or netrc.is_file():
+        return []
+    detail = "needs WANDB_API_KEY, a login or WANDB_MODE=offline"
+    return [Check(name="wandb", status="fail", detail=detail, remedy="wandb login")]
 
 
 @hookimpl
@@ -44,5 +61,6 @@ def register_components() -> list[Component]:
             summary="A run on Weights & Biases, or offline under RUN/wandb",
             requires=("wandb",),
             extra="trackers",
+            readiness="finqa_plugins.trackers.plugin:wandb_readiness",
         ),
     ]

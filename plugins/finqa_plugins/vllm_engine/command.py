@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_plugins.vllm_engine.config import LORA_RANKS, VllmEngineConfig
+from finqa_plugins.vllm_engine.interpreter import interpreter
 
 HOST = "127.0.0.1"
 SERVED_NAME = "policy"
@@ -56,7 +56,7 @@ def launch(
         ConfigError: The adapter rank is above what vLLM serves, or there are no devices for this replica.
     """
     return Launch(
-        arguments=(*_program(config), *_arguments(config, context, port, gpu), *config.extra_args),
+        arguments=(*_program(config, context), *_arguments(config, context, port, gpu), *config.extra_args),
         environment=_environment(config, context, key, gpu, environ),
         port=port,
     )
@@ -87,10 +87,9 @@ def changes_weights(config: VllmEngineConfig, context: EngineContext) -> bool:
     return context.sleep or context.lora_rank == 0
 
 
-def _program(config: VllmEngineConfig) -> tuple[str, ...]:
+def _program(config: VllmEngineConfig, context: EngineContext) -> tuple[str, ...]:
     # Not `vllm serve`: that asks for the distribution `vllm`, which builds for the CPU are not called.
-    python = str(config.python.expanduser().absolute()) if config.python else sys.executable
-    return (python, "-m", "vllm.entrypoints.openai.api_server")
+    return (str(interpreter(config, context.home)), "-m", "vllm.entrypoints.openai.api_server")
 
 
 def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu: bool) -> list[str]:

@@ -45,7 +45,9 @@ class VllmEngineConfig(BaseModel):
     url: str | None = Field(None, description="a running server, such as http://127.0.0.1:8000/v1; unset: start one")
     urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
     api_key_env: str | None = Field(None, min_length=1, description="variable that holds the key of running servers")
-    python: Path | None = Field(None, description="interpreter that has vllm installed; unset: the one of finqa")
+    python: Path | None = Field(
+        None, description="interpreter that has vllm; unset: that of `finqa setup vllm`, else finqa's own"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 without one, like the learner"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.interpreter import remedy
 from finqa_plugins.vllm_engine.memory import Need
 
 USAGE_STATUS = 2
@@ -56,8 +57,7 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
     if _NO_VLLM.search(death.output):
         return MissingDependencyError(
             f"vllm is not installed for {death.python}.",
-            remedy=f"{death.python} -m pip install vllm, or name another interpreter with "
-            "--set engine.options.python=PATH",
+            remedy=remedy(config, context.home),
         )
     if _MEMORY.search(said) or _KILLED.search(death.output):
         figures = need.describe() if need else "How much it needs is not known: the model is not a folder here."
@@ -68,7 +68,7 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
     if death.status == USAGE_STATUS:
         return ConfigError(
             f"The vLLM server refused its arguments: {said} {log}",
-            remedy="mend engine.options.extra_args, or install vllm>=0.30 for the interpreter",
+            remedy="correct engine.options.extra_args, or finqa setup vllm for a tested release",
         )
     return ServiceUnavailableError(
         f"The vLLM server ended at start: {said} {log}",

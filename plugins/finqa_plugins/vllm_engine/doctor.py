@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from finqa_plugins.openai_http.client import Client
 from finqa_plugins.vllm_engine import machine
 from finqa_plugins.vllm_engine.command import server_rank
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.interpreter import interpreter, remedy
 
 DEADLINE_S = 5.0
 # Not an import of vllm: that takes 20 s.
@@ -36,7 +37,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     found = [_rank(int(settings["lora"]["rank"]))]
     if config.addresses:
         return [*found, *(_answer(config, address) for address in config.addresses)]
-    return [*found, _interpreter(config), *_devices()]
+    return [*found, _interpreter(config, Path(settings["data"]["home"])), *_devices()]
 
 
 def _rank(rank: int) -> Check:
@@ -50,16 +51,15 @@ def _rank(rank: int) -> Check:
     return Check(name="vllm lora", status="ok", detail=detail)
 
 
-def _interpreter(config: VllmEngineConfig) -> Check:
-    python = str(config.python.expanduser()) if config.python else sys.executable
-    remedy = f"{python} -m pip install vllm, or --set engine.options.python=PATH of an interpreter that has it"
+def _interpreter(config: VllmEngineConfig, home: Path) -> Check:
+    python, mend = str(interpreter(config, home)), remedy(config, home)
     try:
         command = [python, "-c", _FIND]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=remedy)
+        return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=mend)
     if not (version := ended.stdout.strip()):
-        return Check(name="vllm", status="fail", detail=f"vllm is not installed for {python}", remedy=remedy)
+        return Check(name="vllm", status="fail", detail=f"vllm is not installed for {python}", remedy=mend)
     return Check(name="vllm", status="ok", detail=f"{version} for {python}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import Component, hookimpl
+from finqa_cli.extend import Component, VenvSpec, hookimpl
 from finqa_cli.types import Check
 
 NAME = "vllm"
@@ -13,7 +13,7 @@ NAME = "vllm"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One token engine. It needs no package here: the server may have an interpreter of its own, or a URL."""
+    """One token engine. It needs no package here: its servers have an interpreter of their own, or a URL."""
     return [
         Component(
             kind="engine",
@@ -21,10 +21,16 @@ def register_components() -> list[Component]:
             target="finqa_plugins.vllm_engine.engine:VllmEngine",
             config="finqa_plugins.vllm_engine.config:VllmEngineConfig",
             summary="vLLM: servers that it starts and supervises, or running ones by URL; adapter hot swap, sleep mode",
-            extra="vllm",
             devices="several",
             sleeps=True,
             overhead_gib=1.0,
+            readiness="finqa_plugins.vllm_engine.interpreter:readiness",
+            venv=VenvSpec(
+                requirements="finqa_plugins.vllm_engine:requirements.txt",
+                pythons=("3.11", "3.14"),
+                gigabytes=14.0,
+                check="finqa_plugins.vllm_engine.setup_check:check",
+            ),
         )
     ]
 

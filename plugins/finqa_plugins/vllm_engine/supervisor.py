@@ -21,6 +21,7 @@ from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavai
 from finqa_plugins.vllm_engine.command import Launch, launch, model_path, served_dtype, server_rank
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
 from finqa_plugins.vllm_engine.diagnosis import Death, explain, last_words
+from finqa_plugins.vllm_engine.interpreter import remedy
 from finqa_plugins.vllm_engine.memory import Need, need
 from finqa_plugins.vllm_engine.process import ServerProcess, free_port
 from finqa_plugins.vllm_engine.pulse import Pulse
@@ -85,8 +86,7 @@ class Supervisor:
         if python is not None and shutil.which(str(python.expanduser())) is None:
             raise ConfigError(
                 f"engine.options.python is no program: {python}.",
-                remedy="python3 -m venv VENV && VENV/bin/python -m pip install vllm, then "
-                "--set engine.options.python=VENV/bin/python",
+                remedy=remedy(self._config, self._context.home),
             )
         for attempt in range(1, PORT_TRIES + 1):
             launched = self._launch = self._launch_at(free_port())

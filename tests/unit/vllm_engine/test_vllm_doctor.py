@@ -20,6 +20,7 @@ def settings(options: dict[str, Any], *, rank: int = 16, share: int = 1, replica
         "lora": {"rank": rank},
         "model": {"tensor_parallel_size": share, "name": "m"},
         "generation": {"engine_replicas": replicas},
+        "data": {"home": "/nothing/is/here"},
     }
 
 
@@ -54,7 +55,9 @@ def test_other_engines_are_not_its_business() -> None:
 def test_an_interpreter_without_vllm_fails_with_the_command_that_mends_it(tmp_path: Path) -> None:
     (check,) = [one for one in checks(settings({"python": sys.executable})) if one.name == "vllm"]
     assert check.status == "fail"
-    assert f"{sys.executable} -m pip install vllm" in check.remedy
+    assert check.remedy.startswith("leave out engine.options.python, then finqa setup vllm")
+    (check,) = [one for one in checks(settings({})) if one.name == "vllm"]
+    assert (check.status, check.remedy) == ("fail", "finqa setup vllm")
     assert found(settings({"python": str(tmp_path / "none")}))["vllm"][0] == "fail"
 
 

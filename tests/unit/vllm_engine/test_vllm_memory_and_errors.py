@@ -81,7 +81,7 @@ def test_too_little_memory_names_the_need_and_the_flags(output: str) -> None:
 def test_a_missing_vllm_names_the_command_that_installs_it() -> None:
     error = explained("/venv/bin/python: Error while finding module: No module named 'vllm'\n")
     assert isinstance(error, MissingDependencyError)
-    assert error.remedy.startswith("/venv/bin/python -m pip install vllm")
+    assert error.remedy == "finqa setup vllm"
     other = explained("ModuleNotFoundError: No module named 'vllm.nonsense'\n")
     assert not isinstance(other, MissingDependencyError)
 

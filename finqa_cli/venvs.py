@@ -1,0 +1,57 @@
+"""Virtual environments below FINQA_HOME that `finqa setup` makes, for packages whose pins do not fit beside ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORD = "setup.json"
+"""Written before packages are installed, and again when all checks passed; absent: nothing usable is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Venv:
+    """A finished virtual environment.
+
+    Attributes:
+        python: Its interpreter.
+        digest: Of the pins, the Python version and the way of installing that it was made from.
+        versions: Version of each distribution that was checked.
+    """
+
+    python: Path
+    digest: str
+    versions: Mapping[str, str]
+
+
+def venv_folder(home: Path, name: str) -> Path:
+    """Folder of one: the environment itself in `venv`, beside it its record and its log."""
+    return home.expanduser().absolute() / "envs" / name
+
+
+def venv_python(folder: Path) -> Path:
+    """Its interpreter, which need not be there yet."""
+    return folder / "venv" / "bin" / "python"
+
+
+def find_venv(home: Path, name: str) -> Venv | None:
+    """The environment of this name; None when it was not made or is not finished. Reads one small file."""
+    folder = venv_folder(home, name)
+    record = read_record(folder)
+    python = venv_python(folder)
+    if record.get("state") != "complete" or not os.access(python, os.X_OK):
+        return None
+    return Venv(python=python, digest=str(record.get("digest", "")), versions=dict(record.get("versions") or {}))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What was recorded of an environment; empty when there is none, or something else."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

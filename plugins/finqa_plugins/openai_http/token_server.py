@@ -115,7 +115,8 @@ class TokenServer:
                 raise BadReplyError(f"id {max(reply.token_ids)} is not in the model's vocabulary of {vocabulary}")
             return reply
 
-        body = completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded) | (extra or {})
+        body = completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded)
+        body |= extra or {}
         return await self.client.complete(body, key=request.key, limit=max_tokens, read=read)
 
     async def answer(self, served_name: str) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
@@ -149,8 +149,11 @@ class Probed(Protocol):
     """A token engine whose weights lie in another process: after each sync the run proves that it serves them."""
 
     @property
-    def probe_tolerance(self) -> float | None:
-        """Largest difference to the learner's log-probabilities that rounding explains (nats); None: no probe."""
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
+        """Largest difference to the learner's log-probabilities that rounding explains at any token (nats).
+
+        "measured" where it is not known: the run measures it on its first version. None: no probe.
+        """
         ...
 
     async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -123,7 +123,7 @@ class EngineSet:
         return min(replica.engine.max_context for replica in self._replicas)
 
     @property
-    def probe_tolerance(self) -> float | None:
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
         """That of the replicas, which are alike; None when they are not to be probed."""
         engines = (replica.engine for replica in self._replicas)
         return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)

@@ -17,7 +17,8 @@ class Sampling:
         top_p: Nucleus mass; 1 keeps all.
         max_tokens: Limit of this one generation.
         stop_ids: Ids that end it; the stop id is kept in the completion.
-        seed: Draws depend on this alone, not on which requests share a batch.
+        seed: Draws depend on this alone, not on which requests share a batch. Engines with an option for it may draw
+            without seeds.
     """
 
     temperature: float = 1.0

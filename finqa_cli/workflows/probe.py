@@ -1,113 +1,242 @@
-"""Proof after a sync: what the engine serves is what the learner published."""
+"""Proof after a sync: what the engine serves is what the learner published.
+
+A look takes texts that the engine writes for some tasks, and continuations of each from several positions. The learner
+scores all of it. The two computations differ by rounding, whose size depends on model, kernels and precision, so it is
+measured on the first version of a run, unless it is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from finqa_cli.contracts import ChatCodec, Learner, Probed, TokenEngine
 from finqa_cli.errors import EngineError
+from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import Settings
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
+from finqa_cli.workflows.probe_tolerance import WIDEST, Difference, Tolerance, compare
 
-PROBE_TOKENS = 16
-FEWEST_TOKENS = 8
-LONGEST_PROMPT = 512
-"""Of the opening, so that a probe costs the learner little however long the questions are."""
+TEXTS, TEXT_TOKENS = 4, 64
+"""Texts of a look, each for another task where there are as many, and most tokens of each."""
 
-LOOK_AT = (
-    "compare model, revision and dtype of the engine with the learner's, and see the engine's log for this version"
-)
+POSITIONS, CONTINUED_TOKENS = 2, 16
+"""Places in a text that it is continued from, and most tokens of each continuation."""
+
+LONGEST_PROMPT = 1024
+"""Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
+
+CALIBRATION_LOOKS = 4
+"""Whose tokens are taken together for the tolerance."""
 
 
-def probe_request(codec: ChatCodec, task: Task, settings: Settings, *, max_context: int) -> GenerateRequest:
-    """The completion to ask for after every sync: how a task begins, at the run's temperature and under one seed.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Log-probabilities [N] of the tokens that a replica sampled in a look, by the replica and by the learner."""
 
-    No id ends it early, and it is drawn from the whole distribution, which is what the learner scores.
+    sampled: Sequence[float]
+    scored: Sequence[float]
+
+
+class Probe:
+    """Compares an engine with the learner, under one policy version after the other.
+
+    Requests depend on the seed of the run, the version and the number of the look, so a resumed run makes the same.
+    Their keys name no episode.
 
     Args:
+        engine: Not probed unless it is `Probed`.
+        learner: Its weights are those of the version that is probed.
         codec: Of the engine's model.
-        task: One to train on.
+        tasks: That are trained on, at least one.
         settings: Of the run.
-        max_context: Of the engine.
+        folder: Of the run, whose events record the tolerance and every difference beyond it.
+        state: Of the checkpoint that is resumed: with it the tolerance is the one that was measured at the start.
     """
-    opening = codec.opening(Prompt(messages=(Message(role="user", content=task.prompt),), tools=()))
-    seed = derive(settings.train.seed, "probe")
-    return GenerateRequest(
-        key="probe#0000",
-        token_ids=opening[: max(1, min(LONGEST_PROMPT, max_context - PROBE_TOKENS))],
-        sampling=Sampling(temperature=settings.generation.temperature, max_tokens=PROBE_TOKENS, seed=seed),
-    )
 
+    def __init__(
+        self,
+        engine: TokenEngine,
+        learner: Learner,
+        codec: ChatCodec,
+        tasks: Sequence[Task],
+        settings: Settings,
+        folder: RunFolder,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._learner = learner
+        self._codec = codec
+        self._tasks = tasks
+        self._settings = settings
+        self._folder = folder
+        self._tolerance = self._known(state)
 
-async def prove(engine: TokenEngine, learner: Learner, policy: PolicyVersion, request: GenerateRequest) -> float | None:
-    """Has every replica answer the request, and the learner score the answers under the weights it has now.
+    async def begin(self, policy: PolicyVersion) -> None:
+        """Proves that the version that a run begins with is served, and measures the tolerance on it if it is unknown.
 
-    Returns:
-        The largest difference of a log-probability (nats); None for an engine that is not to be probed.
+        Raises:
+            EngineError: As `prove`: the engine has another model than the learner.
+        """
+        await self.prove(policy)
+        if self._tolerance is WIDEST:
+            looks = [await self._look(policy, 2 + look) for look in range(CALIBRATION_LOOKS)]
+            rows = [row for look in looks for row in look]
+            found = compare([x for row in rows for x in row.sampled], [x for row in rows for x in row.scored])
+            self._tolerance = Tolerance.measured(found, policy.number)
+            self._folder.event("probe_tolerance", **asdict(self._tolerance), tokens=found.tokens)
 
-    Raises:
-        EngineError: A replica failed, serves another version, or differs by more than the engine's tolerance.
-    """
-    if not isinstance(engine, Probed) or (tolerance := engine.probe_tolerance) is None:
-        return None
-    completions = await engine.probe(request)
-    if not completions:
-        raise EngineError(f"No replica answered the probe of policy version {policy.number}.", remedy=LOOK_AT)
-    for replica, completion in enumerate(completions):
-        _check_form(replica, completion, policy)
-    samples = [_sample(request.token_ids, completion) for completion in completions]
-    scores = await asyncio.to_thread(learner.logprobs, samples)
-    begin = len(request.token_ids)
-    found = [largest(completion.logprobs, row[begin:]) for completion, row in zip(completions, scores, strict=True)]
-    for replica, difference in enumerate(found):
-        if not difference.nats <= tolerance:
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint needs: the tolerance if it was measured."""
+        tolerance = self._tolerance
+        return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
+
+    async def prove(self, policy: PolicyVersion) -> dict[str, float]:
+        """Compares every replica with the learner, a second time with another text where one differs by more.
+
+        Returns:
+            `probe_difference` and `probe_largest` (nats; see `Difference`) of the replica that differs most, and
+            `probe_looks`; empty for an engine that is not probed.
+
+        Raises:
+            EngineError: A replica failed, serves another version, or differed by more than the tolerance both times.
+        """
+        if (tolerance := self._tolerance) is None:
+            return {}
+        for look in (1, 2):
+            found = [compare(row.sampled, row.scored) for row in await self._look(policy, look - 1)]
+            wrong = [replica for replica, difference in enumerate(found) if not tolerance.explains(difference)]
+            if not wrong:
+                return {
+                    "probe_difference": max(difference.typical for difference in found),
+                    "probe_largest": max(difference.largest for difference in found),
+                    "probe_looks": look,
+                }
+            for replica in wrong:
+                differs = {
+                    name: value if math.isfinite(value) else None for name, value in asdict(found[replica]).items()
+                }
+                facts = {"version": policy.number, "look": look, "replica": replica}
+                self._folder.event("probe_differs", **facts, **differs)
+        raise self._error(policy, wrong[0], found[wrong[0]], tolerance)
+
+    def _nats(self) -> float | str | None:
+        return self._engine.probe_tolerance if isinstance(self._engine, Probed) else None
+
+    def _known(self, state: Mapping[str, Any] | None) -> Tolerance | None:
+        match self._nats():
+            case None:
+                return None
+            case "measured":
+                return Tolerance(**state) if state else WIDEST
+            case nats:
+                return Tolerance.fixed(float(nats))
+
+    async def _look(self, policy: PolicyVersion, number: int) -> list[Rows]:
+        """By replica."""
+        first = self._derive(policy, number, "task")
+        tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
+        openings = [self._opening(task) for task in tasks]
+        beginnings = [self._request(one, TEXT_TOKENS, policy, number, text) for text, one in enumerate(openings)]
+        texts = await self._complete(policy, beginnings)
+        prefixes = [
+            request.token_ids + completion.token_ids[: len(completion.token_ids) * place // (POSITIONS + 1)]
+            for request, completion in texts[0]
+            for place in range(1, POSITIONS + 1)
+        ]
+        continued = await self._complete(
+            policy,
+            [self._request(one, CONTINUED_TOKENS, policy, number, TEXTS + index) for index, one in enumerate(prefixes)],
+        )
+        if len(texts) != len(continued):
             raise EngineError(
-                f"Replica {replica} says that it serves policy version {policy.number}, but its log-probabilities "
-                f"differ from the learner's by up to {difference.nats:.3g} nats, at token {difference.token} of the "
-                f"probe; rounding explains {tolerance:.3g}. It serves other weights or computes otherwise.",
-                remedy=LOOK_AT,
+                f"A replica was lost in the probe of policy version {policy.number}.", remedy=self._remedy
             )
-    return max(difference.nats for difference in found)
+        played = [[*one, *more] for one, more in zip(texts, continued, strict=True)]
+        samples = [_sample(request, completion) for pairs in played for request, completion in pairs]
+        scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
+        return [
+            Rows(
+                [logprob for _, completion in pairs for logprob in completion.logprobs],
+                [score for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
+            )
+            for pairs in played
+        ]
 
+    async def _complete(
+        self, policy: PolicyVersion, requests: Sequence[GenerateRequest]
+    ) -> list[list[tuple[GenerateRequest, Completion]]]:
+        """Requests and completions by replica."""
+        assert isinstance(self._engine, Probed), "there is no tolerance otherwise"
+        answers = await asyncio.gather(*(self._engine.probe(request) for request in requests))
+        if len({len(answer) for answer in answers}) > 1 or not answers[0]:
+            raise EngineError(
+                f"No replica answered the probe of policy version {policy.number}, or not all did.", remedy=self._remedy
+            )
+        for answer in answers:
+            for replica, completion in enumerate(answer):
+                self._check_form(replica, completion, policy)
+        return [list(zip(requests, column, strict=True)) for column in zip(*answers, strict=True)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Where two rows of log-probabilities differ most, and by how much; infinite where a value is not finite."""
+    def _opening(self, task: Task) -> tuple[int, ...]:
+        """How a task begins, the end of it where it is long: there it is the model's turn."""
+        opening = self._codec.opening(Prompt(messages=(Message(role="user", content=task.prompt),), tools=()))
+        room = self._engine.max_context - TEXT_TOKENS - CONTINUED_TOKENS
+        return opening[-max(1, min(LONGEST_PROMPT, room)) :]
 
-    nats: float
-    token: int
-
-
-def largest(left: Sequence[float], right: Sequence[float]) -> Difference:
-    """The largest difference of two rows of equal length [Lc], which is at least 1."""
-    gaps = [abs(one - other) for one, other in zip(left, right, strict=True)]
-    finite = [gap if math.isfinite(gap) else math.inf for gap in gaps]
-    nats = max(finite)
-    return Difference(nats=nats, token=finite.index(nats))
-
-
-def _check_form(replica: int, completion: Completion, policy: PolicyVersion) -> None:
-    if completion.policy_version != policy.number:
-        raise EngineError(
-            f"Replica {replica} serves policy version {completion.policy_version} after version {policy.number} was "
-            "loaded.",
-            remedy=LOOK_AT,
+    def _request(self, token_ids: tuple[int, ...], most: int, policy: PolicyVersion, *seed: int) -> GenerateRequest:
+        """At the run's temperature and of the whole distribution, which is what the learner scores."""
+        sampling = Sampling(
+            temperature=self._settings.generation.temperature,
+            max_tokens=most,
+            stop_ids=self._codec.stop_ids,
+            seed=self._derive(policy, *seed),
         )
-    tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
-    if tokens < FEWEST_TOKENS or tokens != logprobs:
-        raise EngineError(
-            f"Replica {replica} answered the probe of policy version {policy.number} with {tokens} tokens and "
-            f"{logprobs} log-probabilities; {PROBE_TOKENS} of each were asked for.",
-            remedy=LOOK_AT,
+        return GenerateRequest(key=f"probe#{seed[-1]:04d}", token_ids=token_ids, sampling=sampling)
+
+    def _derive(self, policy: PolicyVersion, *parts: str | int) -> int:
+        return derive(self._settings.train.seed, "probe", policy.number, *parts)
+
+    def _check_form(self, replica: int, completion: Completion, policy: PolicyVersion) -> None:
+        if completion.policy_version != policy.number:
+            raise EngineError(
+                f"Replica {replica} serves policy version {completion.policy_version} after version {policy.number} "
+                "was loaded.",
+                remedy=self._remedy,
+            )
+        tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
+        if not tokens or tokens != logprobs:
+            raise EngineError(
+                f"Replica {replica} answered the probe of policy version {policy.number} with {tokens} tokens and "
+                f"{logprobs} log-probabilities.",
+                remedy=self._remedy,
+            )
+
+    def _error(self, policy: PolicyVersion, replica: int, found: Difference, tolerance: Tolerance) -> EngineError:
+        return EngineError(
+            f"Replica {replica} reports that it serves policy version {policy.number}, but twice its log-probabilities "
+            f"differed from the learner's: the second time by {found.typical:.3g} nats a token and up to "
+            f"{found.largest:.3g}, over {found.tokens} tokens. Rounding explains {tolerance.typical:.3g} and up to "
+            f"{tolerance.largest:.3g} ({tolerance.source}). It serves other weights or computes otherwise.",
+            remedy=self._remedy,
+        )
+
+    @property
+    def _remedy(self) -> str:
+        run = self._folder.path
+        return (
+            f"finqa train --resume {run}, which loads the version again; if that fails too, compare model, "
+            f"revision and dtype of the engine with the learner's, and see the engine's log in {run / 'logs'}"
         )
 
 
-def _sample(prompt: tuple[int, ...], completion: Completion) -> Sample:
-    length = len(completion.token_ids)
+def _sample(request: GenerateRequest, completion: Completion) -> Sample:
+    prompt, length = request.token_ids, len(completion.token_ids)
     nothing = (0.0,) * (len(prompt) + length)
     return Sample(
         token_ids=prompt + completion.token_ids,

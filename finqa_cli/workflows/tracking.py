@@ -77,9 +77,9 @@ class Tracking:
         """The learner took a step."""
         self._observers.tell("on_update", iteration=iteration, report=report)
 
-    def weights(self, policy: PolicyVersion) -> None:
-        """The engine serves another version."""
-        self._folder.event("weights", version=policy.number)
+    def weights(self, policy: PolicyVersion, facts: Mapping[str, float]) -> None:
+        """The engine serves another version; `facts` are bytes and seconds of the sync, and what its probe found."""
+        self._folder.event("weights", version=policy.number, **facts)
         self._observers.tell("on_weights", policy=policy)
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:

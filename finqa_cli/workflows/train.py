@@ -221,6 +221,7 @@ def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint
         policy=policy,
         published=newest.number,
         informative_share=checkpoint.state.get("informative_share"),
+        probe_tolerance=checkpoint.state.get("probe_tolerance"),
     )
 
 

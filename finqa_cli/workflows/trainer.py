@@ -27,13 +27,14 @@ from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.lookahead import Lookahead
 from finqa_cli.workflows.measures import measured
 from finqa_cli.workflows.pool_watch import EpisodeCount
-from finqa_cli.workflows.probe import probe_request, prove
+from finqa_cli.workflows.probe import Probe
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.stage import Stage
 from finqa_cli.workflows.steps import step_line, success, summary
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.updates import Updates
+from finqa_cli.workflows.weight_sync import Synced, sync_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Progress:
         policy: What the engine serves.
         published: Number of the newest published version; the engine lags behind it when `sync_every` is above 1.
         informative_share: Share of groups with signal that the next iteration expects; None before the first.
+        probe_tolerance: What was measured when the run began; see `Probe.state`.
     """
 
     iteration: int = 0
@@ -55,6 +57,7 @@ class Progress:
     policy: PolicyVersion
     published: int = 0
     informative_share: float | None = None
+    probe_tolerance: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class Trainer:
     progress: Progress
     walk: TaskWalk = field(init=False)
     updates: Updates = field(init=False)
+    probe: Probe = field(init=False)
 
     def __post_init__(self) -> None:
         train = self.settings.train
@@ -82,6 +86,9 @@ class Trainer:
             self.tasks, seed=train.seed, cursor=self.progress.cursor, unsettled=self.progress.unsettled
         )
         self.updates = Updates(self.learner, self.optimizer, train)
+        assert self.parts.codec is not None, "the stage gives every token engine a codec"
+        codec, probed = self.parts.codec, self.progress.probe_tolerance
+        self.probe = Probe(self.engine, self.learner, codec, self.tasks, self.settings, self.folder, probed)
 
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. A fresh run is evaluated and saved before the first."""
@@ -91,6 +98,8 @@ class Trainer:
             concurrency=self.settings.pool.concurrency,
             stopping=lambda: self.stopper.requested,
         ) as stream:
+            if self.progress.policy.number == self.progress.published:
+                await self.probe.begin(self.progress.policy)
             if fresh:
                 await self._evaluate(stream)
                 await self._checkpoint()
@@ -149,9 +158,9 @@ class Trainer:
                 raise _of_iteration(error, iteration, self.folder.path) from error
         updated = time.perf_counter()
         serving, learnt = self.progress.policy.number, self.progress.published
-        probed = await self._sync(iteration, changed=bool(reports))
-        found = {**self.updates.metrics, **probed}
-        synced = time.perf_counter()
+        synced = await self._sync(iteration, changed=bool(reports))
+        found = {**self.updates.metrics, **(synced.metrics if synced else {})}
+        ended = time.perf_counter()
         self.walk.settle(collected.places)
         self.progress.iteration = iteration
         self.progress.informative_share = collected.informative_share
@@ -161,7 +170,8 @@ class Trainer:
             "learner_waits_s": waited - started,
             "rollouts_wait_s": stream.idle_s - idle,
             "update_s": updated - waited,
-            "sync_s": synced - updated,
+            "sync_s": ended - updated,
+            **(synced.timing if synced else {}),
             "iteration_s": time.perf_counter() - started,
         }
         ages = token_ages(collected.groups, collected.credits, version=learnt)
@@ -195,29 +205,18 @@ class Trainer:
         yield
         await engine.wake()
 
-    async def _sync(self, iteration: int, *, changed: bool) -> Mapping[str, float]:
-        """Gives the engine the new weights when that is due, while episodes go on; what its probe found."""
+    async def _sync(self, iteration: int, *, changed: bool) -> Synced | None:
+        """Gives the engine the new weights when that is due, while episodes go on."""
         self.progress.published += changed
-        due = iteration % self.settings.train.sync_every == 0 or iteration == self.settings.train.iterations
-        if not due or self.progress.policy.number == self.progress.published:
-            return {}
-        policies = self.folder.path / "policies"
-        folder = policies / f"v{self.progress.published:05d}"
-        policy = await asyncio.to_thread(self.learner.publish, folder, self.progress.published)
-        await self.engine.load(policy)
-        self.progress.policy = policy
-        difference = await self._prove(policy)
-        self.tracking.weights(policy)
-        # Episodes under way may still be served by versions before it.
-        for old in sorted(policies.glob("v*"))[: -1 - self.settings.train.max_staleness]:
-            shutil.rmtree(old, ignore_errors=True)
-        return {} if difference is None else {"probe_difference": difference}
-
-    async def _prove(self, policy: PolicyVersion) -> float | None:
-        assert self.parts.codec is not None, "the stage gives every token engine a codec"
-        task, most = self.tasks[0], self.engine.max_context
-        request = probe_request(self.parts.codec, task, self.settings, max_context=most)
-        return await prove(self.engine, self.learner, policy, request)
+        train, version = self.settings.train, self.progress.published
+        due = iteration % train.sync_every == 0 or iteration == train.iterations
+        if not due or self.progress.policy.number == version:
+            return None
+        policies, keep = self.folder.path / "policies", 1 + train.max_staleness
+        synced = await sync_weights(self.learner, self.engine, self.probe, version, policies=policies, keep=keep)
+        self.progress.policy = synced.policy
+        self.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
+        return synced
 
     async def _evaluate(self, stream: Stream) -> None:
         if not self.held_out:
@@ -248,6 +247,7 @@ class Trainer:
             "informative_share": progress.informative_share,
             "policy_version": progress.published,
             "serving_version": progress.policy.number,
+            "probe_tolerance": self.probe.state,
             "model": self.settings.model.name,
         }
         # in a thread as a whole: episodes that go on meanwhile do not wait for checksums and disk

@@ -28,7 +28,9 @@ class Vllm:
 
     def engine(self, model: Path | None = None, *, rank: int = RANK, **options: Any) -> VllmEngine:
         """An engine on it, not started."""
-        config = VllmEngineConfig.model_validate({"url": self.url, "api_key_env": KEY_VARIABLE, **options})
+        config = VllmEngineConfig.model_validate(
+            {"url": self.url, "seeded": True, "api_key_env": KEY_VARIABLE, **options}
+        )
         return VllmEngine(config, EngineContext(model=str(model or self.model), lora_rank=rank, versions=2))
 
 

@@ -61,7 +61,7 @@ def test_two_iterations_train_on_what_the_server_sampled(train: Callable[..., Pa
     for one in updated:
         assert one["faults"] == 0
         assert one["loss_tokens"] > 0
-        assert one["probe_difference"] <= EXACT, "the server serves what the learner published"
+        assert one["probe_largest"] <= EXACT, "the server serves what the learner published"
         assert one["staleness_max"] <= staleness
     assert updated[0]["logprob_difference_max"] <= EXACT, (
         "sampler and learner agree on tokens of the weights they share"

@@ -116,11 +116,13 @@ def test_engine_and_learner_agree_and_every_clean_episode_lands_in_a_group(unbro
     iterations = [record for record in metrics(unbroken) if record["kind"] == "train"]
     assert [record["iteration"] for record in iterations] == [1, 2, 3]
     assert any(record["updates"] for record in iterations), "nothing was learned from: the test shows nothing"
+    adapter = unbroken / "checkpoints" / "step_3" / "policy" / "adapter_model.safetensors"
     for record in iterations:
         assert record["episodes_in_groups"] == record["episodes"] == 4 * record["groups"]
         assert record["informative"] >= 3 or record["groups"] == 2 * 3
         if record["updates"]:
             assert record["logprob_difference_max"] <= 1e-4
+            assert record["sync_bytes"] == adapter.stat().st_size
 
 
 def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(

@@ -18,7 +18,7 @@ OURS = frozenset(
 
 
 CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body"))
-"""Options that mean nothing, or another distribution, where token ids are asked for."""
+"""Options that mean nothing, or another distribution, where token ids are asked for; `omit` may name the seed there."""
 
 
 class OpenAIEngineConfig(ServerConfig):
@@ -35,7 +35,9 @@ class OpenAIEngineConfig(ServerConfig):
         default=None, description="How the server calls the token limit (default: max_tokens; OpenAI's own differs)"
     )
     omit: tuple[Literal["temperature", "top_p", "seed", "parallel_tool_calls"], ...] = Field(
-        default=(), description="Fields that the model refuses and that are not to be sent"
+        default=(),
+        description="Fields that are not to be sent, as the model refuses them; seed also because vLLM draws seeded "
+        "requests one by one",
     )
     thoughts_field: Literal["reasoning_content", "reasoning"] | None = Field(
         default=None,
@@ -53,11 +55,11 @@ class OpenAIEngineConfig(ServerConfig):
         description="Folder here -> the same folder as the server sees it, where file systems differ; for adapters",
     )
     load_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the server to load an adapter")
-    probe_tolerance: float = Field(
-        default=0.2,
+    probe_tolerance: float | None = Field(
+        default=None,
         gt=0,
-        description="Largest difference (nats) between the server's log-probabilities and the learner's after a sync; "
-        "1e-4 fits where both compute in float32, bfloat16 rounds logits to 8 bits",
+        description="Largest difference (nats) of any token between the server's log-probabilities and the learner's "
+        "after a sync, 1e-4 where both compute in float32 (default: measured on the first version)",
     )
 
     @property

@@ -25,7 +25,8 @@ def make_engine(config: OpenAIEngineConfig | None, context: EngineContext) -> Op
 
 
 def _token_engine(config: OpenAIEngineConfig, context: EngineContext) -> ServedTokenEngine:
-    if chat_only := sorted(CHAT_ONLY & config.model_fields_set):
+    chat_only = sorted(CHAT_ONLY & config.model_fields_set - ({"omit"} if set(config.omit) <= {"seed"} else set()))
+    if chat_only:
         raise ConfigError(
             f"engine.options.{chat_only[0]} is for chat; a run that trains or plays an adapter asks for token ids.",
             remedy=f"leave engine.options.{chat_only[0]} out",
@@ -43,6 +44,7 @@ def _token_engine(config: OpenAIEngineConfig, context: EngineContext) -> ServedT
         vocabulary=vocabulary(context.model),
         paths=config.adapter_paths,
         load_timeout_s=config.load_timeout_s,
+        seeded="seed" not in config.omit,
     )
     price = config.prices.get(config.model or context.model)
-    return ServedTokenEngine(server, context=context, tolerance=config.probe_tolerance, price=price)
+    return ServedTokenEngine(server, context=context, tolerance=config.probe_tolerance or "measured", price=price)

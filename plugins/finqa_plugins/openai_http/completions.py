@@ -39,12 +39,20 @@ class TokenReply:
     usage: Usage
 
 
-def completion_body(request: GenerateRequest, *, model: str, max_tokens: int) -> dict[str, Any]:
+def completion_body(request: GenerateRequest, *, model: str, max_tokens: int, seeded: bool = True) -> dict[str, Any]:
     """The JSON body. What the model's own generation_config would change (vLLM reads it) is named, so that nothing
     but temperature, nucleus and seed decides: log-probabilities would be those of another distribution.
+
+    Args:
+        request: What is asked for.
+        model: Name of model or adapter on the server.
+        max_tokens: In place of the request's limit.
+        seeded: With the request's seed. Without it the server draws as its own generator says.
     """
     sampling = request.sampling
+    seed = {"seed": sampling.seed} if seeded else {}
     return {
+        **seed,
         "model": model,
         "prompt": list(request.token_ids),
         "max_tokens": max_tokens,
@@ -55,7 +63,6 @@ def completion_body(request: GenerateRequest, *, model: str, max_tokens: int) ->
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "seed": sampling.seed,
         "ignore_eos": True,  # the stop ids alone end it
         "stop_token_ids": list(sampling.stop_ids),
         "include_stop_str_in_output": True,

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -50,7 +50,7 @@ class ServedTokenEngine:
         server: TokenServer,
         *,
         context: EngineContext,
-        tolerance: float | None,
+        tolerance: float | Literal["measured"] | None,
         revive: Revive | None = None,
         price: Price | None = None,
     ) -> None:
@@ -147,8 +147,8 @@ class ServedTokenEngine:
             await versions.give(versions.current)
 
     @property
-    def probe_tolerance(self) -> float | None:
-        """Nats that rounding explains; None: no probe."""
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
+        """Nats that rounding explains, or whether the run measures them; None: no probe."""
         return self._tolerance
 
     @property

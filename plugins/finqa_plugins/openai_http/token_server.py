@@ -43,6 +43,7 @@ class TokenServer:
         vocabulary: Number of token ids; None: not known here, so the server judges ids.
         paths: Folder here -> the same folder as the server sees it, for adapters.
         load_timeout_s: For loading an adapter.
+        seeded: Whether requests carry their seeds.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TokenServer:
         vocabulary: int | None = None,
         paths: Mapping[str, str] | None = None,
         load_timeout_s: float = 120.0,
+        seeded: bool = True,
     ) -> None:
         self.client = client
         self.url = client.config.base_url
@@ -64,6 +66,7 @@ class TokenServer:
         self._vocabulary = vocabulary
         self._paths = dict(paths or {})
         self._load_timeout_s = load_timeout_s
+        self._seeded = seeded
 
     async def facts(self) -> ServerFacts:
         """What the server lists.
@@ -112,7 +115,8 @@ class TokenServer:
                 raise BadReplyError(f"id {max(reply.token_ids)} is not in the model's vocabulary of {vocabulary}")
             return reply
 
-        body = {**completion_body(request, model=served_name, max_tokens=max_tokens), **(extra or {})}
+        body = completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded)
+        body |= extra or {}
         return await self.client.complete(body, key=request.key, limit=max_tokens, read=read)
 
     async def answer(self, served_name: str) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -11,7 +11,7 @@ from finqa_cli.contracts import LearnerContext
 from finqa_plugins.torch_learner.attention import attend_within_segments, takes_packed_rows
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.distributed import Alone, on_device
-from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base
+from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base, uses_tf32
 from finqa_plugins.torch_learner.sharding import PolicyForward, shard
 from finqa_plugins.torch_learner.state import Identity
 
@@ -49,6 +49,8 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
     """
     device = processes.device(config)
     dtype = compute_dtype(config, device)
+    if uses_tf32(config, device, dtype):
+        torch.set_float32_matmul_precision("high")  # of the whole process
     adapts = context.lora_rank > 0
     targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
     loading = _loading_device(device, processes)

@@ -21,6 +21,16 @@ class TorchLearnerConfig(BaseModel):
         default="auto",
         description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
     )
+    publish_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Of the model that full training (lora.rank 0) publishes for the engine; checkpoints keep float32. "
+        "auto: that of the computation. Adapters are float32.",
+    )
+    tf32: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Matrix products of float32 tensors on cuda, such as those of LoRA layers, with inputs of 10 bits. "
+        "auto: where the computation is in bfloat16, which keeps 7.",
+    )
     packing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Micro-batches as one row without padding, in which attention stays within each sequence. auto: "

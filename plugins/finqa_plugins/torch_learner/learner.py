@@ -22,6 +22,7 @@ from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.distributed import Alone, give_back, on_device
 from finqa_plugins.torch_learner.forward import Inputs, collate, scoring_batches
 from finqa_plugins.torch_learner.losses import Loss, build_loss
+from finqa_plugins.torch_learner.model import publish_dtype
 from finqa_plugins.torch_learner.nonfinite import Trial, culprit
 from finqa_plugins.torch_learner.preferences import PAIR_LOSSES
 from finqa_plugins.torch_learner.schedule import rate_factor
@@ -139,18 +140,20 @@ class TorchLearner:
         return self._score(self._forward, samples, self._values())
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """Writes a PEFT adapter, or with rank 0 a complete model folder, in place of whatever `folder` was.
+        """Writes a PEFT adapter, or with rank 0 a complete model in `publish_dtype`, in place of whatever `folder` was.
 
         Raises:
             StorageError: The disk is full or may not be written to.
         """
         self.start()
         adapts = self._context.lora_rank > 0
-        weights = sharding.whole_state(self._model, self._trained if adapts else None, keep=self._processes.leads)
-        if self._processes.leads and adapts:
+        leads, trained = self._processes.leads, self._trained if adapts else None
+        dtype = None if adapts else publish_dtype(self._config, self._assembly.dtype)
+        weights = sharding.whole_state(self._model, trained, keep=leads, dtype=dtype)
+        if leads and adapts:
             state.publish_adapter(self._model, folder, weights)
-        elif self._processes.leads:
-            state.publish_model(self._model, self._context.model, folder, weights)
+        elif leads:
+            state.publish_model(self._model, self._context.model, folder, weights, dtype)
         if adapts:
             return PolicyVersion(number=number, model=self._context.model, adapter=folder)
         return PolicyVersion(number=number, model=str(folder))

@@ -54,6 +54,24 @@ def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dty
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
 
 
+def publish_dtype(config: TorchLearnerConfig, computation: torch.dtype) -> torch.dtype:
+    """Precision of the models that full training publishes.
+
+    In bfloat16 that is half the bytes of each sync, and the learner's own forward pass rounds weights alike (autocast).
+    """
+    chosen = {"auto": computation, "bfloat16": torch.bfloat16, "float32": torch.float32}
+    return chosen[config.publish_dtype]
+
+
+def uses_tf32(config: TorchLearnerConfig, device: torch.device, computation: torch.dtype) -> bool:
+    """Whether float32 matrix products may round their inputs to TF32 (10 bits of mantissa); on CUDA only.
+
+    Values that are in bfloat16 already are exact in TF32. Where the computation is in float32 it stays exact.
+    """
+    chosen = {"auto": computation == torch.bfloat16, "on": True, "off": False}
+    return device.type == "cuda" and chosen[config.tf32]
+
+
 def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     """The base model in `dtype`, without dropout of its own: the sampler has none either.
 

@@ -66,37 +66,45 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+def gathered(
+    tensors: Mapping[str, torch.Tensor], *, keep: bool, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
     """The whole tensors by name, pieces joined one after the other on the CPU.
 
     Args:
         tensors: In the same order in every process.
         keep: Else they are only given to those that keep them, and the result is empty.
+        dtype: Precision of the result, which is on the CPU then. Each tensor is rounded before the next one is joined,
+            so no second copy of all weights in the old precision is made. None: as they are.
     """
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         joined = whole(tensor.detach())
         if keep:
-            found[name] = joined.cpu() if isinstance(tensor, DTensor) else joined.contiguous()
+            moves = dtype is not None or isinstance(tensor, DTensor)
+            rounded = joined if dtype is None else joined.to(dtype)
+            found[name] = (rounded.cpu() if moves else rounded).contiguous()
     return found
 
 
 def whole_state(
-    model: Any, trained: Mapping[str, torch.Tensor] | None, *, keep: bool
+    model: Any, trained: Mapping[str, torch.Tensor] | None, *, keep: bool, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor] | None:
-    """What to write of a model that has pieces only; None where it has its weights whole.
+    """What to write of a model; None where it has its weights whole and in this precision.
 
     Args:
         model: Its parameters' names are those to write under; tied ones stay tied.
         trained: Only these; None for all, and the buffers that belong to its state.
         keep: As for `gathered`.
+        dtype: Precision of the parameters; buffers keep theirs. None: as they are.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
-    if not any(isinstance(parameter, DTensor) for parameter in named.values()):
+    changes = any(isinstance(one, DTensor) or dtype not in (None, one.dtype) for one in named.values())
+    if not changes:
         return None
     if trained is not None:
-        return gathered(trained, keep=keep)
-    joined = gathered(dict(model.named_parameters()), keep=keep)
+        return gathered(trained, keep=keep, dtype=dtype)
+    joined = gathered(dict(model.named_parameters()), keep=keep, dtype=dtype)
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     state = model.state_dict() if keep else {}
     return {name: joined[first[id(named[name])]] if name in named else value for name, value in state.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import shutil
 import tempfile
@@ -20,6 +21,9 @@ from finqa_plugins.torch_learner.sharding import alike
 
 _SCHEMA_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+LARGEST_FILE = "5GB"
+"""Of a published model: safetensors copies the tensors of a file before it writes them."""
+
 _ABOUT, _WEIGHTS, _OPTIMIZER = "learner.json", "trained.safetensors", "optimizer.safetensors"
 
 
@@ -45,12 +49,30 @@ def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor
         model.save_pretrained(temporary, save_embedding_layers=False, state_dict=weights)
 
 
-def publish_model(model: Any, source: str, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Writes the whole model and the tokenizer of the model that it came from; `weights` as for an adapter."""
+def publish_model(
+    model: Any,
+    source: str,
+    folder: Path,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Writes the whole model and the tokenizer of the model that it came from.
+
+    Args:
+        model: The model.
+        source: Folder or hub id that has the tokenizer.
+        folder: Replaced when all is written. Weights are in files of at most `LARGEST_FILE`, with an index if several.
+        weights: By name, where they are not those that the model has.
+        dtype: Precision of `weights`, which `config.json` names; None: that of the model.
+    """
     from transformers import AutoTokenizer
 
     with _replacing(folder) as temporary:
-        model.save_pretrained(temporary, state_dict=weights)
+        model.save_pretrained(temporary, state_dict=weights, max_shard_size=LARGEST_FILE)
+        if dtype is not None:
+            config = copy.deepcopy(model.config)
+            config.dtype = dtype
+            config.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -34,9 +34,6 @@ from finqa_plugins.vllm_engine.weights import Weights, check_folder, check_repla
 
 FLOAT32_TOLERANCE = 1e-4
 """Nats; 1e-6 was measured between vLLM and transformers on one CPU, and long sums differ more."""
-
-ROUNDED_TOLERANCE = 0.2
-"""Nats; bfloat16 keeps 8 bits, so logits around 20 are off by up to 0.06, in another way in every kernel."""
 
 
 class VllmEngine:
@@ -156,15 +153,23 @@ class VllmEngine:
             return await served.probe(request)
 
     @property
-    def probe_tolerance(self) -> float | None:
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
         """Largest difference to the learner's log-probabilities that rounding explains (nats).
 
-        Server and learner both compute in float32 where there is no GPU, and in bfloat16 where there is one.
+        Server and learner both compute in float32 where there is no GPU. In bfloat16 every kernel rounds in another
+        way, so there the run measures it.
         """
         if self._config.probe_tolerance is not None:
             return self._config.probe_tolerance
         exact = not self._config.addresses and not self._gpu and served_dtype(self._config, gpu=False) == "float32"
-        return FLOAT32_TOLERANCE if exact else ROUNDED_TOLERANCE
+        return FLOAT32_TOLERANCE if exact else "measured"
+
+    @property
+    def seeded(self) -> bool:
+        """Whether requests carry their seeds. Running servers are taken for servers with a GPU, wherever they are."""
+        if self._config.seeded is not None:
+            return self._config.seeded
+        return not self._gpu and not self._config.addresses
 
     @property
     def sleeps(self) -> bool:
@@ -247,6 +252,7 @@ class VllmEngine:
             max_context=self._context.max_context,
             vocabulary=vocabulary(self._context.model),
             load_timeout_s=self._config.sync_timeout_s,
+            seeded=self.seeded,
         )
         elsewhere = not _on_this_machine(self._config.addresses)
         self._weights = Weights(self._control, self._context.model, gpu=self._gpu or elsewhere)

@@ -20,6 +20,8 @@ from finqa_plugins.openai_http.client import Client
 from finqa_plugins.openai_http.config import ServerConfig
 from finqa_plugins.openai_http.served_engine import ServedTokenEngine
 from finqa_plugins.openai_http.token_server import TokenServer
+from finqa_plugins.vllm_engine.config import VllmEngineConfig
+from finqa_plugins.vllm_engine.engine import VllmEngine
 
 
 @pytest.fixture
@@ -313,7 +315,7 @@ async def test_start_and_close_are_idempotent_and_a_probe_reads_no_cache(
     assert len(server.served) == asked and isinstance(engine, Probed)
     (completion,) = await engine.probe(ask())
     assert completion.logprobs and len(server.bodies[-1]["cache_salt"]) == 32
-    assert engine.probe_tolerance == 0.2
+    assert engine.probe_tolerance == "measured"
     await engine.close()
     await engine.close()
     for late in (engine.generate(ask()), engine.start()):
@@ -372,3 +374,21 @@ async def test_adapters_are_named_by_the_path_that_the_server_sees(
     await engine.load(version(1, model, folder))
     assert served_by(weights_of(folder), ask(), await engine.generate(ask()))
     await engine.close()
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+async def test_seeds_are_sent_unless_they_are_off(server: TokenServerFixture, model: Path, seeded: bool) -> None:
+    async with started(server, model, **({} if seeded else {"omit": ("seed",)})) as engine:
+        await engine.generate(ask(seed=7))
+        assert server.bodies[-1].get("seed") == (7 if seeded else None)
+    (model / "tokenizer_config.json").write_text("{}")
+    config = VllmEngineConfig(url=server.url, **({"seeded": True} if seeded else {}))
+    vllm = VllmEngine(config, EngineContext(model=str(model), lora_rank=8, needs_tokens=True))
+    await vllm.start()
+    try:
+        await vllm.generate(ask(seed=7))
+        assert server.bodies[-1].get("seed") == (7 if seeded else None)
+        await vllm.probe(ask(seed=8))
+        assert server.bodies[-1].get("seed") == (8 if seeded else None)
+    finally:
+        await vllm.close()

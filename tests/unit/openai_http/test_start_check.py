@@ -103,6 +103,8 @@ async def test_options_for_chat_are_no_options_for_tokens(
 ) -> None:
     with pytest.raises(ConfigError, match=r"extra_body is for chat"):
         engine_on(server, model, extra_body={"top_k": 5})
+    with pytest.raises(ConfigError, match=r"omit is for chat"):
+        engine_on(server, model, omit=("seed", "temperature"))
     monkeypatch.setenv("OPENAI_API_KEY", "")
     with pytest.raises(AuthenticationError):
         engine_on("https://api.openai.com/v1", model)

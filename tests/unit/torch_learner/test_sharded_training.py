@@ -133,6 +133,13 @@ def test_adapters_of_a_base_in_bfloat16_are_float32(double: tuple[Path, dict[str
         assert {part.dtype for part in load_file(double[0] / "half" / file).values()} == {torch.float32}
 
 
+def test_models_that_are_computed_in_bfloat16_are_published_in_it_and_saved_in_float32(
+    double: tuple[Path, dict[str, Any]],
+) -> None:
+    for file, dtype in (("state/trained.safetensors", torch.float32), ("policy/model.safetensors", torch.bfloat16)):
+        assert {part.dtype for part in load_file(double[0] / "autocast" / file).values()} == {dtype}
+
+
 def test_one_process_at_a_time_has_the_whole_weights(double: tuple[Path, dict[str, Any]]) -> None:
     notes = (double[0] / "loads").read_text(encoding="utf-8").split("\n")[:-1]
     begun, ended = ([line.split() for line in notes[place::2]] for place in (0, 1))

@@ -13,7 +13,7 @@ from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.openai_http.adapters import check_adapter, model_shapes
 from finqa_plugins.vllm_engine.config import VllmEngineConfig
-from finqa_plugins.vllm_engine.engine import FLOAT32_TOLERANCE, ROUNDED_TOLERANCE, VllmEngine
+from finqa_plugins.vllm_engine.engine import FLOAT32_TOLERANCE, VllmEngine
 from finqa_plugins.vllm_engine.neutral import write_neutral
 from finqa_plugins.vllm_engine.weights import check_folder, check_replaceable
 
@@ -84,12 +84,23 @@ async def test_an_engine_that_is_not_started_or_closed_says_so(model: Path) -> N
 
 
 def test_the_tolerance_follows_what_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tolerance(*, gpu: bool, **options: object) -> float | None:
+    def tolerance(*, gpu: bool, **options: object) -> float | str | None:
         monkeypatch.setattr("finqa_plugins.vllm_engine.engine.has_gpu", lambda: gpu)
         return VllmEngine(VllmEngineConfig.model_validate(options), EngineContext(model="m")).probe_tolerance
 
     assert tolerance(gpu=False) == FLOAT32_TOLERANCE
-    assert tolerance(gpu=False, dtype="bfloat16") == ROUNDED_TOLERANCE
-    assert tolerance(gpu=True) == tolerance(gpu=True, dtype="float32") == ROUNDED_TOLERANCE
-    assert tolerance(gpu=False, url="http://127.0.0.1:1") == ROUNDED_TOLERANCE
+    assert tolerance(gpu=False, dtype="bfloat16") == "measured"
+    assert tolerance(gpu=True) == tolerance(gpu=True, dtype="float32") == "measured"
+    assert tolerance(gpu=False, url="http://127.0.0.1:1") == "measured"
     assert tolerance(gpu=True, probe_tolerance=0.01) == 0.01
+
+
+def test_requests_have_seeds_where_a_server_is_started_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeded(*, gpu: bool, **options: object) -> bool:
+        monkeypatch.setattr("finqa_plugins.vllm_engine.engine.has_gpu", lambda: gpu)
+        return VllmEngine(VllmEngineConfig.model_validate(options), EngineContext(model="m")).seeded
+
+    assert seeded(gpu=False) and seeded(gpu=True, seeded=True)
+    assert not seeded(gpu=True) and not seeded(gpu=False, seeded=False)
+    assert not seeded(gpu=False, url="http://127.0.0.1:1"), "usually one with a GPU"
+    assert seeded(gpu=False, url="http://127.0.0.1:1", seeded=True)

@@ -5,7 +5,7 @@ from finqa_cli.learn.credit import assign_credit, assign_credit_again, attempt_w
 from finqa_cli.learn.gae import estimated, value_metrics, with_values
 from finqa_cli.learn.groups import GroupStatistics, group_statistics, length_bias
 from finqa_cli.learn.normalization import check_normalization, counts_neutral, needs_reference, normalized
-from finqa_cli.learn.off_policy import corrected, is_decoupled, with_proximal
+from finqa_cli.learn.off_policy import correct_off_policy, needs_anchor, with_proximal
 from finqa_cli.learn.packing import pack, pads
 from finqa_cli.learn.passes import step_rows
 from finqa_cli.learn.reference import References, penalized, references, scored_samples
@@ -21,15 +21,15 @@ __all__ = [
     "attempt_weight",
     "batch_credit",
     "check_normalization",
-    "corrected",
+    "correct_off_policy",
     "counts_neutral",
     "credited_samples",
     "demonstration_sample",
     "estimated",
     "group_statistics",
     "informative_share",
-    "is_decoupled",
     "length_bias",
+    "needs_anchor",
     "needs_reference",
     "normalized",
     "pack",

@@ -48,8 +48,8 @@ class Sample:
         loss_mask: [L] True where the id was sampled by the policy (or demonstrated); position 0 is always False.
         logprobs: [L] sampler log-probabilities; 0.0 where the mask is False.
         advantages: [L] advantage of each masked token; 0.0 elsewhere.
-        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, for a
-            decoupled loss; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
+        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, the anchor
+            of the loss's ratio; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
         reference_logprobs: [L] log-probabilities under the reference policy, 0.0 where the mask is False. Empty: the
             update needs none.
         values: [L] what the value function gave each masked token's state before the first step of the iteration, 0.0
@@ -96,10 +96,13 @@ class Batch:
 class LossSpec:
     """Which per-token loss a learner applies, with its numbers. An unknown name or parameter is a ConfigError.
 
-    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights)
-    take: clip_low, clip_high (0 turns the ratio's clip off on that side); token_cap, sequence_cap (at most one above 0
-    makes the loss decoupled: the ratio is to the proximal weights, and the ratio of these to the sampler weighs it,
-    truncated at token_cap per token, or per sequence and 0 above sequence_cap); kl_k1, kl_k3 (at most one above 0 is
+    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights) have
+    the ratio of the current weights to the anchor: those before the first step of the iteration, computed by the
+    learner and never by the engine. They take: clip_low, clip_high (0 turns the ratio's clip off on that side);
+    token_cap, sequence_cap, icepop_cap, geometric_cap (at most one above 0: the loss is weighed by the ratio of the
+    anchor to the sampler, truncated at token_cap per token; its product over a sequence, 0 above sequence_cap; per
+    token, 0 outside [icepop_floor, icepop_cap]; or 1 for sequences whose geometric mean of it is within
+    [geometric_floor, geometric_cap] and 0 for others); kl_k1, kl_k3 (at most one above 0 is
     the coefficient of the KL divergence from the reference policy, by that estimator); entropy_coef (of the policy's
     entropy, which is raised). `policy_gradient` also: dual_clip (0, or a bound above 1 on the ratio where the
     advantage is negative); value_coef, value_clip (above 0, the coefficient of the value loss, and how far a value may

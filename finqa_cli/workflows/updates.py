@@ -21,11 +21,11 @@ from finqa_cli.learn import (
     attempt_weight,
     batch_credit,
     check_normalization,
-    corrected,
+    correct_off_policy,
     counts_neutral,
     credited_samples,
     estimated,
-    is_decoupled,
+    needs_anchor,
     needs_reference,
     normalized,
     pack,
@@ -44,14 +44,20 @@ from finqa_cli.types import AdvantageEstimation, Credit, Group, LossSpec, Passes
 
 
 def training_loss(optimizer: Optimizer, train: TrainSettings) -> LossSpec:
-    """The optimizer's loss, corrected for tokens of older weights as the settings ask.
+    """The optimizer's loss, corrected for the sampler as the settings ask.
 
     Raises:
         ConfigError: It cannot be corrected so, or its normalization is unknown.
     """
     loss = optimizer.loss()
     check_normalization(loss)
-    return corrected(loss, mode=train.off_policy, cap=train.off_policy_cap, max_staleness=train.max_staleness)
+    return correct_off_policy(
+        loss,
+        mode=train.off_policy,
+        max_staleness=train.max_staleness,
+        cap=train.off_policy_cap,
+        floor=train.off_policy_floor,
+    )
 
 
 def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
@@ -124,8 +130,8 @@ class Updates:
         """
         samples = await self._samples(groups, credits)
         steps = step_rows(len(samples), self._passes, seeds=self._seeds(iteration))
-        if is_decoupled(self._loss) and len(steps) > 1:
-            # before the first step, whose weights are the proximal ones for every step
+        if needs_anchor(self._loss) and len(steps) > 1:
+            # before the first step, whose weights are the anchor of every step; a single step meets them itself
             samples = with_proximal(samples, await asyncio.to_thread(self._learner.logprobs, samples))
         found = value_metrics(samples) if self._estimation is not None else {}
         for number, rows in enumerate(steps, start=1):
@@ -181,5 +187,5 @@ class Updates:
 
 
 def _divergence(report: UpdateReport) -> float:
-    """Mean KL per token from the policy that the step is clipped around: the proximal one, or else the sampler."""
+    """Mean KL per token from the anchor, or from the sampler where there is one step."""
     return report.metrics.get("kl_proximal", report.metrics.get("kl", 0.0))

@@ -24,7 +24,7 @@ class Reinforce:
     """The plain policy gradient.
 
     A_i = r_i - b with b = 0, the mean reward of the batch, or that of the group. The reward of an episode is the
-    return of each of its tokens: nothing is discounted. The ratio to the policy that sampled is not clipped.
+    return of each of its tokens: nothing is discounted, and no ratio is clipped.
 
     Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"
     (1992), section 4.

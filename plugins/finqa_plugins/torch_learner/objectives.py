@@ -1,6 +1,6 @@
 """What policy-gradient losses raise, per token: three ways to bound how far a step may take the policy.
 
-Each is a function of the ratio of the current policy to an anchor: the policy that sampled, or the proximal one.
+Each is a function of the ratio of the current policy to the anchor: the weights before the iteration's first step.
 """
 
 from __future__ import annotations

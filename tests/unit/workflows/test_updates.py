@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.learn import assign_credit, credited_samples, pack, trajectory_samples
 from finqa_cli.settings import TrainSettings
-from finqa_cli.types import Batch, Group, LossSpec, Status, Turn, UpdateReport
+from finqa_cli.types import Batch, Group, LossSpec, Sample, Status, Turn, UpdateReport
 from finqa_cli.workflows.updates import Updates, training_loss
 from finqa_plugins.torch_learner.learner import TorchLearner
 
@@ -83,7 +83,9 @@ def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     (batch,), (report,) = taken(learner, grpo, groups)
     before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12, padded=False)
     assert batch == before
-    expected = plain.update(before, LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2}))
+    clips = {"clip_low": 0.2, "clip_high": 0.2}
+    corrected = LossSpec(name="policy_gradient", parameters={**clips, "token_cap": 2.0})
+    expected = plain.update(before, corrected)
     assert (report.loss, report.metrics) == (expected.loss, expected.metrics)
     for left, right in zip(learner._trained.values(), plain._trained.values(), strict=True):
         assert torch.equal(left, right)
@@ -142,15 +144,29 @@ def test_advantages_that_need_the_batch_are_made_from_all_its_groups(model: Path
 
 
 @pytest.mark.parametrize("variant", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
-@pytest.mark.parametrize("mode", ["auto", "clip", "token", "sequence"])
-def test_every_variant_takes_stale_tokens_and_several_steps(model: Path, variant: str, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["auto", "none", "token", "sequence", "icepop", "geometric"])
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_the_anchor_of_every_variant_is_computed_before_the_first_of_several_steps(
+    model: Path, variant: str, mode: str, max_staleness: int
+) -> None:
     method = optimizer("grpo", variant=variant, kl="loss")
-    train = {"max_staleness": 1, "off_policy": mode, "updates_per_iteration": 2}
-    batches, reports = taken(make_learner(model), method, groups_of((1, 0), (0, 1)), **train)
-    decoupled = mode != "clip"
+    train = {"max_staleness": max_staleness, "off_policy": mode}
+    groups = groups_of((1, 0), (0, 1))
+    learner = make_learner(model)
+    anchors = {sample.episode: row for sample, row in _scored(learner, method, groups)}
+    batches, reports = taken(learner, method, groups, updates_per_iteration=2, **train)
     assert len(reports) == 2
-    assert all(bool(sample.proximal_logprobs) == decoupled for batch in batches for sample in batch.samples)
-    assert all(("importance_weight_mean" in report.metrics) == decoupled for report in reports)
+    for sample in (sample for batch in batches for sample in batch.samples):
+        assert sample.proximal_logprobs == anchors[sample.episode]
+    assert all(("importance_weight_mean" in report.metrics) == (mode != "none") for report in reports)
+    (single,), (report,) = taken(make_learner(model), method, groups, **train)
+    assert not any(sample.proximal_logprobs for sample in single.samples), "no forward pass for what is 1 anyway"
+    assert report.metrics["ratio_mean"] == 1 and report.metrics["clip_fraction"] == 0
+
+
+def _scored(learner: TorchLearner, method: Any, groups: list[Group]) -> Iterator[tuple[Sample, tuple[float, ...]]]:
+    samples = credited_samples(groups, assign_credit(method, groups))
+    return zip(samples, learner.logprobs(samples), strict=True)
 
 
 def test_a_learner_without_a_reference_policy_is_refused() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.types import RATIO_LOSSES, LossSpec, Sample
 
 OffPolicy = Literal["auto", "none", "token", "sequence", "icepop", "geometric"]
 
@@ -23,8 +23,6 @@ _BOUNDS: dict[str, tuple[float | None, float]] = {
     "geometric": (0.99, 1.01),
 }
 """Floor and cap where none is set. token, sequence: verl's default; icepop: as published; geometric: SkyRL's."""
-
-_WITH_RATIO = ("policy_gradient", "gspo", "cispo")
 
 
 def correct_off_policy(
@@ -45,7 +43,7 @@ def correct_off_policy(
     Raises:
         ConfigError: The loss does not know the sampler, so that it cannot be corrected, or corrects itself already.
     """
-    if loss.name not in _WITH_RATIO:
+    if loss.name not in RATIO_LOSSES:
         if mode in ("auto", "none") and max_staleness == 0:
             return loss
         explicit = "" if mode == "auto" else " --set train.off_policy=auto"
@@ -80,7 +78,7 @@ def needs_anchor(loss: LossSpec) -> bool:
     """Whether the loss has a ratio to the weights before the first step of an iteration, so that an iteration of
     several steps needs their log-probabilities.
     """
-    return loss.name in _WITH_RATIO
+    return loss.name in RATIO_LOSSES
 
 
 def with_proximal(samples: Sequence[Sample], logprobs: Sequence[tuple[float, ...]]) -> tuple[Sample, ...]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 Normalization = Literal["trained", "token", "sequence", "constant"]
 KlEstimator = Literal["k1", "k3"]
+
+RATIO_LOSSES = ("policy_gradient", "gspo", "cispo")
+"""Losses with a ratio to the anchor; see `LossSpec`."""
+
+_OF_SEVERAL_STEPS = ("clip_low", "clip_high", "dual_clip", "value_clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,33 @@ class LossSpec:
     parameters: Mapping[str, float] = field(default_factory=dict)
     normalization: Normalization = "trained"
     normalization_length: float = 0.0
+
+    def effective(self, steps: int) -> LossSpec:
+        """The loss without what no gradient depends on, in iterations of so many optimizer steps.
+
+        With one step the anchor is the current policy: the ratio is 1, so nothing is clipped, and the ratio of a
+        sequence, a ratio of tokens and a clipped weight have the same gradient. Values are what they were when
+        advantages were made, so that their clip acts on nothing either.
+        """
+        if steps > 1 or self.name not in RATIO_LOSSES:
+            return self
+        parameters = {name: number for name, number in self.parameters.items() if name not in _OF_SEVERAL_STEPS}
+        return replace(self, name="policy_gradient", parameters=parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleOption:
+    """An option of an optimizer that asks for something which cannot happen under the settings.
+
+    Attributes:
+        name: Of the option.
+        reason: Why, as the end of a sentence.
+        remedy: Flags under which it has an effect.
+    """
+
+    name: str
+    reason: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

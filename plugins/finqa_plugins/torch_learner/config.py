@@ -21,6 +21,11 @@ class TorchLearnerConfig(BaseModel):
         default="auto",
         description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
     )
+    head_dtype: Literal["auto", "float32", "model"] = Field(
+        default="auto",
+        description="Of the logits that log-probabilities are made of. auto: float32, but for a head with an adapter; "
+        "model: as the rest of the computation.",
+    )
     packing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Micro-batches as one row without padding, in which attention stays within each sequence. auto: "

@@ -11,9 +11,11 @@ from finqa_cli.learn.passes import step_rows
 from finqa_cli.learn.reference import References, penalized, references, scored_samples
 from finqa_cli.learn.samples import demonstration_sample, trajectory_samples
 from finqa_cli.learn.staleness import staleness_metrics, token_ages, without_over_age
+from finqa_cli.learn.truncation import LengthLimit, count_truncated, length_penalty, mask_truncated, penalize_length
 
 __all__ = [
     "GroupStatistics",
+    "LengthLimit",
     "References",
     "admitted_groups",
     "assign_credit",
@@ -22,6 +24,7 @@ __all__ = [
     "batch_credit",
     "check_normalization",
     "correct_off_policy",
+    "count_truncated",
     "counts_neutral",
     "credited_samples",
     "demonstration_sample",
@@ -29,11 +32,14 @@ __all__ = [
     "group_statistics",
     "informative_share",
     "length_bias",
+    "length_penalty",
+    "mask_truncated",
     "needs_anchor",
     "needs_reference",
     "normalized",
     "pack",
     "pads",
+    "penalize_length",
     "penalized",
     "references",
     "scored_samples",

@@ -134,6 +134,11 @@ class TrainSettings(Section):
     corrects nothing; `auto` is `token`. Bounds that are unset are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
     1.01 (geometric).
 
+    `truncated` says what becomes of episodes that a limit ended (turns, context, time, or tokens of the last completion):
+    `keep` trains on them as graded; `mask` leaves them out of the loss, though the others are compared with their
+    reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion is within
+    `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
+
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
@@ -156,6 +161,8 @@ class TrainSettings(Section):
     off_policy: Literal["auto", "none", "token", "sequence", "icepop", "geometric"] = "auto"
     off_policy_cap: Annotated[float, Field(ge=1.0)] | None = None
     off_policy_floor: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    truncated: Literal["keep", "mask", "penalize"] = "keep"
+    overlong_buffer: PositiveInt | None = None
     eval_every: NaturalInt = 0
     checkpoint_every: PositiveInt = 1
     keep_checkpoints: NaturalInt = 3
@@ -164,6 +171,8 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
+        if self.overlong_buffer is not None and self.truncated != "penalize":
+            raise ValueError(f"overlong_buffer has no effect with truncated={self.truncated}; it belongs to penalize")
         if self.off_policy_cap is not None and self.off_policy == "none":
             raise ValueError("off_policy_cap has no effect with off_policy=none; leave it out")
         if self.off_policy_floor is not None and self.off_policy not in ("icepop", "geometric"):

@@ -81,7 +81,8 @@ class Trainer:
         self.walk = TaskWalk(
             self.tasks, seed=train.seed, cursor=self.progress.cursor, unsettled=self.progress.unsettled
         )
-        self.updates = Updates(self.learner, self.optimizer, train)
+        longest = self.settings.generation.max_gen_tokens
+        self.updates = Updates(self.learner, self.optimizer, train, max_gen_tokens=longest)
 
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. A fresh run is evaluated and saved before the first."""

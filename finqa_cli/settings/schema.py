@@ -112,7 +112,12 @@ class LoraSettings(Section):
 
 
 class GenerationSettings(Section):
-    """How the policy speaks during rollouts."""
+    """How the policy generates during rollouts.
+
+    `episode_timeout_s` is the wall time after which an episode ends and is graded as it stands; 0 for none. It leaves
+    out recovery from faults, the completions of engines that train (they may queue; `max_gen_tokens` and `max_steps`
+    limit them), and other engines' waits for rate limits and free places.
+    """
 
     max_gen_tokens: PositiveInt = 512
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
@@ -134,10 +139,10 @@ class TrainSettings(Section):
     corrects nothing; `auto` is `token`. Bounds that are unset are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
     1.01 (geometric).
 
-    `truncated` says what becomes of episodes that a limit ended (turns, context, time, or tokens of the last completion):
-    `keep` trains on them as graded; `mask` leaves them out of the loss, though the others are compared with their
-    reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion is within
-    `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
+    `truncated` says what becomes of episodes that a limit ended (turns, context, time, or tokens of the last
+    completion): `keep` trains on them as graded; `mask` leaves them out of the loss, though the others are compared
+    with their reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion
+    is within `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are

@@ -59,7 +59,7 @@ class _WideProduct(torch.autograd.Function):
         return _product(states, weight.to(states.dtype).t())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         states, weight = ctx.saved_tensors
         narrow = gradient.to(states.dtype)

@@ -162,19 +162,20 @@ def _policy_loss(
     """
     current = logprobs.detach()
     anchor = current if inputs.proximal_logprobs is None else inputs.proximal_logprobs
-    values, sums = objective_of(logprobs, anchor, inputs)
+    importance = None if weigh is None else weigh(anchor, inputs)
+    weights = None if importance is None else importance.weights
+    values, sums = objective_of(logprobs, anchor, inputs, weights)
     mismatch, maxima = _mismatch(current, inputs.old_logprobs)
     sums = mismatch | sums
+    if inputs.proximal_logprobs is not None:
+        sums["kl_proximal"] = _k3(anchor, current).sum()
     if inputs.reference_logprobs is not None:
         sums["kl_reference"] = _k3(current, inputs.reference_logprobs).sum()
         if any(kl_coefs):
-            values = values - _kl_term(logprobs, anchor, inputs.reference_logprobs, kl_coefs)
-    if inputs.proximal_logprobs is not None:
-        sums["kl_proximal"] = _k3(anchor, current).sum()
+            kl = _kl_term(logprobs, anchor, inputs.reference_logprobs, kl_coefs)
+            values = values - (kl if weights is None else weights * kl)
     sequence_sums: dict[str, torch.Tensor] = {}
-    if weigh is not None:
-        importance = weigh(anchor, inputs)
-        values = importance.weights * values
+    if importance is not None:
         sums, sequence_sums = sums | importance.sums, importance.sequence_sums
     if entropy_coef:
         values = values + entropy_coef * entropy

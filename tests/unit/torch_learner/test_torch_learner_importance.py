@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -191,12 +192,17 @@ def test_a_step_within_clip_and_cap_has_the_same_bits_as_with_a_ratio_to_the_sam
     current, gaps, advantages = torch.tensor(tokens, dtype=torch.float32).unbind(1)
     carried = inputs(current - gaps, advantages, [len(tokens)])
     loss = correct_off_policy(spec(clip_low=low, clip_high=high), mode="auto", max_staleness=0)
-    result, gradient = outcome(loss, current, carried)
-    leaf = current.clone().requires_grad_()
-    frozen = frozen_policy_gradient(leaf, carried, low, high)
-    frozen.loss.backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    assert torch.equal(gradient, leaf.grad)
+
+    def stepped(function: Callable[[torch.Tensor], TokenLoss]) -> tuple[TokenLoss, torch.Tensor]:
+        leaf = current.clone().requires_grad_()
+        found = function(leaf)
+        (found.loss / (3 * len(tokens))).backward()  # as a learner does, whose batch has more tokens
+        assert leaf.grad is not None
+        return found, leaf.grad
+
+    result, gradient = stepped(lambda leaf: build_loss(loss).function(leaf, torch.zeros_like(leaf), carried))
+    frozen, expected = stepped(lambda leaf: frozen_policy_gradient(leaf, carried, low, high))
+    assert torch.equal(gradient, expected)
     assert torch.equal(result.loss, frozen.loss)
     for name in ("logprob_difference_mean", "kl"):
         assert torch.equal(result.sums[name], frozen.sums[name])

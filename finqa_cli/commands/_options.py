@@ -251,9 +251,9 @@ OffPolicy = Annotated[
     str | None,
     _option(
         "--off-policy",
-        "How the loss takes tokens of older weights: clip, or decoupled with ratios truncated by token or sequence.",
+        "How the loss corrects for the sampler: none, token, sequence, icepop or geometric.",
         TRAINING,
-        "auto: clip at staleness 0, else token",
+        "auto: token",
     ),
 ]
 ShuffleRewards = Annotated[

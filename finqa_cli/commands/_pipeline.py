@@ -15,6 +15,7 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.learn.pairing import Rule
 from finqa_cli.settings import Choice, Loaded, is_embedded
 from finqa_cli.settings.tiers import file_layers
+from finqa_cli.workflows.idle_options import check_idle_options
 from finqa_cli.workflows.pipeline_checks import check_spec
 from finqa_cli.workflows.pipeline_data import find_data
 from finqa_cli.workflows.pipeline_spec import (
@@ -121,6 +122,7 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
     check_project(given["project"], training.settings)
     for loaded in (imitation, training):
         check_secrets(loaded)
+        check_idle_options(loaded)
     quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)
     counts: dict[str, Any] = {"demonstration_questions": 0, "num_candidates": 4, "candidate_questions": 0}
     nucleus = (1.0, 1.0) if embedded else (0.8, 0.9)

@@ -21,6 +21,7 @@ from finqa_cli.record.run_folder import read_settings
 from finqa_cli.settings import Loaded, Settings, from_public_dict
 from finqa_cli.workflows.doctor_model import plan_report
 from finqa_cli.workflows.dry_run import dry_run
+from finqa_cli.workflows.idle_options import check_idle_options
 from finqa_cli.workflows.placing import place_again, visible_devices
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
@@ -165,11 +166,19 @@ def main(
         _on_groups(ctx, _stored(ctx, resume), resume, resume=True)
     else:
         loaded = options.load(ctx, quick(ctx, QUICK), purpose="play" if only_rollouts else "train")
-        check_project(project, loaded.settings)
+        _check(ctx, loaded)
         if only_rollouts:
             _play_only(ctx, loaded)
         else:
             _on_groups(ctx, loaded.settings, run_path(loaded.settings), resume=False)
+
+
+def _check(ctx: typer.Context, loaded: Loaded) -> None:
+    """Refuses what would have no effect; one line on stderr names options of presets and defaults that have none."""
+    check_project(ctx.params["project"], loaded.settings)
+    line = check_idle_options(loaded)
+    if line and not (ctx.params["as_json"] or ctx.params["quiet"]):
+        print(line, file=sys.stderr)
 
 
 def _on_groups(ctx: typer.Context, settings: Settings, run: Path, *, resume: bool) -> None:

@@ -23,6 +23,7 @@ from finqa_cli.contracts.learner import (
 from finqa_cli.contracts.optimizer import (
     CreditsBatch,
     EstimatesAdvantages,
+    KnowsIdleOptions,
     Optimizer,
     PenalizesReward,
     RepeatsPasses,
@@ -52,6 +53,7 @@ __all__ = [
     "EstimatesAdvantages",
     "ExecutingSandbox",
     "ImageBuilder",
+    "KnowsIdleOptions",
     "Learner",
     "LearnerContext",
     "LearnerProcesses",

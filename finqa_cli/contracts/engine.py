@@ -12,7 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
 uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("uncounted", default=nullcontext)
-"""`with uncounted.get()():` around a wait for leave to ask, such as a rate limit: the episode's time stands still."""
+"""`with uncounted.get()():` around what is not the policy's doing: the episode's time does not count there.
+
+The rollout puts it around every completion of a token engine; a chat engine around its waits for leave to ask, such as
+a rate limit or a free place among concurrent requests.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

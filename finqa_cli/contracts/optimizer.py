@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from finqa_cli.types import AdvantageEstimation, Credit, Group, KlPenalty, LossSpec, Passes
+from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, LossSpec, Passes
 
 
 @runtime_checkable
@@ -53,6 +53,15 @@ class RepeatsPasses(Protocol):
 
     def passes(self) -> Passes:
         """How many, in how many steps; they take the place of `train.updates_per_iteration`."""
+        ...
+
+
+@runtime_checkable
+class KnowsIdleOptions(Protocol):
+    """An optimizer that knows which of its options have no effect: what the user names is refused then."""
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Options, defaults among them, that change no gradient where iterations take so many optimizer steps."""
         ...
 
 

@@ -5,15 +5,17 @@ from finqa_cli.learn.credit import assign_credit, assign_credit_again, attempt_w
 from finqa_cli.learn.gae import estimated, value_metrics, with_values
 from finqa_cli.learn.groups import GroupStatistics, group_statistics, length_bias
 from finqa_cli.learn.normalization import check_normalization, counts_neutral, needs_reference, normalized
-from finqa_cli.learn.off_policy import corrected, is_decoupled, with_proximal
+from finqa_cli.learn.off_policy import correct_off_policy, needs_anchor, with_proximal
 from finqa_cli.learn.packing import pack, pads
 from finqa_cli.learn.passes import step_rows
 from finqa_cli.learn.reference import References, penalized, references, scored_samples
 from finqa_cli.learn.samples import demonstration_sample, trajectory_samples
 from finqa_cli.learn.staleness import staleness_metrics, token_ages, without_over_age
+from finqa_cli.learn.truncation import LengthLimit, count_truncated, length_penalty, mask_truncated, penalize_length
 
 __all__ = [
     "GroupStatistics",
+    "LengthLimit",
     "References",
     "admitted_groups",
     "assign_credit",
@@ -21,19 +23,23 @@ __all__ = [
     "attempt_weight",
     "batch_credit",
     "check_normalization",
-    "corrected",
+    "correct_off_policy",
+    "count_truncated",
     "counts_neutral",
     "credited_samples",
     "demonstration_sample",
     "estimated",
     "group_statistics",
     "informative_share",
-    "is_decoupled",
     "length_bias",
+    "length_penalty",
+    "mask_truncated",
+    "needs_anchor",
     "needs_reference",
     "normalized",
     "pack",
     "pads",
+    "penalize_length",
     "penalized",
     "references",
     "scored_samples",

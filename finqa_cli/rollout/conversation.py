@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, PlayedTurn, ReplyRole, RewritingCodec, TokenEngine
+from finqa_cli.contracts import (
+    ChatCodec,
+    ChatEngine,
+    PlayedTurn,
+    ReplyRole,
+    RewritingCodec,
+    TokenEngine,
+    uncounted,
+)
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
 
@@ -69,7 +77,8 @@ class TokenConversation:
             return Reply(turn=AssistantTurn(text=""), full=True)
         sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
-        completion = await self._engine.generate(request)
+        with uncounted.get()():  # how long it waits is the engine's load, how long it may be is limited in tokens
+            completion = await self._engine.generate(request)
         self._turn += 1
         self._history = token_ids + completion.token_ids
         self._sampled = completion.token_ids

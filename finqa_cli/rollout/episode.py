@@ -30,7 +30,8 @@ class Limits:
     Attributes:
         max_turns: Assistant turns.
         max_parse_errors: Turns in a row without a readable tool call.
-        seconds: Wall time of the whole episode, without the time in which faults were made good; 0 for none.
+        seconds: Wall time of the whole episode, without the time in which faults were recovered from, in which a
+            token engine generated, or in which a chat engine waited for leave to ask; 0 for none.
     """
 
     max_turns: int = 20
@@ -48,7 +49,11 @@ class Ending:
 
 
 class EpisodeClock:
-    """The time limit of one episode. It stands still while infrastructure is mended: that is not the policy's doing.
+    """The time limit of one episode. It stands still during recovery from faults: that is not the policy's doing.
+
+    Nor does it count the completions of token engines. How long one takes depends on how many others the engine serves:
+    requests queue inside servers, which do not report it. What the policy decides is the length of a completion, and
+    that is limited in tokens. An engine that hangs is a fault by the timeout of its own requests.
 
     Nor does it cut a call to the box: whether the policy or a frozen box is late is known only when the call ends, and
     a fault must not be scored.

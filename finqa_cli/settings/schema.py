@@ -7,9 +7,9 @@ has a variable of its own in `sources.BARE_NAMES`; `--set section.field=value` a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
@@ -136,7 +136,12 @@ class LoraSettings(Section):
 
 
 class GenerationSettings(Section):
-    """How the policy speaks during rollouts."""
+    """How the policy generates during rollouts.
+
+    `episode_timeout_s` is the wall time after which an episode ends and is graded as it stands; 0 for none. It leaves
+    out recovery from faults, the completions of engines that train (they may queue; `max_gen_tokens` and `max_steps`
+    limit them), and other engines' waits for rate limits and free places.
+    """
 
     max_gen_tokens: PositiveInt = 512
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
@@ -151,9 +156,17 @@ class TrainSettings(Section):
     """The training loop.
 
     `max_staleness` is how many iterations rollouts may run ahead of the learner; 0 waits for every update. `off_policy`
-    says how the loss meets tokens that older weights sampled: `clip` by PPO's clipped ratio to the sampler; `token` and
-    `sequence` decoupled, weighed by importance ratios that are truncated per token or masked per sequence at
-    `off_policy_cap`; `auto` is `clip` at max_staleness 0, else `token`.
+    says how the loss corrects for a sampler that differs from the learner, by age or by rounding. Its ratio is that of
+    the weights before the iteration's first step to the sampler. `token` truncates it per token at `off_policy_cap`,
+    `sequence` takes the product over a sequence and leaves out sequences above the cap, `icepop` leaves out tokens
+    outside [`off_policy_floor`, `off_policy_cap`], `geometric` sequences whose geometric mean is outside; `none`
+    corrects nothing; `auto` is `token`. Bounds that are unset are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
+    1.01 (geometric).
+
+    `truncated` says what becomes of episodes that a limit ended (turns, context, time, or tokens of the last
+    completion): `keep` trains on them as graded; `mask` leaves them out of the loss, though the others are compared
+    with their reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion
+    is within `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
@@ -177,13 +190,28 @@ class TrainSettings(Section):
     learner_processes: PositiveInt = 1
     sync_every: PositiveInt = 1
     max_staleness: NaturalInt = 1
-    off_policy: Literal["auto", "clip", "token", "sequence"] = "auto"
-    off_policy_cap: Annotated[float, Field(ge=1.0)] = 2.0
+    off_policy: Literal["auto", "none", "token", "sequence", "icepop", "geometric"] = "auto"
+    off_policy_cap: Annotated[float, Field(ge=1.0)] | None = None
+    off_policy_floor: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    truncated: Literal["keep", "mask", "penalize"] = "keep"
+    overlong_buffer: PositiveInt | None = None
     eval_every: NaturalInt = 0
     checkpoint_every: PositiveInt = 1
     keep_checkpoints: NaturalInt = 3
     shuffle_rewards: bool = False
     seed: NaturalInt = 0
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.overlong_buffer is not None and self.truncated != "penalize":
+            raise ValueError(f"overlong_buffer has no effect with truncated={self.truncated}; it belongs to penalize")
+        if self.off_policy_cap is not None and self.off_policy == "none":
+            raise ValueError("off_policy_cap has no effect with off_policy=none; leave it out")
+        if self.off_policy_floor is not None and self.off_policy not in ("icepop", "geometric"):
+            raise ValueError(
+                f"off_policy_floor has no effect with off_policy={self.off_policy}; it belongs to icepop and geometric"
+            )
+        return self
 
 
 class EvalSettings(Section):

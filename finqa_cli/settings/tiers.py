@@ -20,6 +20,9 @@ from finqa_cli.settings.layers import Layer, flatten
 
 LIST = "finqa config list"
 
+RESOLVED = "resolved"
+"""Key of a file that finqa wrote with all settings of a step: nothing in it was named by a user there."""
+
 TIERS: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "lora", "codec", "sft.learning_rate", "train.token_budget", "train.gradient_checkpointing"),
     "optimizer": (
@@ -62,6 +65,15 @@ def shipped() -> dict[str, Path]:
     """Folder and name, such as `models/qwen3-4b`, of each file that ships with the package."""
     root = Path(str(resources.files("finqa_cli"))) / "configs"
     return {f"{file.parent.name}/{file.stem}": file for file in sorted(root.glob("*/*.toml"))}
+
+
+def is_shipped(origin: str) -> bool:
+    """Whether a setting of this origin, as `Value` has it, was set by a file that ships with the package."""
+    kind, _, place = origin.partition(" ")
+    name = place.rpartition(":")[0] if place.rpartition(":")[2].isdigit() else place
+    known = shipped()
+    named = f"{name.removesuffix('.toml')}" in known and not Path(name).exists()
+    return kind == "file" and (named or Path(name).resolve() in {file.resolve() for file in known.values()})
 
 
 def tier_of(path: str) -> str | None:
@@ -134,13 +146,15 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
             f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
             remedy=f"finqa experiment run {document.file}",
         )
+    resolved = tree.pop(RESOLVED, False) is True
     tier = tree.pop("tier", None)
     if "tier" in document.tree and tier not in tuple(TIERS):
         raise ConfigError(
             f"tier = {tier!r} ({document.place('tier')}): tiers are {', '.join(TIERS)}.",
             remedy=f"Mend {document.name}.",
         )
-    layer = flatten(tree, document.place)
+    kind = "plan" if resolved else "file"
+    layer = flatten(tree, lambda path: kind + document.place(path).removeprefix("file"))
     for path, value in layer.items():
         if tier and tier_of(path) != tier:
             owner = tier_of(path)

@@ -7,9 +7,11 @@ from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, G
 from finqa_cli.types.sandboxes import ExecutionSpec, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
+    RATIO_LOSSES,
     AdvantageEstimation,
     Batch,
     Credit,
+    IdleOption,
     KlEstimator,
     KlPenalty,
     LossSpec,
@@ -22,6 +24,7 @@ from finqa_cli.types.training import (
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
 
 __all__ = [
+    "RATIO_LOSSES",
     "AdvantageEstimation",
     "Architecture",
     "AssistantTurn",
@@ -38,6 +41,7 @@ __all__ = [
     "ExecutionResult",
     "ExecutionSpec",
     "Group",
+    "IdleOption",
     "ImageInfo",
     "KlEstimator",
     "KlPenalty",

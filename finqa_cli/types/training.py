@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 Normalization = Literal["trained", "token", "sequence", "constant"]
 KlEstimator = Literal["k1", "k3"]
+
+RATIO_LOSSES = ("policy_gradient", "gspo", "cispo")
+"""Losses with a ratio to the anchor; see `LossSpec`."""
+
+_OF_SEVERAL_STEPS = ("clip_low", "clip_high", "dual_clip", "value_clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +53,8 @@ class Sample:
         loss_mask: [L] True where the id was sampled by the policy (or demonstrated); position 0 is always False.
         logprobs: [L] sampler log-probabilities; 0.0 where the mask is False.
         advantages: [L] advantage of each masked token; 0.0 elsewhere.
-        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, for a
-            decoupled loss; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
+        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, the anchor
+            of the loss's ratio; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
         reference_logprobs: [L] log-probabilities under the reference policy, 0.0 where the mask is False. Empty: the
             update needs none.
         values: [L] what the value function gave each masked token's state before the first step of the iteration, 0.0
@@ -96,10 +101,13 @@ class Batch:
 class LossSpec:
     """Which per-token loss a learner applies, with its numbers. An unknown name or parameter is a ConfigError.
 
-    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights)
-    take: clip_low, clip_high (0 turns the ratio's clip off on that side); token_cap, sequence_cap (at most one above 0
-    makes the loss decoupled: the ratio is to the proximal weights, and the ratio of these to the sampler weighs it,
-    truncated at token_cap per token, or per sequence and 0 above sequence_cap); kl_k1, kl_k3 (at most one above 0 is
+    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights) have
+    the ratio of the current weights to the anchor: those before the first step of the iteration, computed by the
+    learner and never by the engine. They take: clip_low, clip_high (0 turns the ratio's clip off on that side);
+    token_cap, sequence_cap, icepop_cap, geometric_cap (at most one above 0: the loss is weighed by the ratio of the
+    anchor to the sampler, truncated at token_cap per token; its product over a sequence, 0 above sequence_cap; per
+    token, 0 outside [icepop_floor, icepop_cap]; or 1 for sequences whose geometric mean of it is within
+    [geometric_floor, geometric_cap] and 0 for others); kl_k1, kl_k3 (at most one above 0 is
     the coefficient of the KL divergence from the reference policy, by that estimator); entropy_coef (of the policy's
     entropy, which is raised). `policy_gradient` also: dual_clip (0, or a bound above 1 on the ratio where the
     advantage is negative); value_coef, value_clip (above 0, the coefficient of the value loss, and how far a value may
@@ -120,6 +128,33 @@ class LossSpec:
     parameters: Mapping[str, float] = field(default_factory=dict)
     normalization: Normalization = "trained"
     normalization_length: float = 0.0
+
+    def effective(self, steps: int) -> LossSpec:
+        """The loss without what no gradient depends on, in iterations of so many optimizer steps.
+
+        With one step the anchor is the current policy: the ratio is 1, so nothing is clipped, and the ratio of a
+        sequence, a ratio of tokens and a clipped weight have the same gradient. Values are what they were when
+        advantages were made, so that their clip acts on nothing either.
+        """
+        if steps > 1 or self.name not in RATIO_LOSSES:
+            return self
+        parameters = {name: number for name, number in self.parameters.items() if name not in _OF_SEVERAL_STEPS}
+        return replace(self, name="policy_gradient", parameters=parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleOption:
+    """An option of an optimizer that asks for something which cannot happen under the settings.
+
+    Attributes:
+        name: Of the option.
+        reason: Why, as the end of a sentence.
+        remedy: Flags under which it has an effect.
+    """
+
+    name: str
+    reason: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

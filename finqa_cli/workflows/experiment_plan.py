@@ -16,6 +16,7 @@ from finqa_cli.workflows.compare_checks import differing
 from finqa_cli.workflows.experiment_file import ExperimentFile, Measure, Preparation, Question, Rates
 from finqa_cli.workflows.experiment_formulas import Scalar
 from finqa_cli.workflows.experiment_matrix import Cell, cells, experiment_name, given_variables, preparations
+from finqa_cli.workflows.idle_options import check_idle_options
 from finqa_cli.workflows.pipeline_plan import Step
 from finqa_cli.workflows.pipeline_spec import check_secrets, settings_document
 
@@ -201,6 +202,7 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
     try:
         loaded = resolve(file.experiment.config, {**cell.settings, "train.seed": seed})
         check_secrets(loaded)
+        check_idle_options(loaded)
         if loaded.settings.run.dir is not None:
             raise UsageError("run.dir has no effect here.", remedy="--output")
     except FinqaError as error:

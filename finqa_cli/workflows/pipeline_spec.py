@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.learn.pairing import Rule
 from finqa_cli.masking import is_secret
-from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
+from finqa_cli.settings import RESOLVED, Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.workflows.compare_checks import flat
 from finqa_cli.workflows.pipeline_data import DataSource
 
@@ -157,7 +157,7 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
     document = to_public_dict(settings)
     document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
     del document["run"]["dir"]
-    return {section: _stated(body) for section, body in document.items()}
+    return {RESOLVED: True, **{section: _stated(body) for section, body in document.items()}}
 
 
 def _stated(value: Any) -> Any:

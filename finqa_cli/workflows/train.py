@@ -33,7 +33,7 @@ from finqa_cli.workflows.start_points import find_start, start_inputs, whole_mod
 from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
 from finqa_cli.workflows.training_tasks import training_tasks
-from finqa_cli.workflows.updates import training_loss, training_passes
+from finqa_cli.workflows.updates import length_limit, training_loss, training_passes
 from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers
 
 
@@ -95,6 +95,7 @@ def check_method(settings: Settings) -> None:
     optimizer = make_optimizer(settings)
     _check_groups(optimizer, settings)
     training_loss(optimizer, settings.train)
+    length_limit(settings.train, settings.generation.max_gen_tokens)
     scheduled(settings, training_passes(optimizer, settings.train))
 
 

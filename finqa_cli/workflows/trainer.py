@@ -85,7 +85,8 @@ class Trainer:
         self.walk = TaskWalk(
             self.tasks, seed=train.seed, cursor=self.progress.cursor, unsettled=self.progress.unsettled
         )
-        self.updates = Updates(self.learner, self.optimizer, train)
+        longest = self.settings.generation.max_gen_tokens
+        self.updates = Updates(self.learner, self.optimizer, train, max_gen_tokens=longest)
         assert self.parts.codec is not None, "the stage gives every token engine a codec"
         codec, probed = self.parts.codec, self.progress.probe_tolerance
         self.probe = Probe(self.engine, self.learner, codec, self.tasks, self.settings, self.folder, probed)

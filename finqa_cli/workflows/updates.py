@@ -16,20 +16,25 @@ from finqa_cli.contracts import (
 )
 from finqa_cli.errors import ConfigError
 from finqa_cli.learn import (
+    LengthLimit,
     References,
     assign_credit_again,
     attempt_weight,
     batch_credit,
     check_normalization,
-    corrected,
+    correct_off_policy,
+    count_truncated,
     counts_neutral,
     credited_samples,
     estimated,
-    is_decoupled,
+    length_penalty,
+    mask_truncated,
+    needs_anchor,
     needs_reference,
     normalized,
     pack,
     pads,
+    penalize_length,
     penalized,
     references,
     scored_samples,
@@ -44,14 +49,20 @@ from finqa_cli.types import AdvantageEstimation, Credit, Group, LossSpec, Passes
 
 
 def training_loss(optimizer: Optimizer, train: TrainSettings) -> LossSpec:
-    """The optimizer's loss, corrected for tokens of older weights as the settings ask.
+    """The optimizer's loss, corrected for the sampler as the settings ask.
 
     Raises:
         ConfigError: It cannot be corrected so, or its normalization is unknown.
     """
     loss = optimizer.loss()
     check_normalization(loss)
-    return corrected(loss, mode=train.off_policy, cap=train.off_policy_cap, max_staleness=train.max_staleness)
+    return correct_off_policy(
+        loss,
+        mode=train.off_policy,
+        max_staleness=train.max_staleness,
+        cap=train.off_policy_cap,
+        floor=train.off_policy_floor,
+    )
 
 
 def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
@@ -71,20 +82,46 @@ def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
     return optimizer.passes()
 
 
+def length_limit(train: TrainSettings, max_gen_tokens: int) -> LengthLimit | None:
+    """Where completions are fined for their length; None where they are not.
+
+    Raises:
+        ConfigError: The buffer is longer than a completion may be.
+    """
+    if train.truncated != "penalize":
+        return None
+    buffer = train.overlong_buffer or max(1, max_gen_tokens // 5)
+    if buffer > max_gen_tokens:
+        raise ConfigError(
+            f"train.overlong_buffer={buffer} is more than a completion may have (max_gen_tokens {max_gen_tokens}).",
+            remedy=f"--set train.overlong_buffer={max(1, max_gen_tokens // 5)}",
+        )
+    return LengthLimit(longest=max_gen_tokens, buffer=buffer)
+
+
 class Updates:
     """Takes the steps on each iteration's groups.
 
     Attributes:
         metrics: Of the last iteration as a whole, beside its steps' reports: how good the values were, how far the
-            steps went and how many were skipped. Empty for methods that take one pass without a value function.
+            steps went and how many were skipped, of methods with a value function or several passes; and how many
+            episodes a limit ended, and their mean penalty, where they are masked or penalized.
     """
 
-    def __init__(self, learner: Learner, optimizer: Optimizer, train: TrainSettings) -> None:
+    def __init__(
+        self, learner: Learner, optimizer: Optimizer, train: TrainSettings, *, max_gen_tokens: int = 0
+    ) -> None:
         """Nothing is computed yet.
 
+        Args:
+            learner: Takes the steps.
+            optimizer: Says how.
+            train: Settings.
+            max_gen_tokens: Longest completion, where it is penalized.
+
         Raises:
-            ConfigError: As `training_loss` and `training_passes`; or the optimizer wants a reference policy or a value
-                function and the learner has none.
+            ConfigError: As `training_loss`, `training_passes` and `length_limit`; or the optimizer wants a reference
+                policy or a value function and the learner has none.
         """
         self.metrics: Mapping[str, float] = {}
         self._learner = learner
@@ -92,6 +129,8 @@ class Updates:
         self._train = train
         self._loss = training_loss(optimizer, train)
         self._passes = training_passes(optimizer, train)
+        self._limit = length_limit(train, max_gen_tokens)
+        self._truncated: dict[str, float] = {}
         self._repeats = isinstance(optimizer, RepeatsPasses)
         self._estimation = optimizer.estimation() if isinstance(optimizer, EstimatesAdvantages) else None
         self._penalty = optimizer.kl_penalty() if isinstance(optimizer, PenalizesReward) else None
@@ -124,10 +163,10 @@ class Updates:
         """
         samples = await self._samples(groups, credits)
         steps = step_rows(len(samples), self._passes, seeds=self._seeds(iteration))
-        if is_decoupled(self._loss) and len(steps) > 1:
-            # before the first step, whose weights are the proximal ones for every step
+        if needs_anchor(self._loss) and len(steps) > 1:
+            # before the first step, whose weights are the anchor of every step; a single step meets them itself
             samples = with_proximal(samples, await asyncio.to_thread(self._learner.logprobs, samples))
-        found = value_metrics(samples) if self._estimation is not None else {}
+        found = {**self._truncated, **(value_metrics(samples) if self._estimation is not None else {})}
         for number, rows in enumerate(steps, start=1):
             if weighted := normalized([samples[row] for row in rows], self._loss):
                 report = await self._step(weighted)
@@ -141,11 +180,19 @@ class Updates:
         self.metrics = found
 
     async def _samples(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Sample, ...]:
+        self._truncated = {}
+        if self._limit is not None:
+            self._truncated = _penalties(groups, credits, self._limit)
+            groups = penalize_length(groups, self._limit)
+            credits = assign_credit_again(self._optimizer, groups, credits)
         known = await self._references(groups, credits)
         if known is not None and self._penalty is not None and self._estimation is None:
             groups = penalized(groups, known, self._penalty)
             credits = assign_credit_again(self._optimizer, groups, credits)
         credits = batch_credit(self._optimizer, groups, credits)
+        if self._train.truncated == "mask":
+            self._truncated = {"episodes_truncated": float(count_truncated(groups, credits))}
+            credits = mask_truncated(groups, credits)
         samples = credited_samples(groups, credits, neutral=counts_neutral(self._loss), references=known)
         return samples if self._estimation is None else await self._estimated(samples, groups, self._estimation)
 
@@ -180,6 +227,18 @@ class Updates:
         return await asyncio.to_thread(self._learner.update, batch, self._loss)
 
 
+def _penalties(groups: Sequence[Group], credits: Sequence[Credit], limit: LengthLimit) -> dict[str, float]:
+    scored = [
+        length_penalty(member, limit)
+        for group, credit in zip(groups, credits, strict=True)
+        if not credit.dropped
+        for member, advantage in zip(group.trajectories, credit.advantages, strict=True)
+        if advantage is not None
+    ]
+    mean = sum(scored) / len(scored) if scored else 0.0
+    return {"episodes_truncated": float(count_truncated(groups, credits)), "length_penalty_mean": mean}
+
+
 def _divergence(report: UpdateReport) -> float:
-    """Mean KL per token from the policy that the step is clipped around: the proximal one, or else the sampler."""
+    """Mean KL per token from the anchor, or from the sampler where there is one step."""
     return report.metrics.get("kl_proximal", report.metrics.get("kl", 0.0))

@@ -52,7 +52,10 @@ def test_flags_of_asynchronous_training_and_of_replicas(capsys: pytest.CaptureFi
     ("arguments", "told"),
     [
         (["--max-staleness", "-1"], "train.max_staleness = -1 (flag)"),
-        (["--off-policy", "trust"], "train.off_policy = 'trust' (flag): Input should be 'auto', 'clip', 'token' or"),
+        (
+            ["--off-policy", "trust"],
+            "train.off_policy = 'trust' (flag): Input should be 'auto', 'none', 'token', 'sequence',",
+        ),
         (["--engine-replicas", "0"], "generation.engine_replicas = 0 (flag)"),
         (["--engine", "scripted", "--engine-replicas", "2"], "only token engines can be replicated"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from trl_parity.interpreter import PYTHON
 
 from finqa_cli.contracts import Optimizer
-from finqa_cli.learn import assign_credit
+from finqa_cli.learn import assign_credit, with_proximal
 from finqa_cli.learn.preferences import PairSamples, pair_batch, with_pair_references
 from finqa_cli.settings import TrainSettings
 from finqa_cli.types import Batch, Group, LossSpec, UpdateReport
@@ -91,21 +91,30 @@ class Policy:
 class Recorder:
     """Stands in for the learner in an update, and keeps what it was asked for."""
 
-    def __init__(self, learner: TorchLearner) -> None:
+    def __init__(self, learner: TorchLearner, *, anchored: bool) -> None:
         self._learner = learner
+        self._anchored = anchored
         self.logprobs, self.reference_logprobs = learner.logprobs, learner.reference_logprobs
         self.asked: list[tuple[Batch, LossSpec]] = []
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
-        """A step, and what it was made of."""
+        """A step, and what it was made of; anchored, its ratio is to the policy that sampled, as in a later step."""
+        if self._anchored:
+            rows = [sample.logprobs for sample in batch.samples]
+            batch = replace(batch, samples=with_proximal(batch.samples, rows))
         self.asked.append((batch, loss))
         return self._learner.update(batch, loss)
 
 
 async def updated(learner: TorchLearner, optimizer: Optimizer, groups: Sequence[Group], **settings: Any) -> Found:
-    """What an iteration's one update makes of the groups: credit, KL, normalization, micro-batches and loss."""
-    recorder = Recorder(learner)
-    train = TrainSettings(**{"max_staleness": 0, "token_budget": 150, **settings})
+    """What an iteration's one update makes of the groups: credit, KL, normalization, micro-batches and loss.
+
+    With `off_policy` among the settings it corrects for the sampler; otherwise the sampler is the anchor of its ratio,
+    which is what TRL's log-probabilities of the old policy are.
+    """
+    corrects = "off_policy" in settings
+    recorder = Recorder(learner, anchored=not corrects)
+    train = TrainSettings(**{"max_staleness": 0, "token_budget": 150, "off_policy": "none", **settings})
     updates = Updates(recorder, optimizer, train)  # type: ignore[arg-type]
     reports = [report async for report in updates.take(groups, assign_credit(optimizer, groups))]
     ((batch, loss),) = recorder.asked

@@ -33,7 +33,7 @@ class Case:
         theirs: Of GRPOConfig.
         moves: Metric of ours that must be above 0, because else the case would not show what it is for.
         noise: Largest difference of the sampler's log-probabilities from the current ones, in nats.
-        settings: Of `train`; with any, TRL corrects for the sampler instead of clipping around it.
+        settings: Of `train`; with any, both sides correct for the sampler instead of clipping around it.
     """
 
     ours: dict[str, Any]

@@ -45,10 +45,12 @@ class Gate:
     @asynccontextmanager
     async def place(self, tokens: int) -> AsyncIterator[None]:
         """A place for one request of about so many tokens, once it may start."""
-        async with self._places:
+        with uncounted.get()():  # the limits are not the policy's doing
+            await self._places.acquire()
+        try:
             begins = time.monotonic() + max(self._requests.reserve(1), self._tokens.reserve(tokens))
             try:
-                with uncounted.get()():  # the limit is the server's doing, not the policy's
+                with uncounted.get()():
                     while (left := max(begins, self._paused_until) - time.monotonic()) > 0:  # noqa: ASYNC110  a pause may grow
                         await asyncio.sleep(left)
             except asyncio.CancelledError:
@@ -56,6 +58,8 @@ class Gate:
                 self._tokens.correct(-tokens)
                 raise
             yield
+        finally:
+            self._places.release()
 
     def pause(self, seconds: float) -> None:
         """No request starts for so long: a limit that one request met is met by all."""

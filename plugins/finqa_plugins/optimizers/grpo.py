@@ -8,8 +8,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from finqa_cli.types import Credit, Group, KlPenalty, LossSpec, Normalization
-from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec, Normalization
+from finqa_plugins.optimizers.idle import idle_options
+from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.rewards import divided_by_batch_std, group_credit, mean, standard_deviation
 from finqa_plugins.optimizers.variants import PLAIN, PRESETS, Preset, Ratio, Std, Variant
 
@@ -94,6 +95,15 @@ class Grpo:
     def kl_penalty(self) -> KlPenalty | None:
         """What is taken from each reward."""
         return self._config.kl_penalty()
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Clips and ratios of a single step, and a KL that is off."""
+        config, form = self._config, {}
+        if config.ratio == "sequence":
+            form["ratio"] = ""
+        if config.variant in ("gspo", "cispo"):
+            form["variant"] = f", so that {config.variant} is {'grpo' if config.variant == 'gspo' else 'dapo'}"
+        return idle_options(config, self.loss(), steps=steps, more_steps=MORE_STEPS, form=form)
 
     def loss(self) -> LossSpec:
         """The clipped policy gradient, or the variant's own form of it."""

@@ -11,6 +11,9 @@ from finqa_cli.types import KlEstimator, KlPenalty, LossSpec, Normalization
 
 _USUAL_LENGTH = 512
 
+MORE_STEPS = "--set train.updates_per_iteration=2"
+"""What brings several steps, for methods without passes of their own."""
+
 
 class PolicyGradientOptions(BaseModel):
     """Regularization and normalization of a policy gradient."""

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from finqa_cli.types import AdvantageEstimation, Credit, Group, KlPenalty, LossSpec, Passes
+from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, LossSpec, Passes
+from finqa_plugins.optimizers.idle import idle_options
 from finqa_plugins.optimizers.options import PolicyGradientOptions
 from finqa_plugins.optimizers.rewards import scored_rewards
 
@@ -75,6 +76,16 @@ class Ppo:
     def kl_penalty(self) -> KlPenalty | None:
         """What is taken from the reward of each token."""
         return self._config.kl_penalty()
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Clips and the stop of a single step, and a KL that is off."""
+        return idle_options(
+            self._config,
+            self.loss(),
+            steps=steps,
+            more_steps="--set optimizer.options.minibatches=4",
+            target_kl=self._config.target_kl,
+        )
 
     def loss(self) -> LossSpec:
         """The clipped policy gradient with a value loss."""

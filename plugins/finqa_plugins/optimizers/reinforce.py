@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from finqa_cli.types import Credit, Group, KlPenalty, LossSpec
-from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec
+from finqa_plugins.optimizers.idle import idle_options
+from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.rewards import ZERO_VARIANCE, batch_rewards, group_credit, mapped, mean, scored_rewards
 
 
@@ -24,7 +25,7 @@ class Reinforce:
     """The plain policy gradient.
 
     A_i = r_i - b with b = 0, the mean reward of the batch, or that of the group. The reward of an episode is the
-    return of each of its tokens: nothing is discounted. The ratio to the policy that sampled is not clipped.
+    return of each of its tokens: nothing is discounted, and no ratio is clipped.
 
     Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"
     (1992), section 4.
@@ -62,6 +63,10 @@ class Reinforce:
     def kl_penalty(self) -> KlPenalty | None:
         """What is taken from each reward."""
         return self._config.kl_penalty()
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Those of a KL that is off."""
+        return idle_options(self._config, self.loss(), steps=steps, more_steps=MORE_STEPS)
 
     def loss(self) -> LossSpec:
         """The policy gradient without a clip."""

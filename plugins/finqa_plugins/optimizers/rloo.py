@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from finqa_cli.types import Credit, Group, KlPenalty, LossSpec
-from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec
+from finqa_plugins.optimizers.idle import idle_options
+from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.rewards import divided_by_batch_std, group_credit, mean
 
 
@@ -57,6 +58,10 @@ class Rloo:
     def kl_penalty(self) -> KlPenalty | None:
         """What is taken from each reward."""
         return self._config.kl_penalty()
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Clips of a single step, and a KL that is off."""
+        return idle_options(self._config, self.loss(), steps=steps, more_steps=MORE_STEPS)
 
     def loss(self) -> LossSpec:
         """The clipped policy gradient."""

@@ -11,6 +11,7 @@ from finqa_cli.contracts import LearnerContext
 from finqa_plugins.torch_learner.attention import attend_within_segments, takes_packed_rows
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.distributed import Alone, on_device
+from finqa_plugins.torch_learner.head import widens_head
 from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter, compute_dtype, fingerprint, load_base, uses_tf32
 from finqa_plugins.torch_learner.sharding import PolicyForward, shard
 from finqa_plugins.torch_learner.state import Identity
@@ -29,6 +30,7 @@ class Assembly:
         forward: Its forward pass.
         packs: It takes packed rows.
         width: Of its hidden states.
+        wide: Its logits are float32, whatever it computes in.
     """
 
     device: torch.device
@@ -39,6 +41,7 @@ class Assembly:
     forward: PolicyForward
     packs: bool
     width: int
+    wide: bool
 
 
 def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alone) -> Assembly:
@@ -67,7 +70,8 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
         found = takes_packed_rows(base, config.packing) if processes.leads else False
         if context.gradient_checkpointing:
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        forward = _forward(base, device, processes)
+        wide = widens_head(config, base, dtype)
+        forward = _forward(base, device, processes, wide=wide)
     if packs := processes.gathered(found)[0]:  # what one found goes for all: they must cut batches alike
         attend_within_segments(base)
     return Assembly(
@@ -79,6 +83,7 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
         forward=forward,
         packs=packs,
         width=width,
+        wide=wide,
     )
 
 
@@ -89,7 +94,8 @@ def frozen_base(assembly: Assembly, context: LearnerContext, processes: Alone) -
         base = load_base(context.model, dtype=assembly.dtype, device=loading)
         if assembly.packs:
             attend_within_segments(base)
-        return _forward(base.requires_grad_(False).eval(), assembly.device, processes)
+        base.requires_grad_(False).eval()
+        return _forward(base, assembly.device, processes, wide=assembly.wide)
 
 
 def _loading_device(device: torch.device, processes: Alone) -> torch.device:
@@ -97,8 +103,8 @@ def _loading_device(device: torch.device, processes: Alone) -> torch.device:
     return device if processes.mesh(device) is None else torch.device("cpu")
 
 
-def _forward(causal: Any, device: torch.device, processes: Alone) -> PolicyForward:
-    forward = PolicyForward(causal)
+def _forward(causal: Any, device: torch.device, processes: Alone, *, wide: bool = False) -> PolicyForward:
+    forward = PolicyForward(causal, wide=wide)
     if (mesh := processes.mesh(device)) is not None:
         with on_device(device):
             shard(forward, mesh)

@@ -31,6 +31,11 @@ class TorchLearnerConfig(BaseModel):
         description="Matrix products of float32 tensors on cuda, such as those of LoRA layers, with inputs of 10 bits. "
         "auto: where the computation is in bfloat16, which keeps 7.",
     )
+    head_dtype: Literal["auto", "float32", "model"] = Field(
+        default="auto",
+        description="Of the logits that log-probabilities are made of. auto: float32, but for a head with an adapter; "
+        "model: as the rest of the computation.",
+    )
     packing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Micro-batches as one row without padding, in which attention stays within each sequence. auto: "

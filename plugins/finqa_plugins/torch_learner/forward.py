@@ -11,6 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from finqa_cli.types import Sample
+from finqa_plugins.torch_learner.head import wide_logits
 from finqa_plugins.torch_learner.packed_row import Segments, pack_row
 
 _LOGITS_PER_CHUNK = 2**26
@@ -137,28 +138,34 @@ def predicting_states(causal: Any, inputs: Inputs) -> torch.Tensor:
 
 
 def state_logprobs(
-    causal: Any, states: torch.Tensor, targets: torch.Tensor, temperature: float, *, entropy_gradient: bool = False
+    causal: Any,
+    states: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    *,
+    entropy_gradient: bool = False,
+    wide: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
 
     The head runs on these states only, so the full [B, L, V] logits never exist; with the entropy's gradient as
-    without it.
+    without it. `wide` logits are float32 whatever the head computes in (see `head`).
     """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
     if states.shape[0] <= rows:
-        return _chunk_logprobs(head, states, targets, temperature, entropy_gradient)
+        return _chunk_logprobs(head, states, targets, temperature, entropy_gradient, wide)
     parts = [
-        checkpoint(_chunk_logprobs, head, part, ids, temperature, entropy_gradient, use_reentrant=False)
+        checkpoint(_chunk_logprobs, head, part, ids, temperature, entropy_gradient, wide, use_reentrant=False)
         for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
 def _chunk_logprobs(
-    head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool
+    head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool, wide: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = head(hidden)
+    logits = wide_logits(head, hidden) if wide else head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature

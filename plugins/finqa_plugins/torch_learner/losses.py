@@ -10,12 +10,12 @@ import torch
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import LossSpec, Sample
 from finqa_plugins.torch_learner.forward import Inputs
-from finqa_plugins.torch_learner.importance import WeightFunction, bounded_ratio, build_weights
+from finqa_plugins.torch_learner.importance import WEIGHTS, WeightFunction, bounded_ratio, build_weights
 from finqa_plugins.torch_learner.objectives import ObjectiveFunction, build_objective
 from finqa_plugins.torch_learner.preferences import PAIR_LOSSES, PairLoss, build_pair_loss, needs_reference
 from finqa_plugins.torch_learner.values import ValueTerm, build_value_term, check_values
 
-_POLICY_GRADIENT = {"clip_low", "clip_high", "token_cap", "sequence_cap", "kl_k1", "kl_k3", "entropy_coef"}
+_POLICY_GRADIENT = {"clip_low", "clip_high", "kl_k1", "kl_k3", "entropy_coef", *WEIGHTS}
 _PARAMETERS = {
     "policy_gradient": _POLICY_GRADIENT | {"dual_clip", "value_coef", "value_clip"},
     "cross_entropy": set[str](),
@@ -152,31 +152,30 @@ def _policy_loss(
 ) -> TokenLoss:
     """-(w (objective - kl_coef KL) + entropy_coef H), each token times its weight in the batch.
 
-    Without `weigh`, w is 1 and the objective's ratio is to the policy that sampled, as the sampler itself reported it.
-
-    With it the loss is decoupled. Three policies: the sampler, whose staleness w corrects (see `importance`); the
-    proximal one, around which steps are clipped; the current one. Decoupled PPO: AReaL, arXiv 2505.24298, section
-    5.2, after Hilton et al., arXiv 2110.00641. Where the samples carry no proximal log-probabilities, the current
-    weights are the proximal ones: the ratio is 1, and its gradient that of logp.
+    Three policies: the sampler, from which w corrects (see `importance`; 1 without `weigh`); the anchor, around which
+    steps are clipped; the current one. Decoupled PPO: AReaL, arXiv 2505.24298, section 5.2, after Hilton et al., arXiv
+    2110.00641. The anchor is computed by the learner: an engine's log-probabilities differ by rounding, which alone is
+    more than the narrow clips of GSPO. Where the samples carry no proximal log-probabilities, the current weights are
+    the anchor: the ratio is 1, and its gradient that of logp.
 
     w also weighs the KL term, an expectation over what was sampled; the entropy is exact wherever a token was sampled.
     """
-    current, anchor = logprobs.detach(), inputs.old_logprobs
-    if weigh is not None:
-        anchor = current if inputs.proximal_logprobs is None else inputs.proximal_logprobs
-    values, sums = objective_of(logprobs, anchor, inputs)
+    current = logprobs.detach()
+    anchor = current if inputs.proximal_logprobs is None else inputs.proximal_logprobs
+    importance = None if weigh is None else weigh(anchor, inputs)
+    weights = None if importance is None else importance.weights
+    values, sums = objective_of(logprobs, anchor, inputs, weights)
     mismatch, maxima = _mismatch(current, inputs.old_logprobs)
     sums = mismatch | sums
+    if inputs.proximal_logprobs is not None:
+        sums["kl_proximal"] = _k3(anchor, current).sum()
     if inputs.reference_logprobs is not None:
         sums["kl_reference"] = _k3(current, inputs.reference_logprobs).sum()
         if any(kl_coefs):
-            values = values - _kl_term(logprobs, anchor, inputs.reference_logprobs, kl_coefs)
+            kl = _kl_term(logprobs, anchor, inputs.reference_logprobs, kl_coefs)
+            values = values - (kl if weights is None else weights * kl)
     sequence_sums: dict[str, torch.Tensor] = {}
-    if weigh is not None:
-        if inputs.proximal_logprobs is not None:
-            sums["kl_proximal"] = _k3(anchor, current).sum()
-        importance = weigh(anchor, inputs)
-        values = importance.weights * values
+    if importance is not None:
         sums, sequence_sums = sums | importance.sums, importance.sequence_sums
     if entropy_coef:
         values = values + entropy_coef * entropy

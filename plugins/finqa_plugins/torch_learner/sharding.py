@@ -17,9 +17,11 @@ from finqa_plugins.torch_learner.forward import Inputs, predicting_states, state
 class PolicyForward(nn.Module):
     """All that a micro-batch computes with the model's weights, so that sharded weights are whole for as long."""
 
-    def __init__(self, causal: Any) -> None:
+    def __init__(self, causal: Any, *, wide: bool = False) -> None:
+        """With `wide` the logits are float32, whatever the model computes in."""
         super().__init__()
         self.causal = causal
+        self._wide = wide
 
     def forward(
         self, inputs: Inputs, temperature: float, entropy_gradient: bool = False
@@ -27,7 +29,7 @@ class PolicyForward(nn.Module):
         """States [N, H] that predict the targets, and of these log-probabilities [N] and entropies [N]."""
         states = self.states(inputs)
         logprobs, entropy = state_logprobs(
-            self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient
+            self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient, wide=self._wide
         )
         return states, logprobs.clone(), entropy  # FSDP2 hooks on to what is returned, and warns of views
 

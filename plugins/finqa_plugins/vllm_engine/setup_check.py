@@ -65,8 +65,10 @@ def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -
 async def _serve(python: Path, folder: Path) -> None:
     """A server of the embedded policy, in the way in which a training uses it, with little memory."""
     policy = registry().hook.resolve_policy(reference="embedded")
-    config = VllmEngineConfig(python=python, enforce_eager=True, max_num_seqs=8, max_model_len=256)
-    context = EngineContext(model=policy.model, lora_rank=8, gpu_memory_utilization=0.3, log_dir=folder)
+    config = VllmEngineConfig(python=python, enforce_eager=True, max_num_seqs=8)
+    context = EngineContext(
+        model=policy.model, lora_rank=8, gpu_memory_utilization=0.3, max_context=256, log_dir=folder
+    )
     engine = VllmEngine(config, context)
     try:
         await engine.start()

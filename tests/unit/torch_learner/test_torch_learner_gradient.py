@@ -12,7 +12,7 @@ from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, 
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from finqa_cli.learn import pack
+from finqa_cli.learn import pack, with_proximal
 from finqa_cli.types import LossSpec, Sample
 from finqa_plugins.torch_learner.forward import state_logprobs
 
@@ -93,6 +93,7 @@ def test_loss_matches_full_logits_computed_plainly(learner_model: Path) -> None:
     """-sum min(r A, clip(r) A) / N from the model's own [1, L, V] logits, one row at a time."""
     learner = make_learner(learner_model, temperature=0.7)
     samples = random_samples(5, opening=OPENING)
+    samples = list(with_proximal(samples, [sample.logprobs for sample in samples]))
     expected, tokens = 0.0, 0
     for sample in samples:
         with torch.no_grad():
@@ -183,7 +184,7 @@ def test_the_clip_stops_only_what_goes_further_its_own_way(
     learner = make_learner(learner_model, lora_rank=0)
     base = Sample(token_ids=(1, 2), loss_mask=(False, True), logprobs=(0.0, 0.0), advantages=(0.0, advantage))
     old = learner.logprobs([base])[0][1] - float(torch.log(torch.tensor(ratio)))
-    sample = replace(base, logprobs=(0.0, old))
+    sample = replace(base, proximal_logprobs=(0.0, old))
     report_gradient = gradient(learner, as_batch([sample]))
     assert bool(report_gradient.abs().sum() > 0) is moves
     unclipped = LossSpec(name="policy_gradient")

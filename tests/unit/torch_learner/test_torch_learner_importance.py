@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.learn.off_policy import OffPolicy, correct_off_policy
+from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 from finqa_plugins.torch_learner.forward import Inputs
 from finqa_plugins.torch_learner.losses import TokenLoss, build_loss
 
@@ -40,6 +44,73 @@ def test_sequence_weights_are_products_and_0_above_the_cap() -> None:
     assert float(result.sequence_sums["sequences_masked"]) == 1
     assert float(result.sums["importance_weight_mean"]) == pytest.approx(3.25)
     assert "importance_truncated" not in result.sums
+
+
+def test_icepop_keeps_ratios_within_its_bounds_and_drops_the_others() -> None:
+    """M(k) = k in [0.5, 5], else 0: 0.49 and 5.1 are dropped, whatever the sign of the advantage."""
+    ratios, advantages = tensor(0.49, 0.51, 1.5, 4.9, 5.1), tensor(1.0, -1.0, 0.5, 2.0, -2.0)
+    current = tensor(-1.0, -2.0, -3.0, -0.5, -0.1)
+    carried = inputs(current - ratios.log(), advantages, [3, 2])
+    result, gradient = outcome(spec(icepop_floor=0.5, icepop_cap=5.0), current, carried)
+    weights = tensor(0.0, 0.51, 1.5, 4.9, 0.0)
+    torch.testing.assert_close(gradient, -weights * advantages, rtol=1e-12, atol=0)
+    assert float(result.sums["tokens_masked"]) == 2
+    assert float(result.sums["importance_weight_mean"]) == pytest.approx(6.91)
+    assert result.sequence_sums == {}
+
+
+def test_geometric_means_keep_or_drop_whole_sequences_whatever_their_length() -> None:
+    """Means 1 of 4 and 1/4 (kept, far as they are), 1.02 of 2 and of 50 tokens (dropped), 0.98 (dropped)."""
+    rows = [tensor(4.0, 0.25), tensor(1.02, 1.02), tensor(*[1.02] * 50), tensor(0.98), tensor(1.005, 0.999)]
+    ratios, lengths = torch.cat(rows), [len(row) for row in rows]
+    current, advantages = torch.full_like(ratios, -1.5), torch.linspace(-1, 1, len(ratios), dtype=torch.float64)
+    carried = inputs(current - ratios.log(), advantages, lengths)
+    result, gradient = outcome(spec(geometric_floor=0.99, geometric_cap=1.01), current, carried)
+    kept = torch.cat([torch.full((length,), float(place in (0, 4))) for place, length in enumerate(lengths)]).double()
+    torch.testing.assert_close(gradient, -kept * advantages, rtol=1e-12, atol=0)
+    assert float(result.sequence_sums["sequences_masked"]) == 3
+    assert float(result.sums["importance_weight_mean"]) == 4
+
+
+@pytest.mark.parametrize(
+    "caps", [{"icepop_floor": 0.5, "icepop_cap": 5.0}, {"geometric_floor": 0.99, "geometric_cap": 1.01}]
+)
+def test_masks_in_float32_are_their_closed_forms(caps: dict[str, float]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    noise = 0.6 if "icepop_cap" in caps else 0.03
+    lengths = [1, 7, 40, 500]
+    current = -torch.rand(sum(lengths), generator=draw) * 4
+    gaps = noise * torch.randn(len(current), generator=draw)
+    advantages = torch.randn(len(current), generator=draw)
+    _, gradient = outcome(spec(**caps), current, inputs(current - gaps, advantages, lengths))
+    exact = (current.double() - (current - gaps).double()).split(lengths)
+    if "icepop_cap" in caps:
+        weights = [k if 0.5 <= k <= 5 else 0.0 for part in exact for k in map(math.exp, part.tolist())]
+    else:
+        means = [math.exp(math.fsum(part.tolist()) / len(part)) for part in exact]
+        weights = [float(0.99 <= mean <= 1.01) for mean, n in zip(means, lengths, strict=True) for _ in range(n)]
+    assert 0 < weights.count(0.0) < len(weights)
+    torch.testing.assert_close(gradient, -torch.tensor(weights) * advantages, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [5, 50, 500])
+@pytest.mark.parametrize("mode", ["auto", "none", "token", "sequence", "icepop", "geometric"])
+def test_gspo_on_policy_does_not_clip_the_noise_of_the_sampler(length: int, mode: OffPolicy) -> None:
+    """The published clips of 3e-4 and 4e-4 are a hundredth of what an engine in bfloat16 differs by."""
+    gspo = Grpo(GrpoConfig(variant="gspo")).loss()
+    assert gspo.parameters["clip_high"] == 4e-4
+    loss = correct_off_policy(gspo, mode=mode, max_staleness=0)
+    draw = torch.Generator().manual_seed(length)
+    current = -torch.rand(40 * length, generator=draw) * 4
+    sampler = current + 0.03 * torch.randn(len(current), generator=draw)
+    advantages = (torch.arange(40) % 2 * 2.0 - 1.0).repeat_interleave(length)
+    carried = inputs(sampler, advantages, [length] * 40)
+    for proximal in (None, current):
+        result, gradient = outcome(loss, current, replace(carried, proximal_logprobs=proximal))
+        assert float(result.sums["clip_fraction"]) / len(current) < 0.01
+        assert float(result.sums["ratio_mean"]) / len(current) == 1
+        if mode in ("auto", "none", "token"):
+            assert bool((gradient != 0).all()), "no token has lost its gradient"
 
 
 def test_equal_policies_are_neither_truncated_nor_masked_at_the_smallest_cap() -> None:
@@ -82,11 +153,14 @@ def test_where_all_policies_agree_the_gradient_is_that_of_ppo(caps: dict[str, fl
         torch.testing.assert_close(decoupled, plain, rtol=1e-12, atol=0)
 
 
-# --- without caps nothing has changed
+# --- one step within clip and cap: what it was when the ratio was to the sampler
 
 
 def frozen_policy_gradient(logprobs: torch.Tensor, carried: Inputs, low: float, high: float) -> TokenLoss:
-    """The loss as it was before there were caps. Frozen: runs without staleness are promised to stay the same bits."""
+    """The loss with its ratio to the sampler, as it was without staleness before the learner computed the anchor.
+
+    Frozen: where neither clip nor cap acts, runs of one step per iteration are promised to stay the same bits.
+    """
     difference = logprobs - carried.old_logprobs
     ratio = difference.clamp(-20.0, 20.0).exp()
     clipped = ratio.clamp(1.0 - low if low else None, 1.0 + high if high else None) if low or high else ratio
@@ -104,26 +178,36 @@ def frozen_policy_gradient(logprobs: torch.Tensor, carried: Inputs, low: float, 
     return TokenLoss(loss=-objective.sum(), sums=sums, maxima=maxima)
 
 
-LOGPROB = st.floats(-40, 0, width=32)
-TOKEN = st.tuples(LOGPROB, LOGPROB, st.floats(-2, 2, width=32))
+TOKEN = st.tuples(
+    st.floats(-40, 0, width=32),
+    st.floats(-0.125, 0.125, width=32),
+    st.one_of(st.just(0.0), st.floats(1e-3, 2), st.floats(-2, -1e-3)),
+)
 
 
 @given(st.lists(TOKEN, min_size=1, max_size=40), st.sampled_from([0.0, 0.2]), st.sampled_from([0.0, 0.28]))
-def test_without_caps_the_loss_is_the_same_bits(
+def test_a_step_within_clip_and_cap_has_the_same_bits_as_with_a_ratio_to_the_sampler(
     tokens: list[tuple[float, float, float]], low: float, high: float
 ) -> None:
-    current, sampler, advantages = torch.tensor(tokens, dtype=torch.float32).unbind(1)
-    carried = inputs(sampler, advantages, [len(tokens)])
-    result, gradient = outcome(spec(clip_low=low, clip_high=high), current, carried)
-    leaf = current.clone().requires_grad_()
-    frozen = frozen_policy_gradient(leaf, carried, low, high)
-    frozen.loss.backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    assert torch.equal(gradient, leaf.grad)
+    current, gaps, advantages = torch.tensor(tokens, dtype=torch.float32).unbind(1)
+    carried = inputs(current - gaps, advantages, [len(tokens)])
+    loss = correct_off_policy(spec(clip_low=low, clip_high=high), mode="auto", max_staleness=0)
+
+    def stepped(function: Callable[[torch.Tensor], TokenLoss]) -> tuple[TokenLoss, torch.Tensor]:
+        leaf = current.clone().requires_grad_()
+        found = function(leaf)
+        (found.loss / (3 * len(tokens))).backward()  # as a learner does, whose batch has more tokens
+        assert leaf.grad is not None
+        return found, leaf.grad
+
+    result, gradient = stepped(lambda leaf: build_loss(loss).function(leaf, torch.zeros_like(leaf), carried))
+    frozen, expected = stepped(lambda leaf: frozen_policy_gradient(leaf, carried, low, high))
+    assert torch.equal(gradient, expected)
     assert torch.equal(result.loss, frozen.loss)
-    assert {name: float(value) for name, value in result.sums.items()} == {
-        name: float(value) for name, value in frozen.sums.items()
-    }
+    for name in ("logprob_difference_mean", "kl"):
+        assert torch.equal(result.sums[name], frozen.sums[name])
+    assert torch.equal(result.sums["importance_weight_mean"], frozen.sums["ratio_mean"])
+    assert float(result.sums["importance_truncated"]) == float(frozen.sums["clip_fraction"]) == 0
     assert result.maxima == frozen.maxima
     assert result.sequence_sums == {}
 
@@ -132,7 +216,16 @@ def test_without_caps_the_loss_is_the_same_bits(
 
 EXTREME = st.one_of(st.floats(-40, 0, width=32), st.sampled_from([0.0, -1e-30, -88.0, -1e4, -3e38, -math.inf]))
 ROW = st.lists(st.tuples(EXTREME, st.floats(-1e4, 0, width=32), st.floats(-1e4, 0, width=32)), min_size=1, max_size=6)
-CAPS = st.sampled_from([{"token_cap": 1.0}, {"token_cap": 2.0}, {"sequence_cap": 1.0}, {"sequence_cap": 1e30}])
+CAPS = st.sampled_from(
+    [
+        {"token_cap": 1.0},
+        {"token_cap": 2.0},
+        {"sequence_cap": 1.0},
+        {"sequence_cap": 1e30},
+        {"icepop_floor": 0.5, "icepop_cap": 5.0},
+        {"geometric_floor": 0.99, "geometric_cap": 1.01},
+    ]
+)
 
 
 @given(st.lists(ROW, min_size=1, max_size=5), CAPS, st.booleans(), st.sampled_from([-1.0, 0.5]))
@@ -147,8 +240,9 @@ def test_any_ratio_gives_a_finite_loss_and_gradient(
     assert bool(torch.isfinite(gradient).all())
     assert math.isfinite(result.loss.item())
     weight = float(result.sums["importance_weight_mean"]) / len(tokens)
-    assert 0 <= weight <= min(next(iter(caps.values())), math.exp(20)) * (1 + 1e-6)
-    shares = {"importance_truncated": len(tokens), "clip_fraction": len(tokens), "sequences_masked": len(rows)}
+    assert 0 <= weight <= min(max(caps.values()), math.exp(20)) * (1 + 1e-6)
+    of_tokens = dict.fromkeys(("importance_truncated", "tokens_masked", "clip_fraction"), len(tokens))
+    shares = {**of_tokens, "sequences_masked": len(rows)}
     for name, value in {**result.sums, **result.sequence_sums}.items():
         assert name not in shares or 0 <= float(value) <= shares[name]
 
@@ -179,6 +273,11 @@ def test_rows_do_not_touch_each_other(
         ({"token_cap": 0.5}, "token_cap must be 0 .* or at least 1, not 0.5"),
         ({"sequence_cap": -1.0}, "sequence_cap must be 0"),
         ({"token_cap": math.nan}, "token_cap must be 0"),
+        ({"icepop_cap": 5.0}, r"icepop_floor must lie in \(0, 1\]"),
+        ({"icepop_cap": 5.0, "icepop_floor": 1.5}, "icepop_floor must lie in"),
+        ({"geometric_floor": 0.99}, "geometric_floor must lie in"),
+        ({"geometric_cap": 1.01, "geometric_floor": math.nan}, "geometric_floor must lie in"),
+        ({"icepop_cap": 5.0, "icepop_floor": 0.5, "token_cap": 2.0}, "token_cap and icepop_cap only one"),
     ],
 )
 def test_caps_that_make_no_sense_are_config_errors(parameters: dict[str, float], reason: str) -> None:

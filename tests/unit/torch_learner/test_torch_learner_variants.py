@@ -31,20 +31,28 @@ LOSSES: dict[str, LossSpec] = {
     name: registry().create("optimizer", optimizer, options).loss() for name, (optimizer, options) in OPTIONS.items()
 }
 EVERY = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-DECOUPLED = ({}, {"token_cap": 1.5}, {"sequence_cap": 3.0})
+WEIGHTS = {
+    "none": {},
+    "token": {"token_cap": 1.5},
+    "sequence": {"sequence_cap": 3.0},
+    "icepop": {"icepop_floor": 0.8, "icepop_cap": 1.2},
+    "geometric": {"geometric_floor": 0.95, "geometric_cap": 1.05},
+}
 
 
 def episodes(learner: TorchLearner, count: int = 6) -> list[Sample]:
-    """Sampled near the current policy; one has no advantage, the last two are one episode."""
+    """The anchor and the sampler are near the current policy; one has no advantage, the last two are one episode."""
     samples = random_samples(count, seed=4)
     rows = learner.logprobs(samples)
     drawn = torch.Generator().manual_seed(0)
     near = [tuple(0.1 * value for value in torch.randn(len(row), generator=drawn).tolist()) for row in rows]
+    noise = [tuple(0.1 * value for value in torch.randn(len(row), generator=drawn).tolist()) for row in rows]
     far = [tuple(0.3 * value for value in torch.randn(len(row), generator=drawn).tolist()) for row in rows]
     samples = [
         replace(
             sample,
-            logprobs=tuple(map(operator.add, rows[place], near[place])),
+            logprobs=tuple(map(operator.add, rows[place], noise[place])),
+            proximal_logprobs=tuple(map(operator.add, rows[place], near[place])),
             reference_logprobs=tuple(map(operator.add, rows[place], far[place])),
             episode=f"e{min(place, count - 2)}",
         )
@@ -72,7 +80,7 @@ def plainly(learner: TorchLearner, samples: Sequence[Sample], loss: LossSpec) ->
         entropy = -(everything.exp() * everything).sum(-1)[mask]
         old, reference, advantage = (
             torch.tensor(row[1:], dtype=torch.float64)[mask]
-            for row in (sample.logprobs, sample.reference_logprobs, sample.advantages)
+            for row in (sample.proximal_logprobs, sample.reference_logprobs, sample.advantages)
         )
         ratio = (current - old).exp()
         if loss.name == "gspo":
@@ -111,7 +119,7 @@ def test_loss_and_gradient_are_those_of_the_definition(learner_model: Path, loss
 
 
 @EVERY
-@pytest.mark.parametrize("caps", DECOUPLED, ids=["clip", "token", "sequence"])
+@pytest.mark.parametrize("caps", WEIGHTS.values(), ids=WEIGHTS)
 def test_no_gradient_depends_on_microbatching(learner_model: Path, loss: LossSpec, caps: dict[str, float]) -> None:
     learner = moved(make_learner(learner_model))
     loss = replace(loss, parameters={**loss.parameters, **caps})

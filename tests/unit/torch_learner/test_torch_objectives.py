@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures.token_losses import inputs, outcome, spec, tensor
+from fixtures.token_losses import anchored, inputs, outcome, spec, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +18,12 @@ from finqa_plugins.torch_learner.forward import Inputs
 from finqa_plugins.torch_learner.losses import build_loss
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.3}
+CAPS = (
+    {"token_cap": 2.0},
+    {"sequence_cap": 2.0},
+    {"icepop_floor": 0.1, "icepop_cap": 5.0},
+    {"geometric_floor": 0.1, "geometric_cap": 5.0},
+)
 
 
 def named(name: str, **parameters: float) -> LossSpec:
@@ -28,7 +34,7 @@ def test_gspo_by_hand() -> None:
     """Ratios 2 and 1/2 have the geometric mean 1, as do none; 4 and 1 have 2, which the clip stops for A > 0 only."""
     ratios, advantages = tensor(2, 0.5, 4, 1, 4, 1), tensor(1, 1, 1, 1, -1, -1)
     current = tensor(-1, -2, -3, -0.5, -2, -1)
-    carried = inputs(current - ratios.log(), advantages, [2, 2, 2])
+    carried = anchored(current - ratios.log(), advantages, [2, 2, 2])
     result, gradient = outcome(named("gspo", **CLIPS), current, carried)
     torch.testing.assert_close(gradient, -tensor(1, 1, 0, 0, -2, -2))
     assert result.loss.item() == pytest.approx(-(2 * 1 + 2 * 1.3 - 2 * 2))
@@ -38,12 +44,12 @@ def test_gspo_by_hand() -> None:
 
 def test_gspo_is_the_published_objective() -> None:
     """Mean over a row of its token losses is min(s A, clip(s) A) with s = exp(mean log ratio), gradients included."""
-    current, sampler = tensor(-1.0, -2.0, -0.3), tensor(-1.2, -1.7, -0.4)
+    current, anchor = tensor(-1.0, -2.0, -0.3), tensor(-1.2, -1.7, -0.35)
     for advantage in (0.7, -0.7):
-        carried = inputs(sampler, torch.full_like(sampler, advantage), [3])
+        carried = anchored(anchor, torch.full_like(anchor, advantage), [3])
         result, gradient = outcome(named("gspo", clip_low=0.01, clip_high=0.01), current, carried)
         leaf = current.clone().requires_grad_()
-        ratio = (leaf - sampler).mean().exp()
+        ratio = (leaf - anchor).mean().exp()
         objective = torch.minimum(ratio * advantage, ratio.clamp(0.99, 1.01) * advantage)
         objective.backward()  # type: ignore[no-untyped-call]
         assert result.loss.item() / 3 == pytest.approx(-objective.item(), rel=1e-12)
@@ -54,20 +60,20 @@ def test_cispo_by_hand() -> None:
     """Weights are ratios clipped to [0.8, 1.3], and no token loses its gradient."""
     ratios, advantages = tensor(0.5, 1.1, 4.0, 4.0), tensor(1.0, -1.0, 0.5, -0.5)
     current = tensor(-1.0, -2.0, -3.0, -0.2)
-    result, gradient = outcome(named("cispo", **CLIPS), current, inputs(current - ratios.log(), advantages, [4]))
+    result, gradient = outcome(named("cispo", **CLIPS), current, anchored(current - ratios.log(), advantages, [4]))
     weights = tensor(0.8, 1.1, 1.3, 1.3)
     torch.testing.assert_close(gradient, -weights * advantages)
     assert result.loss.item() == pytest.approx(-(weights * advantages * current).sum().item())
     assert float(result.sums["clip_fraction"]) == 3
     assert float(result.sums["ratio_mean"]) == pytest.approx(9.6)
-    _, upper = outcome(named("cispo", clip_high=0.3), current, inputs(current - ratios.log(), advantages, [4]))
+    _, upper = outcome(named("cispo", clip_high=0.3), current, anchored(current - ratios.log(), advantages, [4]))
     torch.testing.assert_close(upper, -tensor(0.5, 1.1, 1.3, 1.3) * advantages)
 
 
 def test_the_dual_clip_stops_only_large_ratios_with_a_negative_advantage() -> None:
     ratios, advantages = tensor(4.0, 2.0, 0.5, 4.0, 0.5), tensor(-1.0, -1.0, -1.0, 1.0, 1.0)
     current = tensor(-1.0, -2.0, -3.0, -0.2, -0.3)
-    carried = inputs(current - ratios.log(), advantages, [5])
+    carried = anchored(current - ratios.log(), advantages, [5])
     result, gradient = outcome(spec(**CLIPS, dual_clip=3.0), current, carried)
     torch.testing.assert_close(gradient, -tensor(0.0, -2.0, 0.0, 0.0, 0.5))
     assert result.loss.item() == pytest.approx(-(-3.0 - 2.0 - 0.8 + 1.3 + 0.5))
@@ -125,7 +131,7 @@ def test_weights_multiply_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gspo", "cispo"])
-@pytest.mark.parametrize("caps", [{"token_cap": 2.0}, {"sequence_cap": 2.0}])
+@pytest.mark.parametrize("caps", CAPS)
 def test_off_policy_corrections_weigh_every_objective(name: str, caps: dict[str, float]) -> None:
     """The ratio to the proximal policy is 1, so what is left of the gradient is -w A, as for PPO."""
     current, sampler = tensor(-1.0, -2.0, -3.0), tensor(-1.3, -1.5, -2.0)
@@ -174,9 +180,10 @@ def test_both_estimators_are_the_divergence_in_expectation(name: str) -> None:
 def test_k1_in_the_loss_has_the_gradient_of_the_divergence_whoever_sampled() -> None:
     logits, reference, other = policies()
     (wanted,) = torch.autograd.grad(divergence(torch.log_softmax(logits, -1), reference), logits)
-    for sampler in (torch.log_softmax(logits.detach(), -1), other):
-        (found,) = torch.autograd.grad(expected(spec(kl_k1=1.0), logits, sampler, reference), logits)
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    current = torch.log_softmax(logits.detach(), -1)
+    (found,) = torch.autograd.grad(expected(spec(kl_k1=1.0), logits, current, reference), logits)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    for sampler in (current, other):
         corrected = spec(kl_k1=1.0, token_cap=1e6)
         (found,) = torch.autograd.grad(expected(corrected, logits, sampler, reference), logits)
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)

@@ -306,3 +306,15 @@ def test_without_rates_only_attempts_are_counted() -> None:
     one = estimates(plan, run)["a-plain"]
     assert one.attempts == 24 * 12 * 4 and one.source == "none"
     assert one.hours is None and one.cost is None and one.tokens is None and total(estimates(plan, run)) is None
+
+
+def test_variants_that_are_one_algorithm_under_the_settings_are_refused() -> None:
+    def variants(steps: int) -> str:
+        text = SMALL.replace("[axes.way.plain]\n", '[axes.way.plain.optimizer.options]\nvariant = "grpo"\n')
+        text = text.replace("[axes.way.many]\nN = 8\n", '[axes.way.many.optimizer.options]\nvariant = "gspo"\n')
+        return text.replace("[settings.train]\n", f"[settings.train]\nupdates_per_iteration = {steps}\n")
+
+    with pytest.raises(ConfigError, match=r"Cell a-many: .*variant=gspo .*so that gspo is grpo"):
+        planned(variants(1))
+    plan, _ = planned(variants(4))
+    assert len(plan.cells) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.learn import assign_credit, credited_samples, pack, trajectory_samples
 from finqa_cli.settings import TrainSettings
-from finqa_cli.types import Batch, Group, LossSpec, Status, Turn, UpdateReport
+from finqa_cli.types import Batch, Group, LossSpec, Sample, Status, Turn, UpdateReport
 from finqa_cli.workflows.updates import Updates, training_loss
 from finqa_plugins.torch_learner.learner import TorchLearner
 
@@ -47,6 +47,10 @@ def groups_of(*rewards: Sequence[float | Status]) -> list[Group]:
     return made
 
 
+METRICS: dict[str, float] = {}
+"""Of the iteration that was `taken` last."""
+
+
 def taken(
     learner: TorchLearner, method: Any, groups: Sequence[Group], **train: Any
 ) -> tuple[list[Batch], list[UpdateReport]]:
@@ -59,11 +63,14 @@ def taken(
         return update(batch, loss)
 
     async def take() -> list[UpdateReport]:
-        updates = Updates(learner, method, TrainSettings(**({"max_staleness": 0} | train)))
         return [report async for report in updates.take(groups, assign_credit(method, groups))]
 
+    updates = Updates(learner, method, TrainSettings(**({"max_staleness": 0} | train)), max_gen_tokens=10)
     learner.update = heard  # type: ignore[method-assign]
-    return batches, asyncio.run(take())
+    reports = asyncio.run(take())
+    METRICS.clear()
+    METRICS.update(updates.metrics)
+    return batches, reports
 
 
 MIXED = ((1, 0, 0.5, Status.ENGINE_ERROR), (1, 1), (0, 1, 0))
@@ -83,7 +90,9 @@ def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     (batch,), (report,) = taken(learner, grpo, groups)
     before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12, padded=False)
     assert batch == before
-    expected = plain.update(before, LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2}))
+    clips = {"clip_low": 0.2, "clip_high": 0.2}
+    corrected = LossSpec(name="policy_gradient", parameters={**clips, "token_cap": 2.0})
+    expected = plain.update(before, corrected)
     assert (report.loss, report.metrics) == (expected.loss, expected.metrics)
     for left, right in zip(learner._trained.values(), plain._trained.values(), strict=True):
         assert torch.equal(left, right)
@@ -142,15 +151,74 @@ def test_advantages_that_need_the_batch_are_made_from_all_its_groups(model: Path
 
 
 @pytest.mark.parametrize("variant", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
-@pytest.mark.parametrize("mode", ["auto", "clip", "token", "sequence"])
-def test_every_variant_takes_stale_tokens_and_several_steps(model: Path, variant: str, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["auto", "none", "token", "sequence", "icepop", "geometric"])
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_the_anchor_of_every_variant_is_computed_before_the_first_of_several_steps(
+    model: Path, variant: str, mode: str, max_staleness: int
+) -> None:
     method = optimizer("grpo", variant=variant, kl="loss")
-    train = {"max_staleness": 1, "off_policy": mode, "updates_per_iteration": 2}
-    batches, reports = taken(make_learner(model), method, groups_of((1, 0), (0, 1)), **train)
-    decoupled = mode != "clip"
+    train = {"max_staleness": max_staleness, "off_policy": mode}
+    groups = groups_of((1, 0), (0, 1))
+    learner = make_learner(model)
+    anchors = {sample.episode: row for sample, row in _scored(learner, method, groups)}
+    batches, reports = taken(learner, method, groups, updates_per_iteration=2, **train)
     assert len(reports) == 2
-    assert all(bool(sample.proximal_logprobs) == decoupled for batch in batches for sample in batch.samples)
-    assert all(("importance_weight_mean" in report.metrics) == decoupled for report in reports)
+    for sample in (sample for batch in batches for sample in batch.samples):
+        assert sample.proximal_logprobs == anchors[sample.episode]
+    assert all(("importance_weight_mean" in report.metrics) == (mode != "none") for report in reports)
+    (single,), (report,) = taken(make_learner(model), method, groups, **train)
+    assert not any(sample.proximal_logprobs for sample in single.samples), "no forward pass for what is 1 anyway"
+    assert report.metrics["ratio_mean"] == 1 and report.metrics["clip_fraction"] == 0
+
+
+def cut_short(groups: list[Group]) -> list[Group]:
+    """The same, where the second member of each ended at the limit of tokens."""
+    found = []
+    for group in groups:
+        first, second, *others = group.trajectories
+        turns = tuple(replace(turn, stop="length") for turn in second.turns)
+        found.append(replace(group, trajectories=(first, replace(second, turns=turns), *others)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_masked_episodes_are_in_no_batch_and_in_the_baseline(model: Path, name: str) -> None:
+    method = optimizer(name, **({"epochs": 1, "minibatches": 1} if name == "ppo" else {}))
+    groups = cut_short(groups_of((1, 0, 0.5, 0), (0, 1)))
+    (kept,), _ = taken(make_learner(model), method, groups)
+    assert METRICS.get("episodes_truncated") is None
+    (masked,), _ = taken(make_learner(model), method, groups, truncated="mask")
+    left = [sample for sample in kept.samples if not sample.episode.endswith("/1")]
+    assert {sample.episode for sample in masked.samples} == {sample.episode for sample in left}
+    assert METRICS["episodes_truncated"] == 2
+    if name == "grpo":
+        assert list(masked.samples) == left, "the others are compared with its reward as before"
+        assert masked.loss_tokens == sum(sample.loss_tokens for sample in left)
+    everything = [replace(one, trajectories=one.trajectories[1:2] * 2) for one in groups]
+    assert taken(make_learner(model), method, everything, truncated="mask") == ([], [])
+
+
+def test_penalized_episodes_get_credit_for_the_reward_that_is_left(model: Path) -> None:
+    """Completions of 3 to 6 and of 5 and 6 tokens; with a buffer of 8 the penalty is (tokens - 2) / 8, and 1 if cut."""
+    method = optimizer("grpo")
+    groups = cut_short(groups_of((1, 0, 0.5), (0, 1)))
+    lengths = {one.id: len(one.turns[0].completion_ids) for group in groups for one in group.trajectories}
+    (batch,), _ = taken(make_learner(model), method, groups, truncated="penalize", overlong_buffer=8)
+    rewards = {one.id: one.reward or 0.0 for group in groups for one in group.trajectories}
+    penalties = {name: 1.0 if name.endswith("/1") else (length - 2) / 8 for name, length in lengths.items()}
+    assert METRICS["length_penalty_mean"] == pytest.approx(sum(penalties.values()) / len(penalties))
+    assert METRICS["episodes_truncated"] == 2
+    for group in groups:
+        left = {one.id: rewards[one.id] - penalties[one.id] for one in group.trajectories}
+        for sample in batch.samples:
+            if sample.episode in left:
+                wanted = left[sample.episode] - sum(left.values()) / len(left)
+                assert max(sample.advantages, key=abs) == pytest.approx(wanted)
+
+
+def _scored(learner: TorchLearner, method: Any, groups: list[Group]) -> Iterator[tuple[Sample, tuple[float, ...]]]:
+    samples = credited_samples(groups, assign_credit(method, groups))
+    return zip(samples, learner.logprobs(samples), strict=True)
 
 
 def test_a_learner_without_a_reference_policy_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ async def _evaluate(
         write_manifest(run, "eval", parameters=asked.parameters, inputs=inputs)
         trajectories: list[Trajectory] = []
 
-        def record(trajectory: Trajectory) -> None:
-            folder.trajectory(trajectory, phase="eval", iteration=0)
+        async def record(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(folder.trajectory(trajectory, phase="eval", iteration=0))
             trajectories.append(trajectory)
             tracking.trajectory(trajectory)
 
@@ -137,7 +137,7 @@ async def evaluate_tasks(
     settings: Settings,
     tasks: Sequence[Task],
     *,
-    on_trajectory: Callable[[Trajectory], None],
+    on_trajectory: Callable[[Trajectory], Awaitable[None]],
     reporter: Reporter,
     stopper: Stopper,
     key: str,
@@ -155,8 +155,8 @@ async def evaluate_tasks(
     ]
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
-    def heard(trajectory: Trajectory) -> None:
-        on_trajectory(trajectory)
+    async def heard(trajectory: Trajectory) -> None:
+        await on_trajectory(trajectory)
         shown.add(trajectory)
 
     trajectories = await play_all(

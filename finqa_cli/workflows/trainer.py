@@ -115,8 +115,8 @@ class Trainer:
     def _collect(self, stream: Stream, iteration: int) -> Collection:
         shown = EpisodeCount(self.reporter, self._rollout_phase(iteration), None)
 
-        def heard(trajectory: Trajectory) -> None:
-            self._record(trajectory, "train", iteration)
+        async def heard(trajectory: Trajectory) -> None:
+            await self._record(trajectory, "train", iteration)
             shown.add(trajectory)
 
         return Collection(
@@ -263,8 +263,8 @@ class Trainer:
                     shutil.copytree(progress.policy.adapter or Path(progress.policy.model), folder / "serving")
         checkpoints.prune(self.folder.path, self.settings.train.keep_checkpoints)
 
-    def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
-        self.folder.trajectory(trajectory, phase=phase, iteration=iteration)
+    async def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
+        await asyncio.wrap_future(self.folder.trajectory(trajectory, phase=phase, iteration=iteration))
         self.tracking.trajectory(trajectory)
 
     def _rollout_phase(self, iteration: int) -> str:

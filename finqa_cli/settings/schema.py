@@ -131,6 +131,8 @@ class TrainSettings(Section):
     `sequence` decoupled, weighed by importance ratios that are truncated per token or masked per sequence at
     `off_policy_cap`; `auto` is `clip` at max_staleness 0, else `token`.
 
+    `sync_wait_s` is the longest wait at a weight sync for an engine that cannot be reached (its server restarts).
+
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
@@ -149,6 +151,7 @@ class TrainSettings(Section):
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_checkpointing: bool = True
     sync_every: PositiveInt = 1
+    sync_wait_s: Annotated[float, Field(ge=0.0)] = 300.0
     max_staleness: NaturalInt = 1
     off_policy: Literal["auto", "clip", "token", "sequence"] = "auto"
     off_policy_cap: Annotated[float, Field(ge=1.0)] = 2.0

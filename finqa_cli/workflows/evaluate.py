@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.rollout.stream import TrajectoryListener
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.cluster_nouns import cluster_noun
@@ -137,7 +138,7 @@ async def evaluate_tasks(
     settings: Settings,
     tasks: Sequence[Task],
     *,
-    on_trajectory: Callable[[Trajectory], Awaitable[None]],
+    on_trajectory: TrajectoryListener,
     reporter: Reporter,
     stopper: Stopper,
     key: str,
@@ -156,7 +157,8 @@ async def evaluate_tasks(
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
     async def heard(trajectory: Trajectory) -> None:
-        await on_trajectory(trajectory)
+        if (recorded := on_trajectory(trajectory)) is not None:
+            await recorded
         shown.add(trajectory)
 
     trajectories = await play_all(

@@ -34,6 +34,7 @@ from finqa_cli.workflows.steps import step_line, success, summary
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.updates import Updates
+from finqa_cli.workflows.weight_sync import load_version
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class Trainer:
         policies = self.folder.path / "policies"
         folder = policies / f"v{self.progress.published:05d}"
         policy = await asyncio.to_thread(self.learner.publish, folder, self.progress.published)
-        await self.engine.load(policy)
+        await load_version(self.engine, policy, self.settings.train.sync_wait_s, self.folder, self.stopper)
         self.progress.policy = policy
         difference = await self._prove(policy)
         self.tracking.weights(policy)

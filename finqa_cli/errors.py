@@ -54,6 +54,10 @@ class ServiceUnavailableError(FinqaError):
     exit_code = 69
 
 
+class UnreachableEngineError(ServiceUnavailableError):
+    """The server of an engine does not answer. It may be back later, so a weight sync waits for it."""
+
+
 class StorageError(FinqaError):
     """Reading or writing a file failed: disk full, no permission, short write."""
 

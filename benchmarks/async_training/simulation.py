@@ -105,6 +105,10 @@ class SimulatedCodec:
         """[1] id."""
         return (7,)
 
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[1] id."""
+        return (7,)
+
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[2] ids."""
         return (9, 1)

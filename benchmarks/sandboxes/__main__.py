@@ -4,8 +4,10 @@
 
 The loopback (`finqa_cli.testing`) runs in a process of its own and real environment servers run behind it; pool,
 provider, scheduler and records are the product's own. Only the engine is simulated: on GPUs of its own, with the
-latency model of `latency.py` and the calls of `policy.py`. Prints a markdown table and, as the last line, the same as
-JSON; the exit status is 1 when a figure fails. `--quick` is for tests: too small for its times to be judged.
+latency model of `latency.py` and the calls of `policy.py`. In the parts `client` and `engine` tokens come over HTTP
+from servers in processes of their own (`token_server.py`), and no Daytona takes part. Prints a markdown table and, as
+the last line, the same as JSON; the exit status is 1 when a figure fails. `--quick` is for tests: too small for its
+times to be judged.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, machine, report, without_times
 from benchmarks.sandboxes.chaos import chaos
+from benchmarks.sandboxes.client_cost import client_cost
 from benchmarks.sandboxes.creates import creates, ready
+from benchmarks.sandboxes.lost_engine import lost_engine
 from benchmarks.sandboxes.rollouts import collect
 from benchmarks.sandboxes.scale import FULL, QUICK, Scale
 from benchmarks.sandboxes.signals import signals
@@ -32,19 +36,28 @@ from finqa_cli import logs
 
 ON_ONE_FLEET = ("ready", "throughput", "chaos", "soak")
 ALONE: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {"creates": creates, "signals": signals}
-PARTS = ("ready", "throughput", "chaos", "creates", "signals", "soak")
+WITH_SERVERS: dict[str, Callable[[Scale, Path], Awaitable[list[Figure]]]] = {
+    "client": lambda scale, home: client_cost(home, quick=scale is QUICK),
+    "engine": lambda scale, home: lost_engine(home),
+}
+PARTS = ("ready", "throughput", "chaos", "creates", "signals", "client", "engine", "soak")
 
 
 async def measure(parts: Collection[str], scale: Scale, seed: int, home: Path) -> dict[str, list[Figure]]:
     """The figures of these parts."""
     figures: dict[str, list[Figure]] = {}
-    with world(scale, seed, home) as account:
-        if any(part in ON_ONE_FLEET for part in parts):
-            figures = await _on_one_fleet(parts, account)
-        for name, part in ALONE.items():
-            if name in parts:
-                _say(name)
-                figures[name] = await part(account)
+    for name, measured in WITH_SERVERS.items():
+        if name in parts:
+            _say(name)
+            figures[name] = await measured(scale, home)
+    if any(part not in WITH_SERVERS for part in parts):
+        with world(scale, seed, home) as account:
+            if any(part in ON_ONE_FLEET for part in parts):
+                figures |= await _on_one_fleet(parts, account)
+            for name, part in ALONE.items():
+                if name in parts:
+                    _say(name)
+                    figures[name] = await part(account)
     return {name: figures[name] for name in PARTS if name in figures}
 
 

@@ -56,10 +56,10 @@ def register_components() -> list[Component]:
     ]
 
 
-def install(site: Path) -> Sequence[str]:
-    """Makes the plugin known, as pip would, to processes that have these folders on their PYTHONPATH."""
+def install(site: Path, plugin: str = __name__) -> Sequence[str]:
+    """Makes a plugin known, as pip would, to processes that have these folders on their PYTHONPATH."""
     metadata = site / "finqa_benchmark-0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: finqa-benchmark\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(f"[finqa]\nbenchmark = {__name__}\n")
+    (metadata / "entry_points.txt").write_text(f"[finqa]\nbenchmark = {plugin}\n")
     return (str(site), str(ROOT))

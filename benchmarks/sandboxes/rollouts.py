@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,8 +68,8 @@ async def collect(fleet: Fleet, *, target_groups: int, iteration: int = 1) -> Ro
     engine, boxes = fleet.engine, fleet.world.scale.boxes
     with RunFolder.create(path, command="benchmark", settings={}, save_token_ids=False) as folder:
 
-        def heard(trajectory: Trajectory) -> None:
-            folder.trajectory(trajectory, phase="train", iteration=iteration)
+        async def heard(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(folder.trajectory(trajectory, phase="train", iteration=iteration))
             ended.append((time.perf_counter() - trajectory.seconds, trajectory))
 
         cpu, simulated, served, turns = time.process_time(), engine.cpu_s, engine.request_seconds, engine.turns

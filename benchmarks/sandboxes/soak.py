@@ -81,7 +81,9 @@ async def soak(fleet: Fleet, minutes: float) -> list[Figure]:
                 stage_of(fleet).player(fleet.world.settings, temperature=1.0),
                 source,
                 concurrency=fleet.world.scale.boxes,
-                on_trajectory=lambda trajectory: folder.trajectory(trajectory, phase="soak", iteration=1),
+                on_trajectory=lambda trajectory: asyncio.wrap_future(
+                    folder.trajectory(trajectory, phase="soak", iteration=1)
+                ),
             )
     finally:
         for task in (watching, killing):

@@ -96,6 +96,9 @@ class TokenEngine(Protocol):
 
         Raises:
             EngineError: The adapter cannot be loaded; the old version keeps serving.
+            ServiceUnavailableError: The engine is gone. A set of replicas leaves it out until it has loaded the current
+                version. For `UnreachableEngineError`, where no replica is left, the run waits up to
+                `train.sync_wait_s`.
         """
         ...
 
@@ -165,6 +168,7 @@ class Probed(Protocol):
 
         Raises:
             EngineError: A replica failed.
+            ServiceUnavailableError: It is gone.
         """
         ...
 

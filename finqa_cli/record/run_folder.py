@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, InterruptedRun
 from finqa_cli.record.files import lock_folder, now, write_json
-from finqa_cli.record.jsonl import JsonlWriter, rewind
+from finqa_cli.record.jsonl import GroupCommit, JsonlWriter, rewind
 from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.types import Trajectory
 
@@ -37,7 +38,7 @@ class RunFolder:
         self._facts = facts
         self._save_token_ids = save_token_ids
         write_json(path / "run.json", facts)
-        self._trajectories = JsonlWriter(path / "trajectories.jsonl")
+        self._trajectories = GroupCommit(path / "trajectories.jsonl")
         self._metrics = JsonlWriter(path / "metrics.jsonl")
         self._events = JsonlWriter(path / "events.jsonl")
 
@@ -96,15 +97,22 @@ class RunFolder:
             raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
         write_json(self.path / "run.json", self._facts)
 
-    def trajectory(self, trajectory: Trajectory, **where: Any) -> None:
-        """Appends one trajectory; `where` says which phase and iteration it belongs to.
+    def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
+        """Queues one trajectory; `where` says which phase and iteration it belongs to.
 
         One that was retried, or went on after a lost connection, is an event as well.
+
+        Returns:
+            Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
+            it is awaited with `asyncio.wrap_future`.
         """
-        self._trajectories.append({**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)})
+        written = self._trajectories.append(
+            lambda: {**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)}
+        )
         counts = {"retries": trajectory.retries, "recoveries": trajectory.recoveries}
         if any(counts.values()):
             self.event("retried", id=trajectory.id, status=trajectory.status, **counts)
+        return written
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Appends one line of metrics."""
@@ -120,7 +128,7 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:
-        """Closes the files and gives the lock back."""
+        """Writes what is queued, closes the files and gives the lock back."""
         for writer in (self._trajectories, self._metrics, self._events):
             writer.close()
         os.close(self._lock)

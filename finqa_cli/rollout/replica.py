@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 import structlog
 
@@ -19,6 +21,9 @@ FAILURES = 3
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 300.0
 
+ReplicaListener = Callable[[str, Mapping[str, Any]], None]
+"""Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version)."""
+
 
 class Replica:
     """One engine of the set.
@@ -28,13 +33,16 @@ class Replica:
         engine: What it is.
         policy: What it is known to serve; None while that is uncertain.
         load: Requests under way.
+        loading: Held while the engine loads a version.
     """
 
-    def __init__(self, number: int, engine: TokenEngine, policy: PolicyVersion) -> None:
+    def __init__(self, number: int, engine: TokenEngine, policy: PolicyVersion, on_event: ReplicaListener) -> None:
         self.number = number
         self.engine = engine
         self.policy: PolicyVersion | None = policy
         self.load = 0
+        self.loading = asyncio.Lock()
+        self._on_event = on_event
         self._failures = 0
         self._failed_at = self._due = float("-inf")
 
@@ -51,8 +59,7 @@ class Replica:
         """A request that began then failed now. One death takes many requests with it and counts once."""
         if began < self._failed_at:
             return
-        fatal = isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)
-        self.leave(error, now, failures=max(self._failures + 1, FAILURES if fatal else 0))
+        self.leave(error, now, failures=max(self._failures + 1, FAILURES if is_away(error) else 0))
 
     def leave(self, reason: BaseException, now: float, *, failures: int = FAILURES) -> None:
         """Counts so many failures in a row, and pauses longer after each one above the limit."""
@@ -62,11 +69,23 @@ class Replica:
             self._due = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(10, failures - FAILURES))
             if told:
                 log.warning("an engine replica is left out", replica=self.number, reason=str(reason))
+                self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})
+
+    def away(self, reason: ServiceUnavailableError, now: float) -> None:
+        """It could not be reached to load a version."""
+        self.leave(reason, now, failures=max(self._failures + 1, FAILURES))
+
+    def due(self) -> None:
+        """It loaded a version while it was left out, so the next request may try it."""
+        self._due = float("-inf")
 
     def succeeded(self) -> None:
         """It answered."""
         if not self.in_service:
             log.info("an engine replica is back", replica=self.number)
+            self._on_event(
+                "engine_back", {"replica": self.number, "version": self.policy.number if self.policy else None}
+            )
         self._failures = 0
 
     @contextmanager
@@ -77,3 +96,8 @@ class Replica:
             yield
         finally:
             self.load -= 1
+
+
+def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
+    """Whether an engine says that it cannot be reached, and not only that it failed this time."""
+    return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)

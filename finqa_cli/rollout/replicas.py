@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import structlog
 
 from finqa_cli.contracts import Metered, Probed, Sleeper, TokenEngine
-from finqa_cli.errors import ConfigError, EngineError, ServiceUnavailableError
-from finqa_cli.rollout.replica import Replica
+from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
+from finqa_cli.rollout.replica import Replica, ReplicaListener, is_away
 from finqa_cli.rollout.routing import Router
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class EngineSet:
@@ -29,9 +31,16 @@ class EngineSet:
     to fill a batch, and an engine in lockstep, which must know its seats, cannot be in a set.
     """
 
-    def __init__(self, engines: Sequence[TokenEngine], *, serving: PolicyVersion) -> None:
+    def __init__(
+        self,
+        engines: Sequence[TokenEngine],
+        *,
+        serving: PolicyVersion,
+        on_event: ReplicaListener = lambda name, facts: None,
+    ) -> None:
         """`serving`: what each of the engines serves once it is started."""
-        self._replicas = [Replica(number, engine, serving) for number, engine in enumerate(engines)]
+        self._replicas = [Replica(number, engine, serving, on_event) for number, engine in enumerate(engines)]
+        self._rejoining: set[asyncio.Task[None]] = set()
         self._router = Router(len(engines))
         self._policy = serving
         self._published = {serving.number}
@@ -91,26 +100,39 @@ class EngineSet:
                 return completion
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Loads it into all replicas at once. New requests wait until every one has it; those under way go on.
+        """Loads it into all replicas in service at once. New requests wait until each has it; those under way go on.
 
-        A replica that is left out may miss it: it loads it before it is tried again.
+        A replica that cannot be reached is left out. Those that are left out load it before they are tried again.
 
         Raises:
             EngineError: A replica could not load it. All serve the old version; one that could not go back to it is
                 left out until it can.
+            ServiceUnavailableError: None is left; `UnreachableEngineError` where one may be back.
         """
         async with self._publishing:
             self._open.clear()
+            out: list[Replica] = []
             try:
-                outcomes = await self._everywhere(lambda replica: self._put(replica, policy))
-                failed = [(replica, error) for replica, error in zip(self._replicas, outcomes, strict=True) if error]
-                if len(failed) == len(self._replicas) or any(replica.in_service for replica, _ in failed):
+                serving = [replica for replica in self._replicas if replica.in_service]
+                out = [replica for replica in self._replicas if not replica.in_service]
+                failed = await self._publish(serving, policy)
+                refused = any(replica.in_service for replica in failed)
+                if not refused and len(failed) == len(serving):
+                    failed |= await self._publish(out, policy)
+                    for replica in (one for one in out if one not in failed):
+                        replica.succeeded()
+                    out = []
+                if refused or len(failed) == len(self._replicas):
                     await self._go_back()
-                    raise min(failed, key=lambda each: not each[0].in_service)[1]
+                    raise next((error for error in failed.values() if not is_away(error)), None) or self._nobody()
                 self._policy = policy
                 self._published.add(policy.number)
             finally:
                 self._open.set()
+        for replica in out:
+            task = asyncio.create_task(self._rejoin(replica))
+            self._rejoining.add(task)
+            task.add_done_callback(self._rejoining.discard)
 
     @property
     def lockstep(self) -> bool:
@@ -129,14 +151,29 @@ class EngineSet:
         return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)
 
     async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
-        """The completions of all replicas that are in service.
+        """The completions of all replicas that are in service. One that cannot be reached is left out.
 
         Raises:
             EngineError: One of them failed.
+            ServiceUnavailableError: None is left.
         """
-        engines = [replica.engine for replica in self._replicas if replica.in_service]
-        answers = await asyncio.gather(*(engine.probe(request) for engine in engines if isinstance(engine, Probed)))
-        return tuple(completion for answer in answers for completion in answer)
+
+        async def answers(replica: Replica) -> tuple[Completion, ...]:
+            await self._catch_up(replica)
+            return await replica.engine.probe(request) if isinstance(replica.engine, Probed) else ()
+
+        serving = [replica for replica in self._replicas if replica.in_service]
+        completions: list[Completion] = []
+        for replica, outcome in zip(serving, await _all_ended(map(answers, serving)), strict=True):
+            if not isinstance(outcome, BaseException):
+                completions += outcome
+            elif is_away(outcome):
+                self._left(replica, outcome)
+            else:
+                raise outcome
+        if not any(replica.in_service for replica in self._replicas):
+            raise self._nobody()
+        return tuple(completions)
 
     @property
     def sleeps(self) -> bool:
@@ -163,6 +200,9 @@ class EngineSet:
 
     async def close(self) -> None:
         """Closes all, also when some cannot be closed, whose failure is raised then. Idempotent."""
+        for task in self._rejoining:
+            task.cancel()
+        await asyncio.gather(*self._rejoining, return_exceptions=True)
         await self._all(lambda engine: engine.close())
 
     def _choose(self, request: GenerateRequest, tried: Collection[int]) -> Replica:
@@ -179,11 +219,29 @@ class EngineSet:
 
     async def _catch_up(self, replica: Replica) -> None:
         """Has a replica that missed a version, or is in doubt, load the one that the set serves."""
-        if replica.policy == self._policy:
-            return
-        async with self._publishing:
-            if replica.policy != self._policy:
-                await self._put(replica, self._policy)
+        while replica.policy != self._policy:
+            await self._put(replica, self._policy)
+
+    async def _rejoin(self, replica: Replica) -> None:
+        try:
+            await self._catch_up(replica)
+        except FinqaError as error:
+            log.info("an engine replica is still away", replica=replica.number, reason=error.message)
+        else:
+            replica.due()
+
+    async def _publish(self, replicas: Sequence[Replica], policy: PolicyVersion) -> dict[Replica, BaseException]:
+        """Loads a version into replicas side by side; what failed. Those that cannot be reached are left out."""
+        outcomes = await _all_ended(self._put(replica, policy) for replica in replicas)
+        failed = {replica: error for replica, error in zip(replicas, outcomes, strict=True) if error is not None}
+        for replica, error in failed.items():
+            if is_away(error):
+                self._left(replica, error)
+        return failed
+
+    def _left(self, replica: Replica, error: ServiceUnavailableError) -> None:
+        self._last_error = error
+        replica.away(error, asyncio.get_running_loop().time())
 
     async def _until_published(self, replica: Replica, completion: Completion) -> None:
         """Keeps back what a replica made under the new version, from a queue of its own, before all have that."""
@@ -197,32 +255,28 @@ class EngineSet:
             )
 
     async def _put(self, replica: Replica, policy: PolicyVersion) -> None:
-        before, replica.policy = replica.policy, None
-        try:
-            await replica.engine.load(policy)
-        except EngineError:
-            replica.policy = before  # by contract it keeps serving; after anything else it is in doubt
-            raise
-        replica.policy = policy
+        async with replica.loading:
+            if replica.policy == policy:
+                return
+            before, replica.policy = replica.policy, None
+            try:
+                await replica.engine.load(policy)
+            except EngineError:
+                replica.policy = before  # by contract it keeps serving; after anything else it is in doubt
+                raise
+            replica.policy = policy
 
     async def _go_back(self) -> None:
-        outcomes = await self._everywhere(self._return)
-        for replica, error in zip(self._replicas, outcomes, strict=True):
+        changed = [one for one in self._replicas if one.in_service and one.policy != self._policy]
+        outcomes = await _all_ended(self._put(replica, self._policy) for replica in changed)
+        for replica, error in zip(changed, outcomes, strict=True):
             if error is not None:
                 replica.leave(error, asyncio.get_running_loop().time())
 
-    async def _return(self, replica: Replica) -> None:
-        if replica.policy != self._policy:
-            await self._put(replica, self._policy)
-
     async def _all(self, work: Callable[[TokenEngine], Coroutine[Any, Any, None]]) -> None:
-        for error in await self._everywhere(lambda replica: work(replica.engine)):
+        for error in await _all_ended(work(replica.engine) for replica in self._replicas):
             if error is not None:
                 raise error
-
-    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> list[BaseException | None]:
-        """Does it with every replica side by side, to the end; what each raised."""
-        return await asyncio.gather(*(work(replica) for replica in self._replicas), return_exceptions=True)
 
     def _fault(self, error: ServiceUnavailableError) -> ServiceUnavailableError:
         """As an episode may meet it: its end, while any replica may serve the next one."""
@@ -232,8 +286,14 @@ class EngineSet:
 
     def _nobody(self) -> ServiceUnavailableError:
         error = self._last_error
-        return ServiceUnavailableError(
+        kind = UnreachableEngineError if isinstance(error, UnreachableEngineError) else ServiceUnavailableError
+        return kind(
             f"None of the {len(self._replicas)} engine replicas is left."
             + (f" The last error: {error.message}" if error else ""),
             remedy=(error.remedy if error else "") or "finqa doctor, with the same --engine and options",
         )
+
+
+async def _all_ended(works: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    """Does them side by side, to the end; what each returned or raised."""
+    return await asyncio.gather(*works, return_exceptions=True)

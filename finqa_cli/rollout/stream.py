@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,8 @@ from typing import Protocol
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.types import Trajectory
 
-TrajectoryListener = Callable[[Trajectory], None]
+TrajectoryListener = Callable[[Trajectory], Awaitable[None] | None]
+"""Called with each episode that ended. What it returns is awaited before the episode counts."""
 
 
 class Source(Protocol):
@@ -66,8 +67,9 @@ class Stream:
     def add(self, source: Source, on_trajectory: TrajectoryListener) -> asyncio.Future[None]:
         """Starts to play a source; the future is done when nothing of it runs and it gives nothing more.
 
-        `on_trajectory` hears each episode as it ends. When `stopping` turns true, running episodes finish and no new
-        one starts. An episode that raises, other than by a fault, ends the whole stream.
+        `on_trajectory` is called with each episode as it ends and waited for: its record may have to be durable. When
+        `stopping` turns true, running episodes finish and no new one starts. An episode that raises, other than by a
+        fault, ends the whole stream.
         """
         playing = _Playing(source, on_trajectory, asyncio.get_running_loop().create_future())
         self._sources.append(playing)
@@ -120,7 +122,8 @@ class Stream:
     async def _play(self, playing: _Playing, attempt: Attempt, seat: Seat) -> None:
         with self.noting_failure():
             trajectory = await self._played(attempt, seat)
-            playing.listener(trajectory)
+            if (recorded := playing.listener(trajectory)) is not None:
+                await recorded
             playing.source.done(attempt, trajectory)
             playing.running -= 1
             self._running -= 1

@@ -168,6 +168,8 @@ class TrainSettings(Section):
     with their reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion
     is within `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
 
+    `sync_wait_s` is the longest wait at a weight sync for an engine that cannot be reached (its server restarts).
+
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
@@ -189,6 +191,7 @@ class TrainSettings(Section):
     gradient_checkpointing: bool = True
     learner_processes: PositiveInt = 1
     sync_every: PositiveInt = 1
+    sync_wait_s: Annotated[float, Field(ge=0.0)] = 300.0
     max_staleness: NaturalInt = 1
     off_policy: Literal["auto", "none", "token", "sequence", "icepop", "geometric"] = "auto"
     off_policy_cap: Annotated[float, Field(ge=1.0)] | None = None

@@ -172,8 +172,8 @@ class _Rollouts:
         began = time.perf_counter()
         shown = EpisodeCount(self._reporter, "rollout", len(attempts))
 
-        def heard(trajectory: Trajectory) -> None:
-            self._folder.trajectory(trajectory, phase="train", iteration=step + 1)
+        async def heard(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(self._folder.trajectory(trajectory, phase="train", iteration=step + 1))
             self._tracking.trajectory(trajectory)
             shown.add(trajectory)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from finqa_cli.record.trajectories import trajectory_record
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.rollout.stream import TrajectoryListener
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.workflows.cluster_nouns import cluster_noun
@@ -111,8 +112,8 @@ async def _evaluate(
         write_manifest(run, "eval", parameters=asked.parameters, inputs=inputs)
         trajectories: list[Trajectory] = []
 
-        def record(trajectory: Trajectory) -> None:
-            folder.trajectory(trajectory, phase="eval", iteration=0)
+        async def record(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(folder.trajectory(trajectory, phase="eval", iteration=0))
             trajectories.append(trajectory)
             tracking.trajectory(trajectory)
 
@@ -137,7 +138,7 @@ async def evaluate_tasks(
     settings: Settings,
     tasks: Sequence[Task],
     *,
-    on_trajectory: Callable[[Trajectory], None],
+    on_trajectory: TrajectoryListener,
     reporter: Reporter,
     stopper: Stopper,
     key: str,
@@ -155,8 +156,9 @@ async def evaluate_tasks(
     ]
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
-    def heard(trajectory: Trajectory) -> None:
-        on_trajectory(trajectory)
+    async def heard(trajectory: Trajectory) -> None:
+        if (recorded := on_trajectory(trajectory)) is not None:
+            await recorded
         shown.add(trajectory)
 
     trajectories = await play_all(

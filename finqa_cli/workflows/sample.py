@@ -173,9 +173,10 @@ async def _play(
 ) -> None:
     shown = EpisodeCount(reporter, "sample", len(attempts))
 
-    def heard(trajectory: Trajectory) -> None:
-        folder.trajectory(trajectory, iteration=0)
-        writer.add(trajectory_record(trajectory, token_ids=True))
+    async def heard(trajectory: Trajectory) -> None:
+        await asyncio.wrap_future(folder.trajectory(trajectory, iteration=0))
+        for written in writer.add(trajectory_record(trajectory, token_ids=True)):
+            await asyncio.wrap_future(written)
         shown.add(trajectory)
 
     await play_stream(

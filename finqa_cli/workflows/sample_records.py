@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.evals import MALFORMED, read_outcome
-from finqa_cli.record.jsonl import JsonlWriter, read_jsonl, rewind
+from finqa_cli.record.jsonl import GroupCommit, read_jsonl, rewind
 from finqa_cli.types import Status
 
 CANDIDATES, SCORES, LOG = "candidates.jsonl", "scores.jsonl", "trajectories.jsonl"
@@ -39,12 +40,13 @@ class CandidateWriter:
         self._tries: dict[tuple[str, int], int] = defaultdict(int)
         for name in (CANDIDATES, SCORES):
             rewind(run / name, lambda record: record["id"] in self._settled)
-        self._candidates, self._scores = JsonlWriter(run / CANDIDATES), JsonlWriter(run / SCORES)
+        self._candidates, self._scores = GroupCommit(run / CANDIDATES), GroupCommit(run / SCORES)
         for record in read_log(run):
             question, member = place(record)
             self._tries[question, member] += 1
             if question not in self._settled and not _is_fault(record):
-                self.add(record)
+                for written in self.add(record):
+                    written.result()
 
     def tries(self, question: str, member: int) -> int:
         """How often the attempt is in the log, whatever became of it."""
@@ -54,8 +56,12 @@ class CandidateWriter:
         """Whether the attempt has its grade."""
         return question in self._settled or member in self._open.get(question, {})
 
-    def add(self, record: Record) -> None:
-        """Takes an attempt as it stands in the log; writes its question when that was the last one."""
+    def add(self, record: Record) -> Sequence[Future[None]]:
+        """Takes an attempt as it stands in the log; writes its question when that was the last one.
+
+        Returns:
+            Each is done when a file has its line on disk, or with a StorageError; none when nothing is to be written.
+        """
         question, member = place(record)
         attempts = self._open[question]
         attempts[member] = record
@@ -64,8 +70,11 @@ class CandidateWriter:
             del self._open[question]
             self._settled.add(question)
             if graded:
-                self._candidates.append(candidate_record(graded))
-                self._scores.append(score_record(graded))
+                return [
+                    self._candidates.append(lambda: candidate_record(graded)),
+                    self._scores.append(lambda: score_record(graded)),
+                ]
+        return ()
 
     def close(self) -> None:
         """Closes the files."""

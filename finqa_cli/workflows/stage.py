@@ -91,7 +91,7 @@ async def stage(
         run_dir: Folder of the run, in whose `logs` servers that the engine starts write their output.
         episodes: How many will be played, where that is known: boxes beyond them are not started.
         check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
-        on_event: Hears what becomes of boxes.
+        on_event: Called with what becomes of sandboxes and of engine replicas.
 
     Raises:
         ConfigError: The engine cannot do what is asked of it.
@@ -101,7 +101,7 @@ async def stage(
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
     log_dir = run_dir / "logs" if run_dir is not None else None
-    engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir)
+    engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
     check_engine(engine, settings, policy, trains=trains)
     pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None

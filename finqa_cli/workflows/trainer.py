@@ -34,7 +34,7 @@ from finqa_cli.workflows.steps import step_line, success, summary
 from finqa_cli.workflows.task_walk import TaskWalk
 from finqa_cli.workflows.tracking import Tracking, iteration_metrics
 from finqa_cli.workflows.updates import Updates
-from finqa_cli.workflows.weight_sync import Synced, sync_weights
+from finqa_cli.workflows.weight_sync import Synced, load_version, sync_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,8 +125,8 @@ class Trainer:
     def _collect(self, stream: Stream, iteration: int) -> Collection:
         shown = EpisodeCount(self.reporter, self._rollout_phase(iteration), None)
 
-        def heard(trajectory: Trajectory) -> None:
-            self._record(trajectory, "train", iteration)
+        async def heard(trajectory: Trajectory) -> None:
+            await self._record(trajectory, "train", iteration)
             shown.add(trajectory)
 
         return Collection(
@@ -213,11 +213,20 @@ class Trainer:
         due = iteration % train.sync_every == 0 or iteration == train.iterations
         if not due or self.progress.policy.number == version:
             return None
-        policies, keep = self.folder.path / "policies", 1 + train.max_staleness
-        synced = await sync_weights(self.learner, self.engine, self.probe, version, policies=policies, keep=keep)
+        synced = await sync_weights(
+            self.learner,
+            self._load,
+            self.probe,
+            version,
+            policies=self.folder.path / "policies",
+            keep=1 + train.max_staleness,
+        )
         self.progress.policy = synced.policy
         self.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
         return synced
+
+    async def _load(self, policy: PolicyVersion) -> None:
+        await load_version(self.engine, policy, self.settings.train.sync_wait_s, self.folder, self.stopper)
 
     async def _evaluate(self, stream: Stream) -> None:
         if not self.held_out:
@@ -264,8 +273,8 @@ class Trainer:
                     shutil.copytree(progress.policy.adapter or Path(progress.policy.model), folder / "serving")
         checkpoints.prune(self.folder.path, self.settings.train.keep_checkpoints)
 
-    def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
-        self.folder.trajectory(trajectory, phase=phase, iteration=iteration)
+    async def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
+        await asyncio.wrap_future(self.folder.trajectory(trajectory, phase=phase, iteration=iteration))
         self.tracking.trajectory(trajectory)
 
     def _rollout_phase(self, iteration: int) -> str:

@@ -28,6 +28,7 @@ from finqa_cli.data.snapshots import LocalSnapshots
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
+from finqa_cli.rollout.replica import ReplicaListener
 from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import PolicyVersion, Snapshot
@@ -125,6 +126,7 @@ def make_engine(
     *,
     trains: bool = False,
     log_dir: Path | None = None,
+    on_event: ReplicaListener = lambda name, facts: None,
 ) -> TokenEngine | ChatEngine:
     """The engine of the settings, not started; with `generation.engine_replicas` above 1 a set of them.
 
@@ -134,6 +136,7 @@ def make_engine(
         environment: Whose gold solutions an engine without a model may be given.
         trains: It is to serve training.
         log_dir: Where servers that it starts write their output.
+        on_event: Called when a replica is left out and when it is back.
 
     Raises:
         ConfigError: An option is wrong, or a chat engine is asked for replicas.
@@ -170,7 +173,7 @@ def make_engine(
             f"Engine {choice.name!r} takes messages, not token ids; only token engines can be replicated.",
             remedy="--engine-replicas 1",
         )
-    return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model))
+    return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model), on_event=on_event)
 
 
 def make_codec(settings: Settings, model: str) -> ChatCodec:

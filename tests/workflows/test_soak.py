@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ["ready", "throughput", "chaos", "creates", "signals", "soak"]
+PARTS = ["ready", "throughput", "chaos", "creates", "signals", "client", "engine", "soak"]
 
 
 def benchmark(*arguments: str) -> tuple[int, dict[str, Any]]:

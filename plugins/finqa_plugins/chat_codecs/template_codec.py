@@ -232,7 +232,8 @@ class TemplateCodec:
 
     def _read(self, ids: Sequence[int]) -> str:
         """The text of sampled ids; a model may know more ids than its tokenizer."""
-        return self._decode([token for token in ids if 0 <= token < len(self._tokenizer)])
+        known = len(self._tokenizer)  # which asks the tokenizer each time
+        return self._decode([token for token in ids if 0 <= token < known])
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

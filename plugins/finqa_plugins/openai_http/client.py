@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import uncounted
 from finqa_plugins.openai_http.config import ServerConfig
-from finqa_plugins.openai_http.documents import BadReplyError, parse_document
+from finqa_plugins.openai_http.documents import BadReplyError, parse_document, write_document
 from finqa_plugins.openai_http.faults import (
     ControlError,
     PromptTooLongError,
@@ -116,7 +115,7 @@ class Client:
             EngineError: This request fails for good.
             FinqaError: Every request would fail so: the key, the account, the address.
         """
-        content = json.dumps(body, allow_nan=False).encode()
+        content = write_document(body)
         reserved = len(content) // CHARACTERS_PER_TOKEN + limit
         jitter = random.Random(f"openai:{self._seed}:{key}")
         began, tries = 0.0, 0
@@ -180,7 +179,7 @@ class Client:
             NoAnswerError: It did not answer.
             AuthenticationError: It refused the key.
         """
-        content = None if body is None else json.dumps(body, allow_nan=False).encode()
+        content = None if body is None else write_document(body)
         try:
             answer = await self._transport.send("POST", path, content, timeout_s=timeout_s, query=query, root=root)
         except PassingError as failure:

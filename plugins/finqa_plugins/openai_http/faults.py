@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import json
 
-from finqa_cli.errors import AuthenticationError, ConfigError, EngineError, FinqaError, ServiceUnavailableError
+from finqa_cli.errors import (
+    AuthenticationError,
+    ConfigError,
+    EngineError,
+    FinqaError,
+    ServiceUnavailableError,
+    UnreachableEngineError,
+)
 from finqa_plugins.openai_http.access import key_remedy
 from finqa_plugins.openai_http.config import OMITTABLE, ServerConfig
 from finqa_plugins.openai_http.refusals import Meaning, Refusal
@@ -101,6 +108,11 @@ def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> E
     if limited:
         return EngineError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
     return NoAnswerError(f"No answer from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
+
+
+def away(error: NoAnswerError) -> UnreachableEngineError:
+    """The error of a server that does not answer when it is to load a version: the run's, not an episode's."""
+    return UnreachableEngineError(error.message, remedy=error.remedy)
 
 
 def unreachable(reason: str, config: ServerConfig) -> ServiceUnavailableError:

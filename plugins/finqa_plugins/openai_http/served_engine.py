@@ -19,7 +19,7 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.openai_http.completions import TokenReply
-from finqa_plugins.openai_http.faults import NoAnswerError, PromptTooLongError, UnknownModelError
+from finqa_plugins.openai_http.faults import NoAnswerError, PromptTooLongError, UnknownModelError, away
 from finqa_plugins.openai_http.start_check import check_adapters, check_tokens, serve
 from finqa_plugins.openai_http.token_server import ServerFacts, TokenServer
 from finqa_plugins.openai_http.usage import Ledger, Price
@@ -113,8 +113,12 @@ class ServedTokenEngine:
 
         Raises:
             EngineError: As `generate`.
+            UnreachableEngineError: The server does not answer, and nobody restarts it.
         """
-        return (await self._generate(request, {"cache_salt": uuid.uuid4().hex}),)
+        try:
+            return (await self._generate(request, {"cache_salt": uuid.uuid4().hex}),)
+        except NoAnswerError as error:
+            raise away(error) from error
 
     async def load(self, policy: PolicyVersion) -> None:
         """Switches to another policy version in flight.
@@ -122,14 +126,15 @@ class ServedTokenEngine:
         Raises:
             EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it; the old
                 version keeps serving.
+            UnreachableEngineError: The server does not answer, and nobody restarts it.
         """
         async with self._changing:
             versions = self._serving()
             try:
                 version = await versions.make(policy)
-            except NoAnswerError:
+            except NoAnswerError as error:
                 if self._revive is None:
-                    raise
+                    raise away(error) from error
                 await self._revive()
                 await versions.give(versions.current)
                 self._restorations += 1

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
+import certifi
 from pydantic import SecretStr
 
+from finqa_cli.errors import ConfigError
 from finqa_plugins.openai_http.bodies import ACCEPTED, BadBodyError, Body
 from finqa_plugins.openai_http.config import LOOPBACK, ServerConfig
 from finqa_plugins.openai_http.documents import BadReplyError, parse_document
@@ -17,6 +23,9 @@ from finqa_plugins.openai_http.refusals import Refusal, one_line, read_refusal
 
 LARGEST_REPLY = 16 * 2**20
 """Bytes; a server that sends more is broken."""
+
+KEEP_ALIVE_S = 4.0
+"""Seconds after which an idle connection is not used again: uvicorn, and so vLLM, closes them after 5."""
 
 SHORTEST_KEY = 8
 """Characters of what is hidden in the server's words; servers without keys are often given one such as `EMPTY`."""
@@ -54,20 +63,24 @@ class Answer:
 
 
 class Transport:
-    """The connections to one server."""
+    """The connections to one server: made when they are needed, in the event loop that runs then.
+
+    Raises:
+        ConfigError: The proxy of the environment is of a kind that is not supported.
+    """
 
     def __init__(self, config: ServerConfig, key: SecretStr | None) -> None:
         self._base = config.base_url
+        self._connect_timeout_s = config.connect_timeout_s
         self._key = key.get_secret_value().encode() if key else b""
-        self._http = httpx.AsyncClient(
-            headers={
-                "Accept-Encoding": ACCEPTED,
-                **({"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}),
-            },
-            timeout=httpx.Timeout(None, connect=config.connect_timeout_s),  # `send` limits the whole
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.max_concurrent),
-            trust_env=config.host not in LOOPBACK,  # a proxy of the environment does not see this machine's servers
-        )
+        self._headers = {"Accept-Encoding": ACCEPTED}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key.get_secret_value()}"
+        # A proxy of the environment does not see the servers of this machine. aiohttp's own `trust_env` would look the
+        # proxy up in a thread for each request, and send a password of ~/.netrc.
+        self._proxy = None if config.host in LOOPBACK else find_proxy(config.base_url)
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def send(
         self,
@@ -92,24 +105,20 @@ class Transport:
         Raises:
             PassingError: No whole reply came.
         """
-        headers = {"Content-Type": "application/json"} if content is not None else {}
         url = (self._base.removesuffix("/v1") if root else self._base) + path
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._http.stream(method, url, content=content, headers=headers, params=query) as response,
-            ):
-                body = Body(response.headers.get("Content-Encoding", ""), LARGEST_REPLY)
-                async for chunk in response.aiter_raw():
-                    body.add(chunk)
-                # before anything is cut: a key that is cut in two would not be found
-                return Answer(response.status_code, response.headers, self._without_key(bytes(body.data)))
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(method, url, content, query)
         except BadBodyError as error:
             raise PassingError(str(error)) from error
+        except aiohttp.ConnectionTimeoutError:
+            raise PassingError(f"no connection within {self._connect_timeout_s:g} s") from None
         except TimeoutError:
             raise PassingError(f"no whole reply within {timeout_s:g} s") from None
-        except (httpx.HTTPError, OSError, UnicodeError) as error:
-            raise PassingError(one_line(str(error)) or type(error).__name__) from error
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
+            said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+            said = self._without_key(said.encode(errors="replace")).decode()
+            raise PassingError(one_line(said) or type(error).__name__) from error
 
     def refusal(self, answer: Answer) -> Refusal:
         """What the server says in an answer that is no completion."""
@@ -117,9 +126,76 @@ class Transport:
         return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
 
     async def close(self) -> None:
-        """Closes the connections."""
-        await self._http.aclose()
+        """Closes the connections. Idempotent."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _exchange(self, method: str, url: str, content: bytes | None, query: Mapping[str, str] | None) -> Answer:
+        """Sends the request and reads the reply.
+
+        A server may close an idle connection in the moment in which it is used again (RFC 9112, 9.3.1), so a
+        connection that ends before the reply begins gets the request a second time, on another connection.
+        """
+        headers = self._headers if content is None else {**self._headers, "Content-Type": "application/json"}
+        for last in (False, True):
+            try:
+                async with self._opened().request(
+                    method, url, data=content, headers=headers, params=query, proxy=self._proxy, allow_redirects=False
+                ) as response:
+                    body = Body(response.headers.get("Content-Encoding", ""), LARGEST_REPLY)
+                    async for chunk in response.content.iter_any():
+                        body.add(chunk)
+                    # before anything is cut: a key that is cut in two would not be found
+                    return Answer(response.status, response.headers, self._without_key(bytes(body.data)))
+            except aiohttp.ClientConnectorError:
+                raise
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                if last:
+                    raise
+        raise AssertionError("the second try returns or raises")
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise aiohttp.ClientConnectionError("the connections were closed")
+        if self._session is None:
+            secure = urlsplit(self._base).scheme == "https"
+            self._session = aiohttp.ClientSession(
+                # no limit of its own: `Gate` limits completions, and health and control calls must not wait for them
+                connector=aiohttp.TCPConnector(
+                    limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates() if secure else True
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),  # `send` limits all
+                auto_decompress=False,  # `Body` unpacks, up to a limit
+                skip_auto_headers=("Content-Type",),
+            )
+        return self._session
 
     def _without_key(self, data: bytes) -> bytes:
         """Some servers repeat the key."""
         return data.replace(self._key, b"**********") if len(self._key) >= SHORTEST_KEY else data
+
+
+def find_proxy(url: str) -> str | None:
+    """The proxy that the environment names for an address: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, and NO_PROXY.
+
+    Raises:
+        ConfigError: It is no HTTP proxy.
+    """
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    scheme, _, place = proxy.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ConfigError(
+            f"The environment names a {scheme} proxy for {url}, but only HTTP proxies are supported.",
+            remedy=f"export NO_PROXY={parts.hostname}, or {parts.scheme.upper()}_PROXY=http://...",
+        )
+    return f"{scheme or 'http'}://{place}"
+
+
+def _certificates() -> ssl.SSLContext:
+    """Trusts the authorities of SSL_CERT_FILE or SSL_CERT_DIR where they are set, else those of certifi."""
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)

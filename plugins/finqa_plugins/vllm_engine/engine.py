@@ -20,7 +20,7 @@ from finqa_plugins.openai_http.access import find_key
 from finqa_plugins.openai_http.adapters import vocabulary
 from finqa_plugins.openai_http.client import Client
 from finqa_plugins.openai_http.config import LOOPBACK
-from finqa_plugins.openai_http.faults import NoAnswerError
+from finqa_plugins.openai_http.faults import NoAnswerError, away
 from finqa_plugins.openai_http.served_engine import ServedTokenEngine
 from finqa_plugins.openai_http.token_server import TokenServer
 from finqa_plugins.vllm_engine.command import SERVED_NAME, changes_weights, model_path, served_dtype, server_rank
@@ -124,6 +124,7 @@ class VllmEngine:
 
         Raises:
             EngineError: It cannot be loaded; the old version keeps serving.
+            UnreachableEngineError: A server that the engine did not start does not answer.
         """
         served = self._open()
         async with self._loading:
@@ -135,7 +136,10 @@ class VllmEngine:
                 async with self._turnstile.alone():
                     if self._supervisor is not None:
                         await self._supervisor.revive()
-                    await weights.replace(folder)
+                    try:
+                        await weights.replace(folder)
+                    except NoAnswerError as error:
+                        raise (error if self._supervisor is not None else away(error)) from error
                     if self._supervisor is not None:
                         self._supervisor.serve(folder)
                     await served.load(replace(policy, model=self._context.model))

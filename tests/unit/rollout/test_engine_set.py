@@ -11,7 +11,13 @@ from fixtures.fake_engines import GONE, FakeEngine, FakeServer
 from fixtures.virtual_time import run_virtually
 
 from finqa_cli.contracts import Metered, Probed, Sleeper, TokenEngine
-from finqa_cli.errors import AuthenticationError, ConfigError, EngineError, ServiceUnavailableError
+from finqa_cli.errors import (
+    AuthenticationError,
+    ConfigError,
+    EngineError,
+    ServiceUnavailableError,
+    UnreachableEngineError,
+)
 from finqa_cli.rollout.replica import FAILURES, FIRST_PAUSE_S
 from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
@@ -19,6 +25,7 @@ from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 BASE = PolicyVersion(number=0, model="m")
 NEXT = PolicyVersion(number=1, model="m")
 FRESH = itertools.count()
+AWAY = UnreachableEngineError("Nothing answers.", remedy="start it again")
 BAD = EngineError("The adapter has rank 64.", remedy="--lora-rank 16")
 
 
@@ -268,5 +275,102 @@ def test_all_sleep_wake_and_are_probed_and_what_they_used_is_added() -> None:
             await engines.probe(ask("probe#0"))
         servers[0].trouble = None
         assert len(await engines.probe(ask("probe#0"))) == 2
+
+    run_virtually(scene())
+
+
+def test_a_replica_that_is_away_at_a_load_is_left_out_and_serves_again_under_the_current_version_only() -> None:
+    events: list[tuple[str, object]] = []
+
+    async def scene() -> None:
+        away, other = FakeEngine(), FakeEngine()
+        engines = EngineSet(
+            [away, other], serving=BASE, on_event=lambda name, facts: events.append((name, facts["replica"]))
+        )
+        away.refuses = {1: AWAY, 2: AWAY}
+        await engines.load(NEXT)
+        assert events == [("engine_left_out", 0)]
+        assert versions(await ask_all(engines, 8)) == [1] * 8 and not away.served
+        assert len(await engines.probe(ask("probe#0"))) == 0, "fakes are not probed"
+        await engines.load(PolicyVersion(number=2, model="m"))
+        await asyncio.sleep(0.1)
+        assert away.loaded == [] and events == [("engine_left_out", 0)]
+        away.refuses = {}
+        await engines.load(PolicyVersion(number=3, model="m"))
+        await asyncio.sleep(0.1)
+        assert away.loaded == [3], "it is asked at each load, beside the others"
+        assert versions(await ask_all(engines, 8)) == [3] * 8
+        assert away.served and {version for _, version in away.served} == {3}
+        assert events == [("engine_left_out", 0), ("engine_back", 0)]
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_a_replica_that_hangs_while_it_is_left_out_holds_up_no_load() -> None:
+    async def scene() -> None:
+        hanging, other = FakeEngine(), FakeEngine()
+        engines = made_of(hanging, other)
+        hanging.refuses = {1: AWAY}
+        await engines.load(NEXT)
+        hanging.load_s = 600.0
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        for number in (2, 3):
+            await engines.load(PolicyVersion(number=number, model="m"))
+        assert versions(await ask_all(engines, 4)) == [3] * 4 and clock() - began < 10.0
+        await asyncio.sleep(2000.0)
+        assert hanging.policy.number == 3
+        assert versions(await ask_all(engines, 4)) == [3] * 4 and hanging.served
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_when_all_are_away_at_a_load_the_run_is_told_and_the_old_version_is_served_on() -> None:
+    async def scene() -> None:
+        one, two = FakeEngine(), FakeEngine()
+        engines = made_of(one, two)
+        one.refuses = two.refuses = {1: AWAY}
+        with pytest.raises(UnreachableEngineError, match=r"None of the 2 .*Nothing answers") as raised:
+            await engines.load(NEXT)
+        assert raised.value.remedy == "start it again" and not isinstance(raised.value, EngineError)
+        two.refuses = {}
+        await engines.load(NEXT)
+        assert versions(await ask_all(engines, 4)) == [1] * 4 and not one.served
+        gone = ServiceUnavailableError("It failed more often than allowed.")
+        two.refuses = one.refuses = {2: gone}
+        with pytest.raises(ServiceUnavailableError) as final:
+            await engines.load(PolicyVersion(number=2, model="m"))
+        assert not isinstance(final.value, UnreachableEngineError), "nothing to wait for"
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_a_version_that_one_refuses_while_another_is_away_is_served_by_neither() -> None:
+    async def scene() -> None:
+        away, refusing, fine = FakeEngine(), FakeEngine(), FakeEngine()
+        away.refuses, refusing.refuses = {1: AWAY}, {1: BAD}
+        engines = made_of(away, refusing, fine)
+        with pytest.raises(EngineError) as raised:
+            await engines.load(NEXT)
+        assert raised.value is BAD and fine.loaded == [1, 0]
+        assert versions(await ask_all(engines, 6)) == [0] * 6
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_a_replica_that_is_away_when_it_is_probed_is_left_out() -> None:
+    async def scene() -> None:
+        servers = [FakeServer(), FakeServer()]
+        engines = made_of(*servers)
+        servers[0].trouble = AWAY
+        assert len(await engines.probe(ask("probe#0"))) == 1
+        servers[1].trouble = AWAY
+        with pytest.raises(UnreachableEngineError):
+            await engines.probe(ask("probe#0"))
+        await engines.close()
 
     run_virtually(scene())

@@ -200,3 +200,21 @@ def test_of_several_errors_the_first_is_told_with_its_cause() -> None:
     with pytest.raises(StorageError, match="for a0") as raised:
         run_timed(play())
     assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_an_episode_counts_once_what_its_listener_returned_is_awaited() -> None:
+    async def play() -> None:
+        source, written = Numbered("a", 2), asyncio.Event()
+
+        async def record(trajectory: Trajectory) -> None:
+            await written.wait()
+
+        async with streaming(player(), concurrency=2) as stream:
+            ended = stream.add(source, record)
+            await asyncio.sleep(600)
+            assert not source.ended and not ended.done()
+            written.set()
+            await ended
+            assert len(source.ended) == 2
+
+    run_timed(play())

@@ -28,7 +28,7 @@ async def test_a_sync_reports_bytes_and_seconds_and_keeps_the_newest_versions(tm
         for version, (rank, dtype) in enumerate([(0, "float32"), (0, "bfloat16"), (4, "bfloat16")], start=1):
             learner = make_learner(model, {"publish_dtype": dtype}, lora_rank=rank)
             probe = Probe(engine, learner, ToyCodec(), [task()], Settings(), run)
-            synced = await sync_weights(learner, engine, probe, version, policies=policies, keep=2)
+            synced = await sync_weights(learner, engine.load, probe, version, policies=policies, keep=2)
             found["adapter" if rank else dtype] = synced
             (written,) = (policies / f"v{version:05d}").glob("*.safetensors")
             assert synced.metrics == {"sync_bytes": written.stat().st_size}

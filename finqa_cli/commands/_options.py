@@ -55,6 +55,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "learning_rate": "train.learning_rate",
         "grpo_update_batch_size": "train.grpo_update_batch_size",
         "gradient_checkpointing": "train.gradient_checkpointing",
+        "learner_processes": "train.learner_processes",
         "sync_every": "train.sync_every",
         "max_staleness": "train.max_staleness",
         "off_policy": "train.off_policy",
@@ -208,6 +209,10 @@ MaxRolloutRounds = Annotated[
 LearningRate = Annotated[float | None, _option("--lr --learning-rate", "AdamW step size.", TRAINING, "8e-5")]
 UpdateBatchSize = Annotated[
     int | None, _option("--grpo-update-batch-size", "Episodes per micro-batch of an update.", TRAINING, "12")
+]
+LearnerProcesses = Annotated[
+    str | None,
+    _option("--learner-processes", "Processes that train together, each on a device of its own.", TRAINING, "auto"),
 ]
 GradientCheckpointing = Annotated[
     bool | None,

@@ -90,6 +90,7 @@ def main(
     lora_dropout: options.LoraDropout = None,
     lora_target_modules: options.LoraTargetModules = None,
     gradient_checkpointing: options.GradientCheckpointing = None,
+    learner_processes: options.LearnerProcesses = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,

@@ -15,9 +15,11 @@ from finqa_cli.contracts.environment import (
 from finqa_cli.contracts.learner import (
     Learner,
     LearnerContext,
+    LearnerEvents,
     LearnerProcesses,
     PacksSequences,
     ReferenceLearner,
+    ReportingLearner,
     ValueLearner,
 )
 from finqa_cli.contracts.optimizer import (
@@ -54,6 +56,7 @@ __all__ = [
     "ImageBuilder",
     "Learner",
     "LearnerContext",
+    "LearnerEvents",
     "LearnerProcesses",
     "Measures",
     "Metered",
@@ -64,6 +67,7 @@ __all__ = [
     "PlayedTurn",
     "Probed",
     "ReferenceLearner",
+    "ReportingLearner",
     "RepeatsPasses",
     "ReplyRole",
     "Reward",

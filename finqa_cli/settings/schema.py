@@ -134,6 +134,8 @@ class TrainSettings(Section):
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
+
+    `learner_processes` train together (FSDP2), each on a device of its own; they are started by the command.
     """
 
     iterations: PositiveInt = 10
@@ -148,6 +150,7 @@ class TrainSettings(Section):
     updates_per_iteration: PositiveInt = 1
     max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_checkpointing: bool = True
+    learner_processes: PositiveInt | Literal["auto"] = "auto"
     sync_every: PositiveInt = 1
     max_staleness: NaturalInt = 1
     off_policy: Literal["auto", "clip", "token", "sequence"] = "auto"

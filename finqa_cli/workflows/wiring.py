@@ -177,8 +177,10 @@ def make_codec(settings: Settings, model: str) -> ChatCodec:
     return codec
 
 
-def make_learner(settings: Settings, model: str) -> Learner:
-    """The learner of the settings, not started."""
+def make_learner(
+    settings: Settings, model: str, *, processes: int = 1, devices: tuple[int, ...] = (), logs: Path | None = None
+) -> Learner:
+    """The learner of the settings, not started; see `LearnerContext` for processes, devices and logs."""
     lora, train = settings.lora, settings.train
     context = LearnerContext(
         model=model,
@@ -191,6 +193,10 @@ def make_learner(settings: Settings, model: str) -> Learner:
         max_grad_norm=train.max_grad_norm,
         temperature=settings.generation.temperature,
         seed=train.seed,
+        token_budget=train.token_budget,
+        processes=processes,
+        devices=devices,
+        logs=logs,
     )
     learner: Learner = registry().create("learner", settings.learner.name, settings.learner.options, context)
     return learner

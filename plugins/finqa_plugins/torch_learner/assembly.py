@@ -47,7 +47,7 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
     Raises:
         ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
     """
-    device = processes.device(config)
+    device = processes.device(config, context.devices)
     dtype = compute_dtype(config, device)
     adapts = context.lora_rank > 0
     targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -94,7 +95,8 @@ class Processes(Alone):
         self.leads = rank == 0
         self._store: dist.Store | None = None
         self._mesh: DeviceMesh | None = None
-        self._in_a_call = False
+        self._between_calls = threading.Event()
+        self._between_calls.set()
         self._broken = False
         self._aborted = False
         self._started = False
@@ -190,9 +192,9 @@ class Processes(Alone):
         Raises:
             FinqaError: Another process failed, or is gone.
         """
-        if self._in_a_call:
+        if not self._between_calls.is_set():
             return work(*args, **kwargs)
-        self._in_a_call = True
+        self._between_calls.clear()
         try:
             self._tell((name, args))
             return work(*args, **kwargs)
@@ -202,7 +204,7 @@ class Processes(Alone):
                 raise self._failure(str(error).splitlines()[0]) from error
             raise
         finally:
-            self._in_a_call = False
+            self._between_calls.set()
 
     def heard(self) -> tuple[str, tuple[Any, ...]] | None:
         """The leader's next call: a name and arguments; None once it closed or is gone."""
@@ -236,7 +238,7 @@ class Processes(Alone):
         """Ends the others' service, and this process's part. After a failure, or while a call is under way, they end
         by themselves once this process is gone.
         """
-        if self._broken or self._in_a_call:
+        if self._broken or not self._between_calls.is_set():
             return
         try:
             if self.leads:

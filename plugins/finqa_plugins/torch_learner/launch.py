@@ -79,7 +79,7 @@ class Workers:
         self._started.set_result(None)
         while not self._closing.wait(POLL_S):
             if (result := context.wait(timeout=0)) is not None:  # it has ended the other processes
-                self.reason = _describe(result)
+                self.reason = _describe(result, self._size)
                 self.ended.set()
                 self._on_end()
                 break
@@ -115,12 +115,12 @@ def _environment(size: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), **blank} if "OMP_NUM_THREADS" not in os.environ else blank
 
 
-def _describe(result: RunProcsResult) -> str:
+def _describe(result: RunProcsResult, size: int) -> str:
     """Which process ended and how; that which a signal ended before those that ended because it was gone."""
     if not result.failures:
-        return "the others ended without an error"
+        return "A learner process ended early, without an error"
     ended = {number: failure.exitcode for number, failure in result.failures.items()}
     number = min(ended, key=lambda one: (ended[one] == -signal.SIGTERM, ended[one] > 0, one))
     code, pid = ended[number], result.failures[number].pid
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-    return f"process {number + 2} (pid {pid}) {how}"
+    return f"Learner process {number + 2} of {size} (pid {pid}) {how}"

@@ -135,13 +135,14 @@ class StartedProcesses(LearnerProcesses):
         """Ends the others. While a call is under way, or after a failure, they are killed."""
         if self._workers is None or self._folder is None:
             return
-        broken = self._broken or self._in_a_call or self._workers.ended.is_set() or self._store is None
+        idle = self._between_calls
+        broken = self._broken or not idle.is_set() or self._workers.ended.is_set() or self._store is None
         if broken:
             self.abort()
         else:
             super().close()
         self._workers.close(kill=broken)
-        if broken and self._store is not None and not self._in_a_call:
+        if broken and self._store is not None and idle.wait(_END_S):
             with contextlib.suppress(RuntimeError):  # the connections are broken
                 dist.destroy_process_group()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -152,10 +153,8 @@ class StartedProcesses(LearnerProcesses):
 
     def _end_of_another(self, reason: str) -> FinqaError:
         assert self._workers is not None, "they have been started"
-        if self._workers.ended.wait(_END_S):
-            reason = self._workers.reason
-        log = f" What it wrote is in {self._logs}/learner-*.log." if self._logs else ""
-        return LearnerProcessError(f"A learner process is gone: {reason} of {self.size}.{log}")
+        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process is gone: {reason}"
+        return LearnerProcessError(f"{gone}." + (f" Its log: {self._logs}/learner-*.log" if self._logs else ""))
 
 
 class LeadingLearner(TorchLearner):

@@ -43,6 +43,7 @@ SMALL = [
 PAIRS = ["--epochs=6", "--pairs-per-step=4", "--validate-every=2", "--lr=1e-3", "--model=model", "-q"]
 TWO = "--learner-processes=2"
 KILLED = re.compile(r"error: Learner process 2 of 2 \(pid \d+\) was ended by SIGKILL\.")
+Memory = Callable[[int, str], None]
 KillWhen = Callable[[Callable[[], bool]], threading.Thread]
 
 
@@ -154,3 +155,88 @@ def test_a_killed_leader_leaves_no_process_and_its_secrets_stay_with_it() -> Non
         leader.communicate()
     while start_time(other) is not None:
         time.sleep(0.05)
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """Gives the device of the first or the second process memory for so many tokens of a training pass."""
+    patch = """
+import sys
+
+if HERE or "finqa_plugins.torch_learner.serving" in sys.orig_argv:
+    import torch
+    from finqa_plugins.torch_learner.sharding import PolicyForward
+
+    forward = PolicyForward.forward
+
+    def limited(self, inputs, *rest):
+        if torch.is_grad_enabled() and inputs.token_ids.numel() > TOKENS:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return forward(self, inputs, *rest)
+
+    PolicyForward.forward = limited
+"""
+
+    def hold(tokens: int, process: str) -> None:
+        from finqa_plugins.torch_learner.sharding import PolicyForward
+
+        code = patch.replace("TOKENS", str(tokens))
+        if process == "first":
+            monkeypatch.setattr(PolicyForward, "forward", PolicyForward.forward)  # put back after the test
+            exec(code.replace("HERE", "True"), {})
+        else:
+            (tmp_path / "site").mkdir(exist_ok=True)
+            (tmp_path / "site" / "sitecustomize.py").write_text(code.replace("HERE", "False"))
+            monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+    return hold
+
+
+def full(run: str) -> list[dict[str, Any]]:
+    return [one for one in read_jsonl(Path(run, "events.jsonl")) if one["event"] == "out_of_memory"]
+
+
+def test_a_run_whose_device_is_full_completes_with_smaller_micro_batches(
+    capsys: pytest.CaptureFixture[str], memory: Memory
+) -> None:
+    make_pairs()
+    capsys.readouterr()
+    document(["dpo", "p", *PAIRS, "--run-dir=whole"], capsys)
+    memory(300, "first")
+    assert main(["dpo", "p", *PAIRS[:-1], "--run-dir=parted"]) == 0
+    ours, theirs = records("parted", "dpo"), records("whole", "dpo")
+    assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-5)
+    assert ours[0]["grad_norm"] == pytest.approx(theirs[0]["grad_norm"], rel=1e-5) and len(ours) == len(theirs)
+    (event,) = full("parted")
+    assert event["tokens"] > 300 > event["token_budget"] and event["work"] == "update"
+    told = f"no memory for a micro-batch of {event['tokens']} tokens; from now on they have at most"
+    assert capsys.readouterr().err.count(told) == 1
+
+
+def test_a_pair_that_no_device_holds_ends_the_run_and_is_named(
+    capsys: pytest.CaptureFixture[str], memory: Memory
+) -> None:
+    make_pairs()
+    capsys.readouterr()
+    memory(20, "first")
+    status, said = failure(["dpo", "p", *PAIRS, "--run-dir=run"], capsys)
+    assert status == 71 and "bug" not in said
+    assert re.search(r"too small for episode '\d/yes' \(\d+ tokens\) and episode '\d/no' \(\d+ tokens\), which", said)
+    assert "fix: a new run with a smaller --max-gen-tokens" in said
+
+
+@pytest.mark.parametrize("process", [pytest.param("first", marks=pytest.mark.slow), "second"])
+def test_one_of_two_processes_without_memory_ends_the_run_which_is_resumed_with_smaller_micro_batches(
+    process: str, capsys: pytest.CaptureFixture[str], memory: Memory
+) -> None:
+    make_pairs()
+    capsys.readouterr()
+    memory(100, process)
+    status, said = failure(["dpo", "p", *PAIRS, "--set=train.token_budget=250", "--run-dir=run", TWO], capsys)
+    assert status == 71 and "fix: finqa dpo --resume run\n" in said and not others()
+    assert ("Learner process 2 of 2 failed: " in said) == (process == "second")
+    (event,) = full("run")
+    assert 50 < event["token_budget"] <= 125
+    assert main(["dpo", "--resume=run", "-q"]) == 0
+    assert [record["iteration"] for record in records("run", "dpo")] == [*range(1, 12)]
+    assert full("run") == [event]

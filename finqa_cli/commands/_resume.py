@@ -16,7 +16,7 @@ from finqa_cli.record.run_folder import read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict
 from finqa_cli.workflows.manifests import MANIFEST
 
-FREE = ("resume", "as_json", "quiet")
+FREE = ("resume", "learner_processes", "as_json", "quiet")
 """Flags that a resumed run takes."""
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "pipeline")
@@ -86,7 +86,22 @@ def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Set
     """
     check_resumed(ctx, run, command=command)
     logs.configure()
-    return from_public_dict(read_settings(run)), str(stored_parameter(run, "target", command))
+    return own_settings(ctx, run), str(stored_parameter(run, "target", command))
+
+
+def own_settings(ctx: typer.Context, run: Path) -> Settings:
+    """The settings of the run, with another number of learner processes where the command line names one.
+
+    Raises:
+        UsageError: It is no number.
+        ConfigError: They are of another version of finqa.
+    """
+    settings = from_public_dict(read_settings(run))
+    wanted = given_flags(ctx).get("learner_processes", str(settings.train.learner_processes))
+    if wanted != "auto" and not (wanted.isdecimal() and int(wanted)):
+        raise UsageError("--learner-processes takes a number above 0, or auto.")
+    processes = "auto" if wanted == "auto" else int(wanted)
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"learner_processes": processes})})
 
 
 def stored_parameter(run: Path, name: str, command: str) -> Any:

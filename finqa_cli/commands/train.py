@@ -13,18 +13,17 @@ from finqa_cli.commands import dpo
 from finqa_cli.commands._options import PATHS
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
-from finqa_cli.commands._resume import as_typed, check_resumed, given_flags
+from finqa_cli.commands._resume import FREE, as_typed, check_resumed, given_flags, own_settings
 from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.record.run_folder import read_settings
-from finqa_cli.settings import Loaded, Settings, from_public_dict
+from finqa_cli.settings import Loaded, Settings
 from finqa_cli.workflows.dry_run import dry_run
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
-FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet")
+FREE_ON_RESUME = ("iterations", *FREE)
 
 QUICK = {
     "sandboxes": 8,
@@ -90,7 +89,10 @@ def main(
     ctx: typer.Context,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Continue this run after its newest checkpoint; only --iterations may change."),
+        typer.Option(
+            "--resume",
+            help="Continue this run after its newest checkpoint; --iterations and --learner-processes may change.",
+        ),
     ] = None,
     pairs: Pairs = None,
     quick_test: QuickTest = False,
@@ -224,7 +226,7 @@ def _stored(ctx: typer.Context, run: Path) -> Settings:
         ConfigError: It would have had another learning rate from the beginning.
     """
     given = check_resumed(ctx, run, command="train", free=FREE_ON_RESUME)
-    settings = from_public_dict(read_settings(run))
+    settings = own_settings(ctx, run)
     planned = settings.train.iterations
     if (iterations := given.get("iterations", planned)) == planned:
         return settings

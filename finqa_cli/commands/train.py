@@ -63,6 +63,13 @@ WITH_PAIRS = (
 )
 """Flags that mean something to a method that learns from pairs; the others are about rollouts."""
 
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Continue this run after its newest checkpoint; --iterations and --learner-processes may change.",
+    ),
+]
 Pairs = Annotated[
     Path | None,
     typer.Option(
@@ -87,13 +94,7 @@ DryRun = Annotated[
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            help="Continue this run after its newest checkpoint; --iterations and --learner-processes may change.",
-        ),
-    ] = None,
+    resume: Resume = None,
     pairs: Pairs = None,
     quick_test: QuickTest = False,
     only_rollouts: DryRun = False,

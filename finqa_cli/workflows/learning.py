@@ -99,9 +99,11 @@ async def learning(
 
 def _resumable(error: FinqaError, folder: RunFolder, resume: str) -> FinqaError:
     """The error with the command that resumes the run, where that helps."""
+    helps = isinstance(error, LearnerProcessError)
     if isinstance(error, DeviceMemoryError) and error.token_budget:
         folder.event(MEMORY_EVENT, reason=error.message, token_budget=error.token_budget)
-    if isinstance(error, LearnerProcessError) or getattr(error, "token_budget", 0):
+        helps = True
+    if helps:
         error.remedy = resume
     return error
 

@@ -140,8 +140,8 @@ def test_the_application_imports_nothing_but_typer_at_start() -> None:
 def test_sizes_stay_readable() -> None:
     wrong = []
     for source in (*sources("finqa_cli"), *sources("plugins/finqa_plugins"), *sources("benchmarks")):
-        if source.lines > 300:
-            wrong.append(f"{source.name}: {source.lines} lines, at most 300")
+        if source.lines > 500:
+            wrong.append(f"{source.name}: {source.lines} lines, at most 500")
         for node in ast.walk(source.tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from finqa_cli import errors
@@ -93,7 +93,7 @@ class Processes(Alone):
         """Nobody is joined yet."""
         self.rank, self.size, self._local_rank = rank, size, local_rank
         self.leads = rank == 0
-        self._store: dist.Store | None = None
+        self._store: Store | None = None
         self._mesh: DeviceMesh | None = None
         self._between_calls = threading.Event()
         self._between_calls.set()
@@ -101,7 +101,7 @@ class Processes(Alone):
         self._aborted = False
         self._started = False
 
-    def join(self, store: dist.Store) -> None:
+    def join(self, store: Store) -> None:
         """Joins the others of this machine through a store that they share, and waits for them."""
         with _over_loopback():
             dist.init_process_group(

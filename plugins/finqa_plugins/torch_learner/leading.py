@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store
 
 from finqa_cli.contracts import LearnerContext, LearnerEvents
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
@@ -55,9 +56,9 @@ def join() -> LearnerProcesses:
     return _joined
 
 
-def open_store(folder: Path, size: int, rank: int) -> dist.Store:
+def open_store(folder: Path, size: int, rank: int) -> Store:
     """The store over which the processes of one machine find each other. Says that this one is there."""
-    store = dist.FileStore(str(folder / "store"), size)
+    store = FileStore(str(folder / "store"), size)
     store.set(f"here/{rank}", "")
     return store
 

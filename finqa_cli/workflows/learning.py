@@ -13,6 +13,7 @@ from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, Learner
 from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.settings import Settings
+from finqa_cli.workflows.interrupts import to_the_end
 from finqa_cli.workflows.reporter import Reporter
 from finqa_cli.workflows.wiring import make_learner
 
@@ -67,10 +68,12 @@ async def learning(
     block, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert block is not None, "it runs in a task"
     failures: list[FinqaError] = []
+    inside = True
 
     def fail(error: FinqaError) -> None:
         failures.append(error)
-        block.cancel()
+        if inside:  # else the block has ended, perhaps with the same error from the call that was under way
+            block.cancel()
 
     def record(name: str, facts: Mapping[str, Any]) -> None:
         folder.event(name, **facts)
@@ -93,8 +96,9 @@ async def learning(
     except (LearnerProcessError, DeviceMemoryError) as error:
         raise _resumable(error, folder, resume) from error.__cause__
     finally:
+        inside = False
         if isinstance(learner, ReportingLearner):
-            await asyncio.to_thread(learner.close)
+            await to_the_end(asyncio.to_thread(learner.close))
 
 
 def _resumable(error: FinqaError, folder: RunFolder, resume: str) -> FinqaError:

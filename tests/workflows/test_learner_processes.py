@@ -115,7 +115,7 @@ def test_a_process_that_is_killed_during_rollouts_ends_the_run_which_can_be_resu
     killer = kill_when(lambda: Path("run/checkpoints/step_1").exists())
     status, said = failure(["train", *SMALL, "--iterations=50", "--run-dir=run", TWO], capsys)
     killer.join()
-    assert status == 70 and KILLED.search(said) and said.endswith("fix: finqa train --resume run\n")
+    assert status == 70 and KILLED.search(said) and said.endswith("fix: finqa train --resume run\n"), said
     assert json.loads(Path("run/run.json").read_text())["status"] == "failed" and not others()
     done = records("run", "train")[-1]["iteration"]
     assert main(["train", "--resume=run", f"--iterations={done + 1}"]) == 0
@@ -130,7 +130,7 @@ def test_a_process_that_is_killed_in_a_step_ends_the_run_which_can_be_resumed(
     killer = kill_when(lambda: Path("run/checkpoints/step_2").exists())
     status, said = failure(["dpo", "p", *PAIRS, "--run-dir=run", TWO], capsys)
     killer.join()
-    assert status == 70 and KILLED.search(said) and said.endswith("fix: finqa dpo --resume run\n")
+    assert status == 70 and KILLED.search(said) and said.endswith("fix: finqa dpo --resume run\n"), said
     assert not others()
     assert main(["dpo", "--resume=run", "-q"]) == 0
     assert [record["iteration"] for record in records("run", "dpo")] == [*range(1, 12)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,26 @@ async def test_a_process_that_is_gone_between_calls_ends_the_run(
         await use(tmp_path / "run", learner, monkeypatch, seconds=60)
     assert caught.value is gone and gone.remedy == "finqa train --resume run" and learner.closed == 1
     assert read_run(tmp_path / "run")["status"] == "failed", "and not interrupted, as by a signal"
+
+
+async def test_a_process_that_is_gone_is_reported_once_where_a_call_failed_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = LearnerProcessError("Learner process 2 of 2 (pid 7) was ended by SIGKILL.")
+    learner = Reports(lambda events: None)
+
+    def start() -> None:
+        raise gone
+
+    def close() -> None:
+        learner._events.failed(gone)
+        time.sleep(0.1)  # the event loop hears of it while the learner is closed
+
+    monkeypatch.setattr(learner, "start", start)
+    monkeypatch.setattr(learner, "close", close)
+    with pytest.raises(LearnerProcessError) as caught:
+        await use(tmp_path / "run", learner, monkeypatch)
+    assert caught.value is gone and gone.remedy == "finqa train --resume run"
 
 
 async def test_another_cancellation_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

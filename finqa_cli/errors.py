@@ -58,6 +58,26 @@ class UnreachableEngineError(ServiceUnavailableError):
     """The server of an engine does not answer. It may be back later, so a weight sync waits for it."""
 
 
+class LearnerProcessError(FinqaError):
+    """One of several learner processes ended early. Raised in the first; the newest checkpoint can be resumed."""
+
+    exit_code = 70
+
+
+class DeviceMemoryError(FinqaError):
+    """The memory of the learner's device is full, and smaller micro-batches do not help or need a resumed run.
+
+    Attributes:
+        token_budget: Tokens per micro-batch with which a resumed run may fit; 0 where smaller ones do not help.
+    """
+
+    exit_code = 71
+
+    def __init__(self, message: str, *, remedy: str = "", token_budget: int = 0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.token_budget = token_budget
+
+
 class StorageError(FinqaError):
     """Reading or writing a file failed: disk full, no permission, short write."""
 

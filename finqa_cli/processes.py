@@ -1,8 +1,16 @@
-"""Which process a pid means: pids are reused, start times tell them apart."""
+"""Facts about processes: which one a pid means (pids are reused, start times tell them apart), and secret variables."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$")
+
+
+def is_secret(variable: str) -> bool:
+    """Whether an environment variable of this name usually holds a secret, which a started process should not get."""
+    return _SECRET.search(variable) is not None
 
 
 def start_time(pid: int) -> int | None:

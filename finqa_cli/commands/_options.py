@@ -61,6 +61,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "learning_rate": "train.learning_rate",
         "grpo_update_batch_size": "train.grpo_update_batch_size",
         "gradient_checkpointing": "train.gradient_checkpointing",
+        "learner_processes": "train.learner_processes",
         "sync_every": "train.sync_every",
         "max_staleness": "train.max_staleness",
         "off_policy": "train.off_policy",
@@ -86,8 +87,8 @@ PATHS: Mapping[str, str] = MappingProxyType(
 
 
 EXIT_CODES = (
-    "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 65 data, 69 service, 74 storage, 77 key, 78 settings, "
-    "129, 130 and 143 stopped by a signal."
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 65 data, 69 service, 70 learner process, "
+    "71 device memory, 74 storage, 77 key, 78 settings, 129, 130 and 143 stopped by a signal."
 )
 """The last line of every command's help; README and CONTRIBUTING say more."""
 
@@ -228,6 +229,10 @@ LearningRate = Annotated[float | None, _option("--lr --learning-rate", "AdamW st
 UpdateBatchSize = Annotated[
     int | None, _option("--grpo-update-batch-size", "Episodes per micro-batch of an update.", TRAINING, "12")
 ]
+LearnerProcesses = Annotated[
+    str | None,
+    _option("--learner-processes", "Processes that train together, each on a device of its own.", TRAINING, "auto"),
+]
 GradientCheckpointing = Annotated[
     bool | None,
     typer.Option(
@@ -328,7 +333,8 @@ def load(
     if loaded.choices.line and shown:
         print(loaded.choices.line, file=sys.stderr)
     if purpose is None:
-        return loaded
+        run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
+        return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))
     from finqa_cli.placement import plan_line
     from finqa_cli.workflows.placing import place
 

@@ -13,11 +13,11 @@ import typer
 from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.record.run_folder import read_run, read_settings
-from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.settings import AUTO, Settings, from_public_dict
 from finqa_cli.workflows.manifests import MANIFEST
 from finqa_cli.workflows.placing import Purpose, place_again
 
-FREE = ("resume", "as_json", "quiet")
+FREE = ("resume", "learner_processes", "as_json", "quiet")
 """Flags that a resumed run takes."""
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "pipeline")
@@ -87,9 +87,37 @@ def stored_settings(ctx: typer.Context, run: Path, *, command: str) -> tuple[Set
     """
     check_resumed(ctx, run, command=command)
     logs.configure()
-    settings = from_public_dict(read_settings(run))
     purpose: Purpose = "dpo" if command == "dpo" else "play"
-    return place_again(settings, purpose), str(stored_parameter(run, "target", command))
+    return own_settings(ctx, run, purpose), str(stored_parameter(run, "target", command))
+
+
+def own_settings(ctx: typer.Context, run: Path, purpose: Purpose | None) -> Settings:
+    """The settings of the run, with another number of learner processes where the command line names one, and placed
+    again on the devices of this machine.
+
+    Args:
+        ctx: The command's context.
+        run: Its folder.
+        purpose: What the command runs; None: nothing is placed.
+
+    Raises:
+        UsageError: It is no number.
+        ConfigError: They are of another version of finqa, or it does not fit on this machine.
+    """
+    settings = from_public_dict(read_settings(run))
+    path, wanted = "train.learner_processes", given_flags(ctx).get("learner_processes")
+    if wanted is not None:
+        if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):
+            raise UsageError("--learner-processes takes a number above 0, or auto.")
+        placed = {*settings.run.placed, path} if wanted == AUTO else {*settings.run.placed} - {path}
+        count = 1 if wanted == AUTO else int(wanted)
+        settings = settings.model_copy(
+            update={
+                "train": settings.train.model_copy(update={"learner_processes": count}),
+                "run": settings.run.model_copy(update={"placed": tuple(sorted(placed))}),
+            }
+        )
+    return settings if purpose is None else place_again(settings, purpose)
 
 
 def stored_parameter(run: Path, name: str, command: str) -> Any:

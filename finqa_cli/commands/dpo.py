@@ -72,6 +72,7 @@ def main(
     lora_dropout: options.LoraDropout = None,
     lora_target_modules: options.LoraTargetModules = None,
     gradient_checkpointing: options.GradientCheckpointing = None,
+    learner_processes: options.LearnerProcesses = None,
     allow_evaluation_data: options.AllowEvaluationData = None,
     allow_overlap: options.AllowOverlap = None,
     run_dir: options.RunDir = None,

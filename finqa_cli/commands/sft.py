@@ -11,13 +11,11 @@ import typer
 from finqa_cli import logs
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._resume import as_typed, check_resumed, given_flags, stored_parameter
+from finqa_cli.commands._resume import as_typed, check_resumed, given_flags, own_settings, stored_parameter
 from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.commands.dpo import followed
 from finqa_cli.errors import UsageError
-from finqa_cli.record.run_folder import read_settings
-from finqa_cli.settings import Settings, from_public_dict
-from finqa_cli.workflows.placing import place_again
+from finqa_cli.settings import Settings
 from finqa_cli.workflows.sft import Imitation, SftResult, document, sft
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
@@ -91,6 +89,7 @@ def main(
     lora_dropout: options.LoraDropout = None,
     lora_target_modules: options.LoraTargetModules = None,
     gradient_checkpointing: options.GradientCheckpointing = None,
+    learner_processes: options.LearnerProcesses = None,
     environment: options.EnvironmentName = None,
     engine: options.Engine = None,
     sandbox: options.Sandbox = None,
@@ -160,8 +159,7 @@ def _stored(ctx: typer.Context, run: Path) -> tuple[Settings, Imitation]:
     logs.configure()
     names = ("demonstrations", "init", "most_demonstrations")
     stored = {name: stored_parameter(run, name, "sft") for name in names}
-    settings = from_public_dict(read_settings(run))
-    return place_again(settings, "sft"), Imitation.from_parameters(stored)
+    return own_settings(ctx, run, "sft" if stored["init"] is None else None), Imitation.from_parameters(stored)
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,21 +14,20 @@ from finqa_cli.commands import dpo
 from finqa_cli.commands._options import PATHS
 from finqa_cli.commands._output import emit
 from finqa_cli.commands._quick import quick, shown
-from finqa_cli.commands._resume import as_typed, check_resumed, given_flags
+from finqa_cli.commands._resume import FREE, as_typed, check_resumed, given_flags, own_settings
 from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.record.run_folder import read_settings
-from finqa_cli.settings import Loaded, Settings, from_public_dict
+from finqa_cli.settings import Loaded, Settings
 from finqa_cli.workflows.doctor_model import plan_report
 from finqa_cli.workflows.dry_run import dry_run
 from finqa_cli.workflows.idle_options import check_idle_options
-from finqa_cli.workflows.placing import place_again, visible_devices
+from finqa_cli.workflows.placing import visible_devices
 from finqa_cli.workflows.schedules import is_scheduled
 from finqa_cli.workflows.train import train
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
-FREE_ON_RESUME = ("resume", "iterations", "as_json", "quiet")
+FREE_ON_RESUME = ("iterations", *FREE)
 
 QUICK = {
     "sandboxes": 8,
@@ -54,6 +53,7 @@ WITH_PAIRS = (
     "lora_dropout",
     "lora_target_modules",
     "gradient_checkpointing",
+    "learner_processes",
     "allow_evaluation_data",
     "allow_overlap",
     "run_dir",
@@ -67,6 +67,13 @@ WITH_PAIRS = (
 )
 """Flags that mean something to a method that learns from pairs; the others are about rollouts."""
 
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Continue this run after its newest checkpoint; --iterations and --learner-processes may change.",
+    ),
+]
 Pairs = Annotated[
     Path | None,
     typer.Option(
@@ -91,10 +98,7 @@ DryRun = Annotated[
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {options.EXIT_CODES}")
 def main(
     ctx: typer.Context,
-    resume: Annotated[
-        Path | None,
-        typer.Option("--resume", help="Continue this run after its newest checkpoint; only --iterations may change."),
-    ] = None,
+    resume: Resume = None,
     pairs: Pairs = None,
     quick_test: QuickTest = False,
     only_rollouts: DryRun = False,
@@ -129,6 +133,7 @@ def main(
     off_policy: options.OffPolicy = None,
     grpo_update_batch_size: options.UpdateBatchSize = None,
     gradient_checkpointing: options.GradientCheckpointing = None,
+    learner_processes: options.LearnerProcesses = None,
     run_dir: options.RunDir = None,
     save_token_ids: options.SaveTokenIds = None,
     tracker: options.Tracker = None,
@@ -241,7 +246,7 @@ def _stored(ctx: typer.Context, run: Path) -> Settings:
         ConfigError: It would have had another learning rate from the beginning.
     """
     given = check_resumed(ctx, run, command="train", free=FREE_ON_RESUME)
-    settings = place_again(from_public_dict(read_settings(run)), "train")
+    settings = own_settings(ctx, run, "train")
     planned = settings.train.iterations
     if (iterations := given.get("iterations", planned)) == planned:
         return settings

@@ -15,9 +15,11 @@ from finqa_cli.contracts.environment import (
 from finqa_cli.contracts.learner import (
     Learner,
     LearnerContext,
+    LearnerEvents,
     LearnerProcesses,
     PacksSequences,
     ReferenceLearner,
+    ReportingLearner,
     ValueLearner,
 )
 from finqa_cli.contracts.optimizer import (
@@ -56,6 +58,7 @@ __all__ = [
     "KnowsIdleOptions",
     "Learner",
     "LearnerContext",
+    "LearnerEvents",
     "LearnerProcesses",
     "Measures",
     "Metered",
@@ -66,6 +69,7 @@ __all__ = [
     "PlayedTurn",
     "Probed",
     "ReferenceLearner",
+    "ReportingLearner",
     "RepeatsPasses",
     "ReplyRole",
     "Reward",

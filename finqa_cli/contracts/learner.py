@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from finqa_cli.errors import FinqaError
 from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
 
 
@@ -25,6 +26,10 @@ class LearnerContext:
         max_grad_norm: Global gradient norm is clipped to this.
         temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
         seed: Seed of the initialisation and of dropout.
+        token_budget: Most tokens of a forward pass that the learner cuts itself (scoring); 0 leaves it the choice.
+        processes: How many processes train together. The learner starts all but the first, this one.
+        devices: CUDA device index, as this process sees them, of each learner process; empty: chosen by the learner.
+        logs: Folder for the output of processes that the learner starts; None writes it to stderr.
     """
 
     model: str
@@ -37,6 +42,23 @@ class LearnerContext:
     max_grad_norm: float = 1.0
     temperature: float = 1.0
     seed: int = 0
+    token_budget: int = 0
+    processes: int = 1
+    devices: tuple[int, ...] = ()
+    logs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerEvents:
+    """Receives what a learner reports beside its results. Called in any thread.
+
+    Attributes:
+        event: Name and facts of an event for the run's records, such as a smaller token budget.
+        failed: Another process of the learner is gone, also between two calls.
+    """
+
+    event: Callable[[str, Mapping[str, Any]], None]
+    failed: Callable[[FinqaError], None]
 
 
 @runtime_checkable
@@ -78,6 +100,19 @@ class Learner(Protocol):
         Raises:
             ConfigError: It belongs to another base model, rank or set of target modules.
         """
+        ...
+
+
+@runtime_checkable
+class ReportingLearner(Protocol):
+    """A learner that reports events, and that may start processes of its own (`LearnerContext.processes`)."""
+
+    def report_to(self, events: LearnerEvents) -> None:
+        """Sends events there from now on."""
+        ...
+
+    def close(self) -> None:
+        """Ends the processes that it started. Idempotent; no other call follows."""
         ...
 
 

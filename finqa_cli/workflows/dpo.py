@@ -21,6 +21,7 @@ from finqa_cli.workflows.dpo_loop import HeldOut, PreferenceTraining, pair_steps
 from finqa_cli.workflows.dpo_pairs import PairSet, load_pairs, refer
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import best_policy, final_policy
+from finqa_cli.workflows.learning import fit_memory, learning
 from finqa_cli.workflows.manifests import write_manifest
 from finqa_cli.workflows.new_runs import training_run
 from finqa_cli.workflows.reporter import Reporter
@@ -28,7 +29,7 @@ from finqa_cli.workflows.schedules import over_steps
 from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.tracking import Tracking
-from finqa_cli.workflows.wiring import make_codec, make_learner, make_optimizer, make_trackers
+from finqa_cli.workflows.wiring import make_codec, make_optimizer, make_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,24 +138,25 @@ async def _train(
     if count < 1:
         raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
     of_plan = over_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count)
-    learner = make_learner(of_plan, model.model)
-    await asyncio.to_thread(learner.start)
-    train, held_out = pairs.train, pairs.held_out
-    if not loss.parameters.get("reference_free"):
-        for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
-        train = await for_run(train, name="reference")
-        held_out = await for_run(held_out, name="held-out reference") if held_out else ()
-    training = PreferenceTraining(learner, loss, settings, folder, tracking, reporter, stopper)
-    done = 0
-    if checkpoint is not None:
-        await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-        training.restore(checkpoint.state)
-        done = checkpoint.iteration
-    steps = pair_steps(train, plan, settings.train.seed)
-    with tracking.run(to_public_dict(settings)):
-        taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
-        stopper.check(f"finqa dpo --resume {folder.path}")
-    await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
+    of_plan = fit_memory(of_plan, folder.path)
+    resume = f"finqa dpo --resume {folder.path}"
+    async with learning(of_plan, model.model, folder, reporter, resume=resume) as learner:
+        train, held_out = pairs.train, pairs.held_out
+        if not loss.parameters.get("reference_free"):
+            for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
+            train = await for_run(train, name="reference")
+            held_out = await for_run(held_out, name="held-out reference") if held_out else ()
+        training = PreferenceTraining(learner, loss, of_plan, folder, tracking, reporter, stopper)
+        done = 0
+        if checkpoint is not None:
+            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+            training.restore(checkpoint.state)
+            done = checkpoint.iteration
+        steps = pair_steps(train, plan, settings.train.seed)
+        with tracking.run(to_public_dict(settings)):
+            taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
+            stopper.check(resume)
+        await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
     return training, taken
 
 

@@ -107,7 +107,12 @@ def _samples(pair: Pair, codec: ChatCodec, sampled: bool) -> PairSamples:
         _recorded(pair, side, advantage) if sampled else _encoded(pair.prompt, side, advantage, codec, pair.id)
         for side, advantage in ((pair.chosen, _CHOSEN), (pair.rejected, _REJECTED))
     )
-    return PairSamples(id=pair.id, cluster=pair.cluster, chosen=chosen, rejected=rejected)
+    return PairSamples(
+        id=pair.id,
+        cluster=pair.cluster,
+        chosen=tuple(replace(sample, episode=pair.chosen.attempt) for sample in chosen),
+        rejected=tuple(replace(sample, episode=pair.rejected.attempt) for sample in rejected),
+    )
 
 
 def _recorded(pair: Pair, side: Side, advantage: float) -> tuple[Sample, ...]:

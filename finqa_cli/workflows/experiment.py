@@ -184,10 +184,7 @@ def _again(plan: ExperimentPlan, redo: str, run: Path) -> list[Step]:
 
 def command_of(step: Step) -> str:
     """The step as one would type it."""
-    start = ["finqa"]
-    if step.processes > 1:
-        start = ["torchrun", "--standalone", "--nproc-per-node", str(step.processes), "-m", "finqa_cli"]
-    return shlex.join([*start, *step.arguments])
+    return shlex.join(["finqa", *step.arguments])
 
 
 def _states(plan: ExperimentPlan, name: str, run: Path, folder: PipelineFolder | None) -> tuple[State, State]:

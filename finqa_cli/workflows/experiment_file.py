@@ -34,7 +34,6 @@ class Header(_Table):
         config: Settings files below the file's own settings, as `--config` takes them.
         compare_within: Axis whose choices are not compared with each other, because their questions are others.
         seeds: Every cell is trained once with each.
-        processes: That torchrun starts for training; 1 is the command alone.
         reference: What is known about time and cost from elsewhere, in words.
     """
 
@@ -43,7 +42,6 @@ class Header(_Table):
     config: tuple[str, ...] = ()
     compare_within: str = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    processes: int | Formula = 1
     reference: str = ""
 
 

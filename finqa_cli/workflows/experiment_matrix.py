@@ -31,7 +31,6 @@ class Cell:
         fixed: Those that a choice decides, so that the environment does not.
         settings: Dotted path -> value.
         evaluation: Dotted path -> value, in place of the setting when it is evaluated.
-        processes: For training.
         rates: For estimates.
     """
 
@@ -41,7 +40,6 @@ class Cell:
     fixed: frozenset[str]
     settings: Mapping[str, Any]
     evaluation: Mapping[str, Any]
-    processes: int
     rates: Rates | None
 
 
@@ -131,7 +129,6 @@ def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar],
         fixed=frozenset(fixed),
         settings=settings,
         evaluation=_flat(document, "evaluation", file.evaluation, variables),
-        processes=int(_calculated(document, "experiment.processes", header.processes, variables)),
         rates=_rates(document, file.rates, variables) if file.rates else None,
     )
 

@@ -35,7 +35,6 @@ class PlannedCell(BaseModel):
         choices: Axis -> choice.
         settings: All of them, as `to_public_dict` has them.
         evaluation: Dotted path -> value, in place of the setting when it is evaluated.
-        processes: That torchrun starts for training.
         rates: For estimates.
     """
 
@@ -46,7 +45,6 @@ class PlannedCell(BaseModel):
     choices: dict[str, str]
     settings: dict[str, Any]
     evaluation: dict[str, Any]
-    processes: int
     rates: Rates | None
 
 
@@ -174,7 +172,6 @@ def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
             name=trained,
             arguments=("train", "--config", f"{run / file}", "--run-dir", f"{run / trained}"),
             reads=(file, *prepared),
-            processes=cell.processes,
         ),
         Step(
             name=f"evals/{name}",
@@ -214,7 +211,6 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
         choices=dict(cell.choices),
         settings=to_public_dict(loaded.settings),
         evaluation=dict(cell.evaluation),
-        processes=cell.processes,
         rates=cell.rates,
     )
 

@@ -33,14 +33,12 @@ class Step:
         arguments: After `finqa`.
         reads: What it depends on: earlier steps, and files below the folder of the pipeline.
         stdout: File of its folder for what it prints, for a command that writes no folder; or empty.
-        processes: That torchrun starts for it; 1 is the command alone.
     """
 
     name: str
     arguments: tuple[str, ...]
     reads: tuple[str, ...] = ()
     stdout: str = ""
-    processes: int = 1
 
     @property
     def command(self) -> str:

@@ -43,7 +43,6 @@ class Relay:
         stdout: Path | None,
         show: Callable[[str], None],
         started: Callable[[int], None],
-        processes: int = 1,
     ) -> Ended:
         """Runs `finqa ARGUMENTS` to its end.
 
@@ -53,7 +52,6 @@ class Relay:
             stdout: Its result goes to this file instead.
             show: Hears each line.
             started: Hears the process id.
-            processes: More than one are started by torchrun, on this machine.
 
         Raises:
             StorageError: A file cannot be written.
@@ -65,7 +63,7 @@ class Relay:
                 kept = stack.enter_context(log.open("a", encoding="utf-8"))
                 result = stack.enter_context(stdout.open("wb")) if stdout is not None else None
             process = subprocess.Popen(
-                [sys.executable, *_torchrun(processes), "-m", "finqa_cli", *arguments],
+                [sys.executable, "-m", "finqa_cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=result or subprocess.PIPE,
                 stderr=subprocess.PIPE if result else subprocess.STDOUT,
@@ -126,11 +124,6 @@ class _Said:
             self.reason = line.removeprefix("error: ")
         elif line.startswith("fix: "):
             self.remedy = line.removeprefix("fix: ")
-
-
-def _torchrun(processes: int) -> tuple[str, ...]:
-    """What starts several processes; see README about several GPUs."""
-    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}") if processes > 1 else ()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

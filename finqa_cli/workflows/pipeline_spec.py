@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.learn.pairing import Rule
 from finqa_cli.masking import is_secret
-from finqa_cli.settings import RESOLVED, Loaded, Settings, from_public_dict, to_public_dict
+from finqa_cli.settings import AUTO, RESOLVED, Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.workflows.compare_checks import flat
 from finqa_cli.workflows.pipeline_data import DataSource
 
@@ -128,6 +128,7 @@ def with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Settings:
             for parent in parents:
                 node = node[parent]
             node[leaf] = value
+    document["run"]["placed"] = [path for path in document["run"]["placed"] if path not in defaults]
     return Settings.model_validate(document)
 
 
@@ -156,6 +157,9 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
     """
     document = to_public_dict(settings)
     document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
+    for path in document["run"].pop("placed"):  # the step's own command plans for the machine that it runs on
+        section, _, field = path.partition(".")
+        document[section][field] = AUTO
     del document["run"]["dir"]
     return {RESOLVED: True, **{section: _stated(body) for section, body in document.items()}}
 

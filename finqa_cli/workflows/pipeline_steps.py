@@ -40,7 +40,6 @@ def do_step(step: Step, state: State, folder: PipelineFolder, relay: Relay, show
         stdout=target / step.stdout if step.stdout else None,
         show=show,
         started=lambda pid: folder.begin(step, arguments, pid),
-        processes=step.processes,
     )
     folder.end(step, ended)
     if ended.code != 0:

@@ -21,6 +21,7 @@ from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion, Task
 from finqa_cli.workflows.interrupts import Stopper
 from finqa_cli.workflows.kept_policies import best_policy, final_policy
+from finqa_cli.workflows.learning import fit_memory, learning
 from finqa_cli.workflows.manifests import policy_inputs, write_manifest
 from finqa_cli.workflows.new_runs import training_run
 from finqa_cli.workflows.reporter import Reporter
@@ -31,7 +32,7 @@ from finqa_cli.workflows.sft_samples import SAMPLES, asking, choose_questions
 from finqa_cli.workflows.split_guard import guard_demonstrations
 from finqa_cli.workflows.start_points import find_start, start_inputs, whole_model
 from finqa_cli.workflows.tracking import Tracking
-from finqa_cli.workflows.wiring import make_codec, make_learner, make_trackers
+from finqa_cli.workflows.wiring import make_codec, make_trackers
 
 WANTED_PARSE_RATE = 0.9
 """Share of answers of the right form that reinforcement learning should begin with: seed 002's gate after step 03."""
@@ -166,21 +167,21 @@ async def _train(
     stopper: Stopper,
 ) -> tuple[SupervisedTraining, int]:
     plan = imitation_steps(data.train, settings)
-    settings = _scheduled(settings, len(plan))
-    learner = make_learner(settings, model.model)
-    await asyncio.to_thread(learner.start)
-    done = 0
-    if checkpoint is not None:
-        await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-        done = checkpoint.iteration
-    async with asking(tasks, settings, model, folder, reporter, stopper) as questions:
-        training = SupervisedTraining(learner, settings, folder, tracking, questions, reporter, stopper)
+    settings = fit_memory(_scheduled(settings, len(plan)), folder.path)
+    resume = f"finqa sft --resume {folder.path}"
+    async with learning(settings, model.model, folder, reporter, resume=resume) as learner:
+        done = 0
         if checkpoint is not None:
-            training.restore(checkpoint.state)
-        with tracking.run(to_public_dict(settings)):
-            taken = await training.run(plan, data.held_out, done=done)
-            stopper.check(f"finqa sft --resume {folder.path}")
-    await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
+            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+            done = checkpoint.iteration
+        async with asking(tasks, settings, model, folder, reporter, stopper) as questions:
+            training = SupervisedTraining(learner, settings, folder, tracking, questions, reporter, stopper)
+            if checkpoint is not None:
+                training.restore(checkpoint.state)
+            with tracking.run(to_public_dict(settings)):
+                taken = await training.run(plan, data.held_out, done=done)
+                stopper.check(resume)
+        await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
     return training, taken
 
 

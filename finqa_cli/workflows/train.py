@@ -21,6 +21,7 @@ from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion
 from finqa_cli.workflows.evaluate import eval_tasks
 from finqa_cli.workflows.interrupts import Stopper
+from finqa_cli.workflows.learning import fit_memory, learning
 from finqa_cli.workflows.manifests import write_manifest
 from finqa_cli.workflows.new_runs import new_run
 from finqa_cli.workflows.policies import of_checkpoint
@@ -34,7 +35,7 @@ from finqa_cli.workflows.tracking import Tracking
 from finqa_cli.workflows.trainer import Progress, Trainer
 from finqa_cli.workflows.training_tasks import training_tasks
 from finqa_cli.workflows.updates import length_limit, training_loss, training_passes
-from finqa_cli.workflows.wiring import make_learner, make_optimizer, make_trackers
+from finqa_cli.workflows.wiring import make_optimizer, make_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,25 +129,28 @@ async def _train(
         folder.pin("reward digest", reward_digest(parameters["reward"]))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
-        learner = make_learner(scheduled(settings, training_passes(optimizer, settings.train)), base.model)
-        await asyncio.to_thread(learner.start)
-        if checkpoint is not None:
-            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-        trainer = Trainer(
-            settings=settings,
-            parts=parts,
-            engine=engine,
-            learner=learner,
-            optimizer=optimizer,
-            tasks=tasks,
-            held_out=eval_tasks(parts.environment, settings),
-            folder=folder,
-            tracking=tracking,
-            reporter=reporter,
-            stopper=stopper,
-            progress=progress,
-        )
-        await trainer.run(fresh=checkpoint is None)
+        settings = fit_memory(settings, folder.path)
+        of_plan = scheduled(settings, training_passes(optimizer, settings.train))
+        async with learning(
+            of_plan, base.model, folder, reporter, resume=f"finqa train --resume {folder.path}"
+        ) as learner:
+            if checkpoint is not None:
+                await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+            trainer = Trainer(
+                settings=settings,
+                parts=parts,
+                engine=engine,
+                learner=learner,
+                optimizer=optimizer,
+                tasks=tasks,
+                held_out=eval_tasks(parts.environment, settings),
+                folder=folder,
+                tracking=tracking,
+                reporter=reporter,
+                stopper=stopper,
+                progress=progress,
+            )
+            await trainer.run(fresh=checkpoint is None)
     outputs = _outputs(folder.path, trainer.progress.iteration)
     await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)
     folder.finish("completed")

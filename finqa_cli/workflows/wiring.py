@@ -185,8 +185,8 @@ def make_codec(settings: Settings, model: str) -> ChatCodec:
     return codec
 
 
-def make_learner(settings: Settings, model: str) -> Learner:
-    """The learner of the settings, not started."""
+def make_learner(settings: Settings, model: str, *, logs: Path | None = None) -> Learner:
+    """The learner of the settings, not started; `logs` is for processes that it starts."""
     lora, train = settings.lora, settings.train
     context = LearnerContext(
         model=model,
@@ -199,6 +199,10 @@ def make_learner(settings: Settings, model: str) -> Learner:
         max_grad_norm=train.max_grad_norm,
         temperature=settings.generation.temperature,
         seed=train.seed,
+        token_budget=train.token_budget,
+        processes=train.learner_processes,
+        devices=settings.model.learner_devices,
+        logs=logs,
     )
     learner: Learner = registry().create("learner", settings.learner.name, settings.learner.options, context)
     return learner

@@ -193,7 +193,7 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         "the authors give 2-3 days (4B) and 4-5 days (8B)",
         "environment.options.uncertainty  advantage",
         "improve model calibration? (brier, ece, accuracy, direction_accuracy)",
-        "torchrun --standalone --nproc-per-node 4 -m finqa_cli train --config outputs/financial_qa/settings/",
+        "finqa train --config outputs/financial_qa/settings/",
     ):
         assert words in shown, words
     told = document(["experiment", "run", "financial_qa", "--dry-run", "--only=*_8b_*"], capsys)

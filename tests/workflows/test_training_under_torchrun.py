@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.command_calls import document
-from fixtures.tiny_models import make_tiny_qwen3
+from fixtures.text_pairs import make_pairs
 from safetensors.torch import load_file
 
 from finqa_cli.app import main
@@ -27,26 +26,9 @@ HANG_GUARD_S = 300
 PAIRS = ["--epochs=2", "--pairs-per-step=4", "--validate-every=2", "--lr=1e-3", "--model=model", "-q"]
 
 
-def pair(number: int) -> dict[str, Any]:
-    """Texts without token ids: 'yes' is preferred to 'no'."""
-    sides = {
-        name: {
-            "attempt": f"{number}/{text}",
-            "reward": reward,
-            "turns": [{"text": text * (number + 1), "tool_call": None, "observation": None}],
-        }
-        for name, text, reward in (("chosen", "yes", 1.0), ("rejected", "no", 0.0))
-    }
-    task = {"id": f"q{number}", "cluster": f"c{number}", "split": "train", "prompt": f"Is {number} a number?"}
-    prompt = {"messages": [{"role": "user", "content": task["prompt"]}], "tools": []}
-    return {"id": f"q{number}#0", "task": task, "held_out": number < 3, "prompt": prompt, **sides}
-
-
 @pytest.mark.slow  # tests/unit/torch_learner/test_sharded_training.py runs under torchrun as well
 def test_two_processes_train_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    make_tiny_qwen3(Path("model"))
-    Path("p").mkdir()
-    Path("p/pairs.jsonl").write_text("".join(json.dumps(pair(number)) + "\n" for number in range(10)))
+    make_pairs()
     capsys.readouterr()
     alone = document(["dpo", "p", *PAIRS, "--run-dir=one"], capsys)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -50,7 +50,7 @@ def assemble(config: TorchLearnerConfig, context: LearnerContext, processes: Alo
     Raises:
         ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
     """
-    device = processes.device(config)
+    device = processes.device(config, context.devices)
     dtype = compute_dtype(config, device)
     if uses_tf32(config, device, dtype):
         torch.set_float32_matmul_precision("high")  # of the whole process

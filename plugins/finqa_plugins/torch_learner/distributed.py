@@ -1,4 +1,4 @@
-"""The processes that train together under `torchrun`, and how they talk.
+"""The processes that train together, and how they communicate: those that this one started, or `torchrun`.
 
 Two groups: calls and numbers go over gloo, which may wait for as long as rollouts take; weights and gradients go over a
 group of the device's own (NCCL on CUDA, gloo on the CPU).
@@ -7,17 +7,21 @@ group of the device's own (NCCL on CUDA, gloo on the CPU).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
-from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli import errors
+from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.model import device_name, pick_device
 
@@ -28,6 +32,7 @@ _BETWEEN_CALLS = timedelta(days=7)
 _IN_A_STEP = timedelta(minutes=30)
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 _OF_ITS_KIND = ("ROLE_", "GROUP_", "TORCHELASTIC_")
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -55,9 +60,9 @@ class Alone:
     size = 1
     leads = True
 
-    def device(self, config: TorchLearnerConfig) -> torch.device:
-        """Where this process computes."""
-        return pick_device(config)
+    def device(self, config: TorchLearnerConfig, devices: Sequence[int] = ()) -> torch.device:
+        """Where this process computes: on its device of `devices`, unless the configuration names another."""
+        return planned_device(config, devices, 0) or pick_device(config)
 
     def mesh(self, device: torch.device) -> DeviceMesh | None:
         """Over what weights are cut; None where they are not."""
@@ -78,56 +83,79 @@ class Alone:
 
 
 class Processes(Alone):
-    """This process among those that `torchrun` started. The first leads: it makes the calls, the others follow.
+    """This process among several. The first leads: it makes the calls, the others follow.
 
-    Whatever fails in a call ends the training: who fails says why in torchrun's store and leaves, and its peers, whose
-    connections to it break, end as well.
+    Whatever fails in a call ends the training: the process that failed leaves its error in the store and ends, and its
+    peers, whose connections to it break, end as well.
     """
 
-    def __init__(self) -> None:
-        """Joins the others, and waits for them.
+    def __init__(self, rank: int, size: int, local_rank: int) -> None:
+        """Nobody is joined yet."""
+        self.rank, self.size, self._local_rank = rank, size, local_rank
+        self.leads = rank == 0
+        self._store: Store | None = None
+        self._mesh: DeviceMesh | None = None
+        self._between_calls = threading.Event()
+        self._between_calls.set()
+        self._broken = False
+        self._aborted = False
+        self._started = False
+
+    def join(self, store: Store) -> None:
+        """Joins the others of this machine through a store that they share, and waits for them."""
+        with _over_loopback():
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("calls", store),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=_BETWEEN_CALLS,
+            )
+        self._store = PrefixStore("finqa", store)
+        self._started = True
+
+    def join_torchrun(self) -> None:
+        """Joins the others that `torchrun` started, and waits for them.
 
         Takes torchrun's variables out of the environment: a server that this process starts would take itself for one
         of the processes.
         """
         environment = os.environ
-        self.rank, self.size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        self.leads = self.rank == 0
-        self._local_rank = int(environment["LOCAL_RANK"])
         dist.init_process_group("gloo", timeout=_BETWEEN_CALLS)
         host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         self._store = PrefixStore("finqa", TCPStore(host, port, is_master=False, wait_for_workers=False))
         for name in [name for name in environment if name in _OF_TORCHRUN or name.startswith(_OF_ITS_KIND)]:
             del environment[name]
-        self._mesh: DeviceMesh | None = None
-        self._in_a_call = False
-        self._broken = False
 
-    def device(self, config: TorchLearnerConfig) -> torch.device:
-        """The CPU, or the CUDA device that is as far from the last as this process from the first of its machine.
+    def device(self, config: TorchLearnerConfig, devices: Sequence[int] = ()) -> torch.device:
+        """The CPU, or the CUDA device of `devices` with this process's number on its machine; without any the one that
+        is as far from the last as this process from the first.
 
         Raises:
             ConfigError: The option names one device for all, or there are fewer than processes.
         """
         if config.device.startswith("cuda:"):
             raise ConfigError(
-                f"learner option device={config.device} is one device, but torchrun started {self.size} processes.",
+                f"learner option device={config.device} is one device, but there are {self.size} learner processes.",
                 remedy="--set learner.options.device=auto",
             )
-        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if config.device != "cpu" and devices and self._local_rank >= devices:
+        if (planned := planned_device(config, devices, self._local_rank)) is not None:
+            return planned
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if config.device != "cpu" and count and self._local_rank >= count:
             raise ConfigError(
-                f"Process {self._local_rank + 1} of this machine has no CUDA device: PyTorch sees {devices}.",
-                remedy=f"torchrun --nproc-per-node {devices}",
+                f"Process {self._local_rank + 1} of this machine has no CUDA device: PyTorch sees {count}.",
+                remedy=f"--learner-processes {count}",
             )
-        return torch.device(device_name(config.device, max(0, devices - self._local_rank)))
+        return torch.device(device_name(config.device, max(0, count - self._local_rank)))
 
     def mesh(self, device: torch.device) -> DeviceMesh:
         """All processes in one row; each has one device, always of the same kind."""
         if self._mesh is None:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-            group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo", timeout=_IN_A_STEP)
+            with _over_loopback() if self._started else contextlib.nullcontext():
+                group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo", timeout=_IN_A_STEP)
             self._mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("shard",))
         return self._mesh
 
@@ -164,19 +192,19 @@ class Processes(Alone):
         Raises:
             FinqaError: Another process failed, or is gone.
         """
-        if self._in_a_call:
+        if not self._between_calls.is_set():
             return work(*args, **kwargs)
-        self._in_a_call = True
+        self._between_calls.clear()
         try:
             self._tell((name, args))
             return work(*args, **kwargs)
         except BaseException as error:
             self._broken = True
-            if isinstance(error, Exception) and _lost_touch(error):
-                raise self._failure(error) from error
+            if isinstance(error, Exception) and (_lost_touch(error) or self._aborted):
+                raise self._failure(str(error).splitlines()[0]) from error
             raise
         finally:
-            self._in_a_call = False
+            self._between_calls.set()
 
     def heard(self) -> tuple[str, tuple[Any, ...]] | None:
         """The leader's next call: a name and arguments; None once it closed or is gone."""
@@ -191,16 +219,26 @@ class Processes(Alone):
         return call
 
     def failed(self, error: Exception) -> None:
-        """Leaves word for the leader. The first to fail is heard; those that lose touch with it have nothing to add."""
+        """Leaves an error for the leader. The first counts; processes that only lost a connection have none."""
+        assert self._store is not None, "it has joined"
         if not _lost_touch(error) and self._store.add("failures", 1) == 1:
-            reason = error.message if isinstance(error, FinqaError) else f"{type(error).__name__}: {error}"
-            self._store.set("failure", f"process {self.rank + 1} of {self.size} failed: {reason}")
+            if not isinstance(error, FinqaError):
+                error = LearnerProcessError(f"{type(error).__name__}: {error}")
+            message = f"Learner process {self.rank + 1} of {self.size} failed: {error.message}"
+            self._store.set("failure", json.dumps([type(error).__name__, message, vars(error)]))
+
+    def abort(self) -> None:
+        """Ends what this process waits for over NCCL, which does not notice that another process is gone."""
+        self._aborted = True
+        if self.over_nccl:
+            assert self._mesh is not None
+            self._mesh.get_group().abort()
 
     def close(self) -> None:
         """Ends the others' service, and this process's part. After a failure, or while a call is under way, they end
         by themselves once this process is gone.
         """
-        if self._broken or self._in_a_call:
+        if self._broken or not self._between_calls.is_set():
             return
         try:
             if self.leads:
@@ -213,11 +251,44 @@ class Processes(Alone):
     def _tell(self, call: tuple[str, tuple[Any, ...]] | None) -> None:
         dist.broadcast_object_list([call], src=0)
 
-    def _failure(self, error: Exception) -> FinqaError:
-        reason = f"a process is gone ({str(error).splitlines()[0]})"
-        if self._store.check(["failure"]):
-            reason = self._store.get("failure").decode()
-        return FinqaError(f"Training on {self.size} processes ended: {reason}", remedy="see the output of torchrun")
+    def _failure(self, reason: str) -> FinqaError:
+        """What another process failed with, or how it ended."""
+        if self._store is not None and self._store.check(["failure"]):
+            kind, message, facts = json.loads(self._store.get("failure"))
+            error: FinqaError = getattr(errors, kind, FinqaError)(message)
+            vars(error).update(facts)
+            return error
+        return self._end_of_another(reason)
+
+    def _end_of_another(self, reason: str) -> FinqaError:
+        message = f"Training on {self.size} processes ended: a process is gone ({reason})."
+        return LearnerProcessError(message, remedy="see the output of torchrun")
+
+
+def planned_device(config: TorchLearnerConfig, devices: Sequence[int], local_rank: int) -> torch.device | None:
+    """The CUDA device that `devices` gives to a process; None where there is none or the configuration names one.
+
+    Raises:
+        ConfigError: PyTorch sees no such device.
+    """
+    if not devices or config.device not in ("auto", "cuda"):
+        return None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.device(device_name(f"cuda:{devices[local_rank]}", count))
+
+
+@contextlib.contextmanager
+def _over_loopback() -> Iterator[None]:
+    """Has gloo take the loopback interface inside, unless the environment names another."""
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if _GLOO_INTERFACE in os.environ or not names:
+        yield
+        return
+    os.environ[_GLOO_INTERFACE] = names[0]
+    try:
+        yield
+    finally:
+        del os.environ[_GLOO_INTERFACE]
 
 
 def _lost_touch(error: Exception) -> bool:

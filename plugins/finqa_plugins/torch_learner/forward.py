@@ -104,11 +104,12 @@ def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = F
     )
 
 
-def scoring_batches(samples: Sequence[Sample], *, packed: bool) -> Iterator[list[int]]:
+def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -> Iterator[list[int]]:
     """Indices of the samples with loss, in forwards of at most 16,384 tokens with padding, but for a longer sample.
 
-    Packed, sequences that begin alike are neighbours; padded, sequences of like length.
+    Packed, sequences that begin alike are neighbours; padded, sequences of like length. `most` above 0: a lower limit.
     """
+    largest = min(most or _TOKENS_PER_SCORING_FORWARD, _TOKENS_PER_SCORING_FORWARD)
     bearing = [index for index, sample in enumerate(samples) if any(sample.loss_mask)]
     order = sorted(bearing, key=lambda index: samples[index].token_ids if packed else -len(samples[index].token_ids))
     part: list[int] = []
@@ -117,7 +118,7 @@ def scoring_batches(samples: Sequence[Sample], *, packed: bool) -> Iterator[list
         length = len(samples[index].token_ids)
         # padded, the first sample of a part is its longest
         cost = length if packed or not part else len(samples[part[0]].token_ids)
-        if part and used + cost > _TOKENS_PER_SCORING_FORWARD:
+        if part and used + cost > largest:
             yield part
             part, used, cost = [], 0, length
         part.append(index)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from finqa_cli.contracts import LearnerContext
-from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.contracts import LearnerContext, LearnerEvents
+from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError
 from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
-from finqa_plugins.torch_learner import sharding, state
+from finqa_plugins.torch_learner import memory, sharding, state
 from finqa_plugins.torch_learner.assembly import assemble, frozen_base
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.torch_learner.distributed import Alone, give_back, on_device
@@ -31,6 +32,8 @@ from finqa_plugins.torch_learner.shares import own_share
 from finqa_plugins.torch_learner.tally import Tally, joined
 from finqa_plugins.torch_learner.values import ValueHead
 
+Result = TypeVar("Result")
+
 _APART = 2**40
 """Between the dropout seeds of two processes: more than there are steps."""
 
@@ -41,6 +44,10 @@ class TorchLearner:
     Trained weights and optimizer state are float32. On the CPU equal inputs give equal bits, for a given number of
     threads. Randomness (adapter initialisation, adapter dropout) follows from the seed and the step number alone, so
     that no other user of PyTorch's generator in this process can change the result.
+
+    Where the device's memory is full, what was computed of a call is dropped, micro-batches become half as large, from
+    then on, and the call is done again from its start. Of several processes one that fails leaves the others in the
+    middle of a collective operation, so there it is an error, and a resumed run begins with the smaller ones.
 
     Of several processes each has one, and all must be asked the same at the same time (`leading.LeadingLearner`). Their
     result is that of one process but for rounding, and for adapter dropout, which each draws for itself. What is scored
@@ -61,13 +68,24 @@ class TorchLearner:
         self._model: Any = None
         self._frozen: PolicyForward | None = None
         self._value_head: ValueHead | None = None
+        self._events: LearnerEvents | None = None
+        self._budget = 0
+        self._tried: tuple[Sequence[int], Sequence[Sample], bool] | None = None
+
+    def report_to(self, events: LearnerEvents) -> None:
+        """Reports each time that the device's memory was full."""
+        self._events = events
+
+    def close(self) -> None:
+        """There is no other process to end."""
 
     def start(self) -> None:
         """Loads the model, adds the adapter and makes the optimizer. Idempotent."""
         if self._model is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by names that it is giving up
-                self._start()
+                with memory.named("the model is loaded", "the learner's device"):
+                    self._start()
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
         """One AdamW step on the weighted sum of token losses divided by `batch.loss_tokens`.
@@ -75,6 +93,8 @@ class TorchLearner:
         Raises:
             ConfigError: The loss or one of its parameters is unknown.
             FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
+            DeviceMemoryError: One sequence alone does not fit into the device's memory, or one of several processes ran
+                out of it.
             ValueError: Some samples carry proximal or reference log-probabilities and others do not, or none does
                 and the loss needs them; or one lacks values or returns that it needs.
         """
@@ -86,16 +106,17 @@ class TorchLearner:
         head = self._values() if built.value_term is not None else None
         began = time.perf_counter()
         try:
-            metrics = self._gradient(batch, built)
+            metrics = self._with_memory("update", lambda: self._gradient(batch, built))
             norm = metrics.pop("grad_norm")
             if not _finite(metrics, norm):
                 raise self._not_finite(batch, loss, metrics["loss"], norm)
             factor = rate_factor(self._config, self._step)
             rate = self._context.learning_rate * factor
             self._optimizer.param_groups[0]["lr"] = rate
-            self._optimizer.step()
-            if head is not None:
-                head.step(self._config.value_learning_rate * factor)
+            with memory.named("the optimizer takes its step", self._device):
+                self._optimizer.step()
+                if head is not None:
+                    head.step(self._config.value_learning_rate * factor)
         finally:
             self._clear()
             give_back(self._device)
@@ -131,7 +152,8 @@ class TorchLearner:
             with self._model.disable_adapter():
                 return self._score(self._forward, samples)
         if self._frozen is None:
-            self._frozen = frozen_base(self._assembly, self._context, self._processes)
+            with memory.named("the reference model is loaded", self._device):
+                self._frozen = frozen_base(self._assembly, self._context, self._processes)
         return self._score(self._frozen, samples)
 
     def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
@@ -147,13 +169,7 @@ class TorchLearner:
         """
         self.start()
         adapts = self._context.lora_rank > 0
-        leads, trained = self._processes.leads, self._trained if adapts else None
-        dtype = None if adapts else publish_dtype(self._config, self._assembly.dtype)
-        weights = sharding.whole_state(self._model, trained, keep=leads, dtype=dtype)
-        if leads and adapts:
-            state.publish_adapter(self._model, folder, weights)
-        elif leads:
-            state.publish_model(self._model, self._context.model, folder, weights, dtype)
+        self._with_memory("publish", lambda: self._write_policy(folder))
         if adapts:
             return PolicyVersion(number=number, model=self._context.model, adapter=folder)
         return PolicyVersion(number=number, model=str(folder))
@@ -165,14 +181,7 @@ class TorchLearner:
             StorageError: The disk is full or may not be written to.
         """
         self.start()
-        leads = self._processes.leads
-        weights = sharding.gathered(self._trained, keep=leads)
-        moments = sharding.gathered(state.moments(self._trained, self._optimizer), keep=leads)
-        if not leads:
-            return
-        state.save(folder, self._assembly.identity, self._step, weights, moments)
-        if self._value_head is not None:
-            self._value_head.save(folder)
+        self._with_memory("save", lambda: self._write_state(folder))
 
     def load(self, folder: Path) -> None:
         """Continues where the learner that saved `folder` was; on the CPU to the bit.
@@ -181,8 +190,9 @@ class TorchLearner:
             ConfigError: It belongs to another base model, rank, alpha or set of target modules, or it is damaged.
         """
         self.start()
-        head = ValueHead.load(folder, self._assembly.width, self._device)
-        self._step = state.load(folder, self._assembly.identity, self._trained, self._optimizer)
+        with memory.named("a saved state is loaded", self._device):
+            head = ValueHead.load(folder, self._assembly.width, self._device)
+            self._step = state.load(folder, self._assembly.identity, self._trained, self._optimizer)
         self._value_head = head
 
     def _start(self) -> None:
@@ -211,10 +221,17 @@ class TorchLearner:
         self, forward: PolicyForward, samples: Sequence[Sample], head: ValueHead | None = None
     ) -> tuple[tuple[float, ...], ...]:
         """Log-probabilities, or with a head its values."""
+        return self._with_memory("scoring", lambda: self._score_once(forward, samples, head))
+
+    def _score_once(
+        self, forward: PolicyForward, samples: Sequence[Sample], head: ValueHead | None
+    ) -> tuple[tuple[float, ...], ...]:
         result = [(0.0,) * len(sample.token_ids) for sample in samples]
-        batches = list(scoring_batches(samples, packed=self._packs))
+        whole = scoring_batches(samples, packed=self._packs, most=self._context.token_budget)
+        batches = memory.cut(list(whole), samples, self._budget, packed=self._packs, pairs=False)
         own: dict[int, tuple[float, ...]] = {}
         for rows, idle in own_share(self._processes, batches, samples):
+            self._tried = rows, samples, False
             inputs = self._collate([samples[row] for row in rows])
             with torch.no_grad(), self._mode(training=False):
                 found = head(forward.states(inputs)) if head else forward(inputs, self._context.temperature)[1]
@@ -242,8 +259,11 @@ class TorchLearner:
         temperature = self._context.temperature if loss.of_rollouts else 1.0
         tally = Tally()
         bearing = [[row for row in rows if any(batch.samples[row].loss_mask)] for rows in batch.microbatches]
+        whole = [rows for rows in bearing if rows]
+        batches = memory.cut(whole, batch.samples, self._budget, packed=self._packs, pairs=loss.of_pairs)
         with self._mode(training=True):
-            for rows, idle in own_share(self._processes, [rows for rows in bearing if rows], batch.samples):
+            for rows, idle in own_share(self._processes, batches, batch.samples):
+                self._tried = rows, batch.samples, loss.of_pairs
                 inputs = self._collate([batch.samples[row] for row in rows])
                 states, logprobs, entropy = self._forward(inputs, temperature, loss.entropy_gradient)
                 if idle:
@@ -260,7 +280,8 @@ class TorchLearner:
         """Takes the micro-batches again one by one, and the samples of the first that is to blame."""
 
         def finite(rows: Sequence[int]) -> bool:
-            metrics = self._gradient(replace(batch, microbatches=(tuple(rows),)), build_loss(loss))
+            one = replace(batch, microbatches=(tuple(rows),))
+            metrics = self._with_memory("update", lambda: self._gradient(one, build_loss(loss)))
             return _finite(metrics, metrics.pop("grad_norm"))
 
         trial = Trial(finite=finite, logprobs=self.logprobs, apart=loss.name not in PAIR_LOSSES)
@@ -268,6 +289,71 @@ class TorchLearner:
             f"Step {self._step} was not taken: loss {value}, gradient norm {norm}. {culprit(batch, trial)}",
             remedy="lower --lr, or look at the trajectories of this step",
         )
+
+    def _write_policy(self, folder: Path) -> None:
+        adapts = self._context.lora_rank > 0
+        leads, trained = self._processes.leads, self._trained if adapts else None
+        dtype = None if adapts else publish_dtype(self._config, self._assembly.dtype)
+        weights = sharding.whole_state(self._model, trained, keep=leads, dtype=dtype)
+        if leads and adapts:
+            state.publish_adapter(self._model, folder, weights)
+        elif leads:
+            state.publish_model(self._model, self._context.model, folder, weights, dtype)
+
+    def _write_state(self, folder: Path) -> None:
+        leads = self._processes.leads
+        weights = sharding.gathered(self._trained, keep=leads)
+        moments = sharding.gathered(state.moments(self._trained, self._optimizer), keep=leads)
+        if not leads:
+            return
+        state.save(folder, self._assembly.identity, self._step, weights, moments)
+        if self._value_head is not None:
+            self._value_head.save(folder)
+
+    def _with_memory(self, work: str, attempt: Callable[[], Result]) -> Result:
+        """Does the work, again with smaller micro-batches each time that the device's memory is full.
+
+        Raises:
+            DeviceMemoryError: What does not fit cannot be cut, or there are several processes.
+        """
+        failures = 0
+        while True:
+            self._tried = None
+            try:
+                return attempt()
+            except torch.OutOfMemoryError as error:
+                reason = memory.first_line(error)
+            # from here on the frames of the attempt are gone, and the tensors that they referred to
+            failures += 1
+            self._make_room(work, reason, failures)
+
+    def _make_room(self, work: str, reason: str, failures: int) -> None:
+        self._clear()
+        gc.collect()
+        give_back(self._device)
+        facts: dict[str, Any] = {"work": work, "reason": reason}
+        alone = self._processes.size == 1
+        if self._tried is None:  # nothing that could be cut; without what was kept for later it may fit
+            if failures > 1 or not alone:
+                raise DeviceMemoryError(
+                    f"The memory of {self._device} is full ({work}: {reason}).", remedy=memory.MORE_ROOM
+                )
+        else:
+            rows, samples, pairs = self._tried
+            if len(memory.units(rows, samples, pairs=pairs)) == 1:
+                raise memory.too_long(rows, samples, self._device, reason)
+            tokens = memory.count_tokens(rows, samples, packed=self._packs)
+            budget = tokens // 2
+            if not alone:
+                raise DeviceMemoryError(
+                    f"The memory of {self._device} is too small for a micro-batch of {tokens:,} tokens ({work}: "
+                    f"{reason}). A resumed run takes at most {budget:,}.",
+                    token_budget=budget,
+                )
+            self._budget = budget
+            facts |= {"tokens": tokens, "token_budget": budget}
+        if self._events is not None:
+            self._events.event("out_of_memory", facts)
 
     def _clear(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

@@ -60,6 +60,7 @@ class Loss:
         entropy_gradient: Entropies carry a gradient.
         needs_reference: Samples must carry log-probabilities under the reference policy.
         value_term: What the value function adds; None where there is none.
+        of_pairs: Rows of a micro-batch are whole pairs.
     """
 
     function: LossFunction
@@ -67,6 +68,7 @@ class Loss:
     entropy_gradient: bool = False
     needs_reference: bool = False
     value_term: ValueTerm | None = None
+    of_pairs: bool = False
 
     def check(self, samples: Sequence[Sample]) -> None:
         """Further log-probabilities belong to every token of every sample, or to none.
@@ -138,7 +140,7 @@ def _of_pairs(pair_loss: PairLoss, *, referred: bool) -> Loss:
         loss, sums = pair_loss(logprobs, inputs)
         return TokenLoss(loss=loss, sums=sums, maxima={})
 
-    return Loss(function, of_rollouts=False, needs_reference=referred)
+    return Loss(function, of_rollouts=False, needs_reference=referred, of_pairs=True)
 
 
 def _policy_loss(

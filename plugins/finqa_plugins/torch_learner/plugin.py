@@ -20,7 +20,7 @@ def register_components() -> list[Component]:
             name="torch",
             target="finqa_plugins.torch_learner.leading:make_learner",
             config="finqa_plugins.torch_learner.config:TorchLearnerConfig",
-            summary="LoRA (PEFT) or full training with AdamW on one device, or on several under torchrun (FSDP2)",
+            summary="LoRA (PEFT) or full training with AdamW on one device or several (FSDP2)",
             requires=("torch", "transformers", "peft", "safetensors"),
             extra="train",
             devices="several",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
+from finqa_cli.processes import is_secret
 from finqa_plugins.vllm_engine.config import LORA_RANKS, VllmEngineConfig
 from finqa_plugins.vllm_engine.interpreter import interpreter
 
@@ -24,7 +25,6 @@ _PASSED = re.compile(
     r"|(OMP|MKL|KMP|GOMP|OPENBLAS|CUDA|CUBLAS|NVIDIA|NCCL|GLOO|UCX|HIP|ROCR|ROCM|HSA|PYTORCH|TORCH|TORCHINDUCTOR|TRITON"
     r"|VLLM|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS|RAY|CC|CXX)(_\w+)?)"
 )
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _environment(
     config: VllmEngineConfig, context: EngineContext, key: str, gpu: bool, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
-    inherited = {name: value for name, value in environ.items() if _PASSED.fullmatch(name) and not _SECRET.search(name)}
+    inherited = {name: value for name, value in environ.items() if _PASSED.fullmatch(name) and not is_secret(name)}
     environment = {
         **inherited,
         "PYTHONUNBUFFERED": "1",

@@ -48,7 +48,6 @@ def plan_of(*labels: str, better: Any = "higher") -> ExperimentPlan:
             choices={"variant": label, "model": "4b"},
             settings={},
             evaluation={},
-            processes=1,
             rates=None,
         )
         for label in labels

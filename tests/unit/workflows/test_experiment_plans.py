@@ -110,7 +110,8 @@ def test_the_published_matrix_is_eight_cells_with_the_published_settings() -> No
         assert settings.run.project == "fin_text_qa" and [one.name for one in settings.trackers] == ["wandb"]
         check_options(settings)
         training, evaluation = steps_of(plan, name, run)
-        assert training.processes == 4 and "environment.options.confidence=true" in evaluation.arguments
+        assert settings.train.learner_processes == 4 and training.arguments[0] == "train"
+        assert "environment.options.confidence=true" in evaluation.arguments
     check_cells(plan, ())
 
 

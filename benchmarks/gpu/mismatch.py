@@ -24,13 +24,12 @@ from benchmarks.gpu.updates import make_learner
 from benchmarks.learner.shapes import OWN_TOKENS
 from finqa_cli.contracts import EngineContext
 from finqa_cli.types import GenerateRequest, Sample, Sampling
-from finqa_plugins.torch_learner.config import TorchLearnerConfig
 from finqa_plugins.transformers_engine.config import TransformersEngineConfig
 from finqa_plugins.transformers_engine.engine import TransformersEngine
 
 DTYPE = "bfloat16"
-HEAD_OPTION, HEADS = "head_dtype", ("model", "float32")
-"""The learner's option for the dtype of its output projection, and its two values."""
+HEADS = ("model", "float32")
+"""Values of the learner's option `head_dtype`."""
 LARGEST_RMS = 0.06
 """Nats. Published of vLLM and a trainer in bfloat16: 0.031 with heads in float32, 0.041 without (ServiceNow, Fast-LLM,
 pull request 525); of the 0.6B shape on a CPU, with the weights that are made here, 0.039."""
@@ -47,14 +46,12 @@ def mismatch(scale: Scale, scratch: Path) -> list[Figure]:
     with random_model(scale.main, scratch) as folder:
         samples = asyncio.run(sampled(scale.main, folder, scale, DTYPE))
         figures.append(_uncertainty(scale.main.name, samples))
-        for head, options in _heads().items():
-            differences = _differences(folder, samples, options)
+        for head in HEADS:
+            differences = _differences(folder, samples, {"head_dtype": head})
             roots[head] = float(differences.square().mean().sqrt())
             figures += _figures(f"{scale.main.name}, head in {head}", differences, judged=scale.judged)
-    if len(roots) == 2:
-        ratio = roots[HEADS[1]] / roots[HEADS[0]]
-        figures.append(at_most(f"{scale.main.name}: RMS with a float32 head, by that without", ratio, NO_WORSE))
-    return figures
+    ratio = roots["float32"] / roots["model"]
+    return [*figures, at_most(f"{scale.main.name}: RMS with a float32 head, by that without", ratio, NO_WORSE)]
 
 
 async def sampled(shape: ModelShape, folder: Path, scale: Scale, dtype: str) -> list[Sample]:
@@ -92,13 +89,6 @@ def requests(shape: ModelShape, count: int, *, prompt: int, generated: int, seed
 
 def _ids(rng: random.Random, count: int, vocabulary: int) -> list[int]:
     return [rng.randrange(OWN_TOKENS, vocabulary) for _ in range(count)]
-
-
-def _heads() -> Mapping[str, Mapping[str, Any]]:
-    """Options of the learner by the dtype of its head."""
-    if HEAD_OPTION not in TorchLearnerConfig.model_fields:
-        return {HEADS[0]: {}}
-    return {head: {HEAD_OPTION: head} for head in HEADS}
 
 
 def _uncertainty(name: str, samples: Sequence[Sample]) -> Figure:

@@ -10,8 +10,7 @@ from benchmarks.gpu.models import random_model
 from benchmarks.gpu.scales import ModelShape, Scale
 from benchmarks.gpu.updates import make_learner, measure, one_sequence
 from benchmarks.learner.models import LORA_RANK
-from finqa_cli.workflows import model_memory
-from finqa_plugins.torch_learner.inspection import inspect
+from finqa_cli.placement import memory, read_architecture
 from finqa_plugins.torch_learner.model import PROJECTIONS
 
 TOLERANCE = 0.10
@@ -27,7 +26,10 @@ def predicted_learner_gib(model_folder: Path, *, rank: int, tokens: int) -> floa
         rank: Of an adapter on all linear layers; 0 trains all weights.
         tokens: Of a micro-batch.
     """
-    return model_memory.learner(inspect(str(model_folder)), PROJECTIONS, rank, tokens) / GIB
+    architecture = read_architecture(str(model_folder))
+    assert architecture is not None, "the shapes are of a family that the plan knows"
+    parts = memory.learner_items(architecture, tokens, rank=rank, targets=PROJECTIONS)
+    return sum(size for part, size in parts.items() if part != "cuda_context") / GIB
 
 
 def plan(scale: Scale, scratch: Path) -> list[Figure]:

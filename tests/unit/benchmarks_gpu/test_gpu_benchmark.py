@@ -79,7 +79,6 @@ def test_gradients_do_not_depend_on_the_budget_and_another_is_found(tmp_path: Pa
         gradient_of(lambda: None)
 
 
-@pytest.mark.xfail(strict=True, reason="the learner does not recover from a full device on this branch")
 def test_an_update_that_runs_out_of_memory_completes(tmp_path: Path) -> None:
     assert not failed(oom(TINY, tmp_path))
 

@@ -30,6 +30,7 @@ from finqa_cli.settings import PLACED, Settings, load_settings
 from finqa_cli.workflows import cuda_devices as machine
 from finqa_cli.workflows import placing
 from finqa_cli.workflows.cuda_devices import CudaDevice
+from finqa_cli.workflows.pipeline_spec import settings_document
 from finqa_cli.workflows.placing import assumed_devices, find_plan, place, remedy_of
 
 ROOT = Path(__file__).parents[3]
@@ -289,6 +290,31 @@ def test_shipped_files_fit_the_hardware_that_they_name(capsys: pytest.CaptureFix
     for flags, hardware in named:
         told = document(["doctor", "--assume-gpus", hardware, *flags], capsys)
         assert told["plan"]["refused"] is None, (flags, hardware, told["plan"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_commands_of_the_readme_fit_80_gib(count: int, capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [shlex.split(line[2:], comments=True) for line in readme.splitlines() if line.startswith("$ finqa ")]
+    named = [words for words in lines if words[1] in ("train", "doctor") and "--model" in words]
+    models = {words[words.index("--model") + 1] for words in named}
+    assert {model for model in models if "/" in model} >= {"Qwen/Qwen3-4B", "Qwen/Qwen3-14B"}
+    for model in models:
+        told = document(["doctor", "--assume-gpus", f"{count}x80", "--model", model], capsys)
+        assert told["plan"]["refused"] is None, model
+
+
+def test_a_step_of_a_pipeline_or_experiment_is_placed_by_its_own_command(empty_folder: Path) -> None:
+    settings = settings_of(MODELS[2], 16, "vllm", train={"max_staleness": 0})
+    open_paths = tuple(sorted(set(PLACED) - {"train.max_staleness"}))
+    planned_before = settings.model_copy(update={"run": settings.run.model_copy(update={"placed": open_paths})})
+    file = empty_folder / "step.json"
+    file.write_text(json.dumps(settings_document(planned_before, data=None, snapshot="mine")), encoding="utf-8")
+    loaded = load_settings(files=[file])
+    assert loaded.undecided == set(open_paths)
+    for devices in (machine_of(1, 80), machine_of(4, 80)):
+        ours = find_plan(settings, open_paths, "train", devices)
+        assert find_plan(loaded.settings, loaded.undecided, "train", devices) == ours
 
 
 @pytest.mark.parametrize("text", ["", "4", "x80", "0x80", "4x0", "999x80", "4x80x2", "four"])

@@ -10,7 +10,7 @@ import typer
 from finqa_cli.commands import _options as options
 from finqa_cli.commands._output import emit, print_table
 from finqa_cli.masking import masked
-from finqa_cli.settings import Loaded, list_shipped, to_public_dict
+from finqa_cli.settings import Loaded, list_shipped, to_stated_dict
 
 app = typer.Typer(
     help="Show the resolved settings and where each comes from.",
@@ -62,12 +62,12 @@ def list_files(as_json: options.AsJson = False) -> None:
 
 
 def _document(loaded: Loaded, origin: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {"settings": to_public_dict(loaded.settings), "chosen": list(loaded.choices.reasons)}
+    document: dict[str, Any] = {"settings": to_stated_dict(loaded.settings), "chosen": list(loaded.choices.reasons)}
     return {**document, "origins": dict(loaded.origins)} if origin else document
 
 
 def _print(loaded: Loaded, origin: bool) -> None:
-    values = _leaves(to_public_dict(loaded.settings))
+    values = _leaves(to_stated_dict(loaded.settings))
     if origin:
         rows = [(path, value, _origin(loaded, path)) for path, value in values.items()]
         print_table(("setting", "value", "origin"), rows)

@@ -2,7 +2,7 @@
 
 from finqa_cli.settings.auto import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
-from finqa_cli.settings.public import from_public_dict, to_public_dict
+from finqa_cli.settings.public import from_public_dict, to_public_dict, to_stated_dict
 from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, PLACED, Choice, Settings, TrainSettings, is_embedded
 from finqa_cli.settings.sources import dotenv_variables
 from finqa_cli.settings.tiers import RESOLVED, Shipped, is_shipped, list_shipped
@@ -29,4 +29,5 @@ __all__ = [
     "list_shipped",
     "load_settings",
     "to_public_dict",
+    "to_stated_dict",
 ]

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.masking import MASK, masked
-from finqa_cli.settings.schema import Settings
+from finqa_cli.settings.schema import AUTO, Settings
 
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 """What runs did that were recorded before a setting existed, where its default does something else now."""
@@ -18,6 +18,15 @@ BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 def to_public_dict(settings: Settings) -> dict[str, Any]:
     """JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
     public: dict[str, Any] = masked(settings.model_dump(mode="json"))
+    return public
+
+
+def to_stated_dict(settings: Settings) -> dict[str, Any]:
+    """As `to_public_dict`, with `auto` for what the placement plan decides (`run.placed`), which is left out itself."""
+    public = to_public_dict(settings)
+    for path in public["run"].pop("placed"):
+        section, _, field = path.partition(".")
+        public[section][field] = AUTO
     return public
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.learn.pairing import Rule
 from finqa_cli.masking import is_secret
-from finqa_cli.settings import AUTO, RESOLVED, Loaded, Settings, from_public_dict, to_public_dict
+from finqa_cli.settings import RESOLVED, Loaded, Settings, from_public_dict, to_public_dict, to_stated_dict
 from finqa_cli.workflows.compare_checks import flat
 from finqa_cli.workflows.pipeline_data import DataSource
 
@@ -155,11 +155,8 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
         data: File or folder for environments that take no snapshot.
         snapshot: Name of the compiled data, where the environment takes one.
     """
-    document = to_public_dict(settings)
+    document = to_stated_dict(settings)  # the step's own command plans for the machine that it runs on
     document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
-    for path in document["run"].pop("placed"):  # the step's own command plans for the machine that it runs on
-        section, _, field = path.partition(".")
-        document[section][field] = AUTO
     del document["run"]["dir"]
     return {RESOLVED: True, **{section: _stated(body) for section, body in document.items()}}
 

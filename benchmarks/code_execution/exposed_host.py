@@ -14,6 +14,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+PORTS = 10
+"""How many ports are tried until one is free at both addresses."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -55,11 +58,10 @@ async def exposed_host() -> AsyncIterator[Host]:
         stack.push_async_callback(process.wait)
         stack.callback(process.kill)
         address = _own_address()
-        server = await asyncio.start_server(_hang_up, address, 0)
-        stack.callback(server.close)
-        port = server.sockets[0].getsockname()[1]
-        loopback = await asyncio.start_server(_hang_up, "127.0.0.1", 0 if address == "127.0.0.1" else port)
-        stack.callback(loopback.close)
+        servers = await _listen(address)
+        for server in servers:
+            stack.callback(server.close)
+        port = servers[0].sockets[0].getsockname()[1]
         abstract = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         abstract.bind("\0" + name)
         local = await asyncio.start_unix_server(_hang_up, sock=abstract)
@@ -85,3 +87,19 @@ def _own_address() -> str:
             return str(out.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+async def _listen(address: str) -> list[asyncio.Server]:
+    """Servers at the address and, where that is another, on loopback, both at one port."""
+    for attempt in range(PORTS):
+        server = await asyncio.start_server(_hang_up, address, 0)
+        if address == "127.0.0.1":
+            return [server]
+        try:
+            port = server.sockets[0].getsockname()[1]
+            return [server, await asyncio.start_server(_hang_up, "127.0.0.1", port)]
+        except OSError:  # another process has this port on loopback
+            server.close()
+            if attempt == PORTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")

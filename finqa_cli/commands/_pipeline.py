@@ -122,7 +122,7 @@ def asked(ctx: typer.Context, method: Method) -> PipelineSpec:
     check_project(given["project"], training.settings)
     for loaded in (imitation, training):
         check_secrets(loaded)
-        check_idle_options(loaded)
+    check_idle_options(training)
     quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)
     counts: dict[str, Any] = {"demonstration_questions": 0, "num_candidates": 4, "candidate_questions": 0}
     nucleus = (1.0, 1.0) if embedded else (0.8, 0.9)

@@ -16,7 +16,8 @@ def check_idle_options(loaded: Loaded) -> str:
     """Looks which options of the optimizer no gradient depends on under the settings.
 
     Returns:
-        One line that names those of presets, shipped files and defaults; empty where there are none.
+        One line that names those of presets and shipped files, and defaults beside options that are set; empty where
+        there are none, or where nothing about the method was chosen.
 
     Raises:
         ConfigError: The user named one, by a flag, a file, a variable or `--set`; or an option is wrong.
@@ -35,7 +36,8 @@ def check_idle_options(loaded: Loaded) -> str:
             f"{given} would have no effect: {_reasons([one for one, _ in named])}.",
             remedy=f"{', '.join(dict.fromkeys(one.remedy for one, _ in named))}; or leave out {leave}",
         )
-    if not idle:
+    chosen = any(path.startswith("optimizer.options.") for path in loaded.origins)
+    if not (idle and chosen):
         return ""
     remedies = ", ".join(dict.fromkeys(one.remedy for one in idle))
     names = ", ".join(one.name for one in idle)

@@ -153,6 +153,7 @@ def test_kill_9_half_way_and_the_same_command_again(home: Path, wheels: Path, pi
     assert found is not None and found.versions["vllm"] == "0.32.0"
 
 
+@pytest.mark.slow  # above the installer is killed outright
 def test_ctrl_c_ends_the_installer_and_says_how_to_continue(home: Path, wheels: Path, pins: Path) -> None:
     with package_index(wheels) as index:
         index.stalled = "torch"

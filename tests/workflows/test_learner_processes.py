@@ -225,7 +225,8 @@ def test_a_pair_that_no_device_holds_ends_the_run_and_is_named(
     assert "fix: a new run with a smaller --max-gen-tokens" in said
 
 
-@pytest.mark.parametrize("process", [pytest.param("first", marks=pytest.mark.slow), "second"])
+@pytest.mark.slow  # above one process has none, and a killed process ends the run of two
+@pytest.mark.parametrize("process", ["first", "second"])
 def test_one_of_two_processes_without_memory_ends_the_run_which_is_resumed_with_smaller_micro_batches(
     process: str, capsys: pytest.CaptureFixture[str], memory: Memory
 ) -> None:

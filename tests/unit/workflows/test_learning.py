@@ -16,7 +16,7 @@ from finqa_cli.record.jsonl import read_jsonl
 from finqa_cli.record.run_folder import RunFolder, read_run
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.workflows import learning as module
-from finqa_cli.workflows.learning import fit_memory, learning, plan_learner
+from finqa_cli.workflows.learning import fit_memory, learning
 from finqa_cli.workflows.reporter import NullReporter
 
 
@@ -53,7 +53,7 @@ class Lines(NullReporter):
 
 
 async def use(
-    run: Path, learner: object, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, processes: int | str = "auto"
+    run: Path, learner: object, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0.0, processes: int = 1
 ) -> list[str]:
     """Has the learner for some seconds; what is shown meanwhile."""
     settings, reporter = Settings.model_validate({"train": {"learner_processes": processes}}), Lines()
@@ -141,8 +141,3 @@ async def test_a_learner_of_one_process_is_not_given_more(tmp_path: Path, monkey
     with pytest.raises(ConfigError, match="'torch' trains in one process, not in 2") as caught:
         await use(tmp_path / "run", Starts(), monkeypatch, processes=2)
     assert caught.value.remedy == "--learner-processes 1"
-
-
-@pytest.mark.parametrize(("wanted", "processes"), [("auto", 1), (1, 1), (3, 3)])
-def test_the_settings_decide_how_many_processes_there_are(wanted: int | str, processes: int) -> None:
-    assert plan_learner(Settings.model_validate({"train": {"learner_processes": wanted}})) == (processes, ())

@@ -26,7 +26,7 @@ from finqa_cli.placement import (
     plan,
     plan_document,
 )
-from finqa_cli.settings import PLACED, Settings, load_settings
+from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
 from finqa_cli.workflows import cuda_devices as machine
 from finqa_cli.workflows import placing
 from finqa_cli.workflows.cuda_devices import CudaDevice
@@ -79,6 +79,16 @@ def test_every_plan_adds_up_or_names_a_command_that_does(
     flags = ["--model", model, "--lora-rank", str(rank), "--engine", engine]
     told = document(["doctor", "--assume-gpus", f"{count}x{gib}", *flags], capsys)
     assert told["plan"] == json.loads(json.dumps(plan_document(found)))
+    step = as_step(settings, tuple(PLACED), empty_folder)  # of an experiment: `finqa train --config STEP`
+    assert find_plan(step.settings, step.undecided, "train", devices) == found
+
+
+def as_step(settings: Settings, undecided: tuple[str, ...], folder: Path) -> Loaded:
+    """The settings of a step of a pipeline or experiment, as its own command reads them."""
+    told = settings.model_copy(update={"run": settings.run.model_copy(update={"placed": undecided})})
+    file = folder / "step.json"
+    file.write_text(json.dumps(settings_document(told, data=None, snapshot="mine")), encoding="utf-8")
+    return load_settings(files=[file])
 
 
 def check_plan(found: Placement, devices: tuple[Device, ...], engine: str) -> None:
@@ -307,10 +317,7 @@ def test_commands_of_the_readme_fit_80_gib(count: int, capsys: pytest.CaptureFix
 def test_a_step_of_a_pipeline_or_experiment_is_placed_by_its_own_command(empty_folder: Path) -> None:
     settings = settings_of(MODELS[2], 16, "vllm", train={"max_staleness": 0})
     open_paths = tuple(sorted(set(PLACED) - {"train.max_staleness"}))
-    planned_before = settings.model_copy(update={"run": settings.run.model_copy(update={"placed": open_paths})})
-    file = empty_folder / "step.json"
-    file.write_text(json.dumps(settings_document(planned_before, data=None, snapshot="mine")), encoding="utf-8")
-    loaded = load_settings(files=[file])
+    loaded = as_step(settings, open_paths, empty_folder)
     assert loaded.undecided == set(open_paths)
     for devices in (machine_of(1, 80), machine_of(4, 80)):
         ours = find_plan(settings, open_paths, "train", devices)

@@ -30,6 +30,7 @@ def find_layouts(
     *,
     learner: bool,
     few: bool,
+    alternates: bool,
     turns: bool,
 ) -> Iterator[Layout]:
     """Divisions that agree with the wishes, the preferred one first.
@@ -40,22 +41,25 @@ def find_layouts(
         wishes: What the user decided.
         learner: One needs devices.
         few: Two devices are enough, unless the wishes say otherwise.
+        alternates: They are never active together, so that sharing all devices loses nothing.
         turns: Engine and learner may take turns on the same devices.
     """
+    used = devices
+    if few and not _names_counts(wishes):
+        used = devices[: 2 if engine is not None and learner else 1]
     if engine is None:
-        yield from (Layout(engine=(), learner=chosen) for chosen in _for_learner(devices, (), wishes) if chosen)
+        yield from (Layout(engine=(), learner=chosen) for chosen in _for_learner(used, (), wishes) if chosen)
     elif not learner:
-        for size in range(len(devices), 0, -1):
-            chosen = wishes.engine_devices or devices[:size]
+        for size in range(len(used), 0, -1):
+            chosen = wishes.engine_devices or used[:size]
             if _suits(len(chosen), engine, wishes):
                 yield Layout(engine=chosen, learner=())
             if wishes.engine_devices:
                 return
     else:
-        if not wishes.sleep:
-            yield from _apart(devices[:2] if few and not _names_counts(wishes) else devices, engine, wishes)
-        if turns:
-            yield from _in_turn(devices, engine, wishes)
+        apart = () if wishes.sleep else _apart(used, engine, wishes)
+        in_turn = _in_turn(devices[:1] if few and used != devices else devices, engine, wishes) if turns else ()
+        yield from (*in_turn, *apart) if alternates else (*apart, *in_turn)
 
 
 def _apart(devices: tuple[int, ...], engine: EngineKind, wishes: Request) -> Iterator[Layout]:

@@ -31,6 +31,9 @@ HEAD_COPIES = 4.25
 ENGINE_TOKENS = 8192
 """Tokens of one prefill step of an engine (vLLM's --max-num-batched-tokens)."""
 
+PROBE_TOKENS = 13 * 1024
+"""That the learner scores after a weight sync, while the engine is awake."""
+
 ENGINE_ROWS = 256
 """Sequences that an engine draws from at once (vLLM's --max-num-seqs)."""
 
@@ -110,16 +113,45 @@ def learner_items(
         "logits": float(logits(model, tokens, rank=rank)),
         "cuda_context": CUDA_CONTEXT,
     }
+    head = model.vocabulary * model.hidden
     if processes > 1:
         parts["gathered_weights"] = float(width * (_outer(model) + 2 * _layer(model)))
         parts["collectives"] = COLLECTIVES
+    if processes > 1 and not rank:
+        # Whole gradients before they are cut: the head's for all of the backward pass, and a layer's beside what is
+        # sent of it; at its end those of both embeddings twice, when no activations are left.
+        last = 2 * FP32 * _outer(model) - parts["activations"] - parts["logits"]
+        parts["whole_gradients"] = max(FP32 * (head + 2 * _layer(model)), last)
     elif not rank:
         parts["autocast_weights"] = float(BF16 * model.parameters)
+        parts["whole_gradients"] = float(FP32 * head)  # of one chunk of logits, before it is added
     return parts
 
 
 RESIDENT = ("weights", "optimizer", "cuda_context", "collectives")
 """Parts of the learner that stay on its device between updates."""
+
+
+def awake_items(
+    model: Architecture, parts: dict[str, float], tokens: int, *, rank: int, processes: int
+) -> dict[str, float]:
+    """What of the learner's parts is on a device while an engine generates there, and what weight syncs need then.
+
+    Args:
+        model: What is trained.
+        parts: Of `learner_items`.
+        tokens: Of the largest micro-batch.
+        rank: Of the adapter.
+        processes: That train together.
+    """
+    kept = {name: size for name, size in parts.items() if name in RESIDENT}
+    queries = model.heads * model.head_dim or model.hidden
+    scored = min(tokens, PROBE_TOKENS)
+    states = BF16 * scored * (6 * model.hidden + 3 * _inner(model) + 2 * queries)
+    kept["scoring"] = states + 3.0 * FP32 * min(scored * model.vocabulary, LOGITS_AT_ONCE)
+    if not rank:  # the largest tensor whole, and its copy in bfloat16
+        kept["publishing"] = float((BF16 + (FP32 if processes > 1 else 0)) * model.vocabulary * model.hidden)
+    return kept
 
 
 def engine_items(model: Architecture, *, devices: int, rank: int, versions: int, graphs: float) -> dict[str, float]:

@@ -129,6 +129,7 @@ class _Problem:
                 wishes,
                 learner=trains,
                 few=memory.weights(self.model) < TINY,
+                alternates=self.work.alternates,
                 turns=self.engine.sleeps and wishes.sleep is not False and alternates,
             )
         )
@@ -205,17 +206,18 @@ class _Problem:
         if unknown := set(layout.engine + layout.learner) - totals.keys():
             raise _DoesNotFitError(f"There is no device {min(unknown)}: this machine has {len(self.devices)}.")
         learner = self._learner_items(layout, max(budget, length))
+        awake = self._awake_items(layout, learner, max(budget, length))
         engine: EnginePlan | None = None
         engine_items: dict[str, float] = {}
         if layout.engine:
-            resident = sum(learner.get(part, 0.0) for part in memory.RESIDENT) if layout.shared else 0.0
+            resident = sum(awake.values()) if layout.shared else 0.0
             smallest = min(totals[device] for device in layout.engine)
             engine, engine_items = self._engine_plan(layout, length, total=smallest, resident=resident)
         elif work.plays:
             engine = EnginePlan(replicas=wishes.engine_replicas or 1, max_model_len=wishes.max_model_len or 0)
         per_device = []
         for device in self.devices:
-            items = self._items(device, layout, engine_items, learner)
+            items = self._items(device, layout, engine_items, learner, awake)
             planned = sum(items.values())
             if planned > USABLE * device.total:
                 raise _DoesNotFitError(_too_large(device, items), (planned - USABLE * device.total) / GIB)
@@ -246,6 +248,13 @@ class _Problem:
             checkpointing=self.work.checkpointing,
             reference=self.work.reference,
         )
+
+    def _awake_items(self, layout: Layout, learner: dict[str, float], tokens: int) -> dict[str, float]:
+        """What of the learner is on its devices while the engine generates."""
+        if not learner:
+            return {}
+        rank, processes = self.work.lora_rank, len(layout.learner)
+        return memory.awake_items(self.model, learner, tokens, rank=rank, processes=processes)
 
     def _engine_plan(
         self, layout: Layout, length: int, *, total: float, resident: float
@@ -317,7 +326,12 @@ class _Problem:
         return min(small) if small else max(fitting)
 
     def _items(
-        self, device: Device, layout: Layout, engine: Mapping[str, float], learner: Mapping[str, float]
+        self,
+        device: Device,
+        layout: Layout,
+        engine: Mapping[str, float],
+        learner: Mapping[str, float],
+        awake: Mapping[str, float],
     ) -> dict[str, float]:
         """Bytes on one device, named after who takes them; in turns, those of the turn that takes more."""
         of_engine = {f"engine {name}": size for name, size in engine.items()} if device.index in layout.engine else {}
@@ -326,7 +340,7 @@ class _Problem:
         )
         if not (layout.shared and of_engine):
             return {**of_engine, **of_learner}
-        kept = {f"learner {name}": learner[name] for name in memory.RESIDENT if name in learner}
+        kept = {f"learner {name}": size for name, size in awake.items()}
         asleep = {"engine asleep": memory.CUDA_CONTEXT + self.engine.graphs + ASLEEP}
         return max({**of_engine, **kept}, {**asleep, **of_learner}, key=lambda items: sum(items.values()))
 

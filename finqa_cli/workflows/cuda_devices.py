@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from finqa_cli.settings.auto import cuda_visible
 
@@ -34,6 +37,22 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
     if not cuda_visible():
         return ()
     return _by_driver() or _by_torch()
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
+
+    Read from a file of the package: importing it would take longer than everything else here.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return None
+    try:
+        text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = re.search(r"^cuda\b[^=]*= *(?:'([^']*)'|\"([^\"]*)\"|None)", text, re.MULTILINE)
+    return (version[1] or version[2] or "") if version else None
 
 
 def _by_driver() -> tuple[CudaDevice, ...]:

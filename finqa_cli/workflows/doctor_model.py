@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from finqa_cli.placement import Device, Refusal, plan_document, plan_line, plan_
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.auto import cuda_visible
 from finqa_cli.types import Check
-from finqa_cli.workflows.cuda_devices import CudaDevice, cuda_devices
+from finqa_cli.workflows.cuda_devices import CudaDevice, cuda_devices, torch_cuda
 from finqa_cli.workflows.placing import find_plan, remedy_of
 from finqa_cli.workflows.policies import resolve
 
@@ -111,22 +110,6 @@ def parameters(model: str) -> float | None:
 def count(number: float) -> str:
     """`14.0 billion`, `0.9 million`."""
     return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
-
-
-def torch_cuda() -> str | None:
-    """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
-
-    Read from a file of the package: importing it would take longer than everything else here.
-    """
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.origin:
-        return None
-    try:
-        text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    version = re.search(r"^cuda\b[^=]*= *(?:'([^']*)'|\"([^\"]*)\"|None)", text, re.MULTILINE)
-    return (version[1] or version[2] or "") if version else None
 
 
 def modelless(settings: Settings) -> bool:

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
@@ -27,15 +27,23 @@ from finqa_cli.placement import (
     read_architecture,
 )
 from finqa_cli.placement.plan import WISHES
-from finqa_cli.settings import PLACED, Settings
+from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.types import Architecture
-from finqa_cli.workflows.cuda_devices import cuda_devices
+from finqa_cli.workflows.cuda_devices import cuda_devices, torch_cuda
 from finqa_cli.workflows.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
 """What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
 
 MOST_DEVICES = 64
+
+_COMMANDS: Mapping[Purpose, Sequence[str]] = {
+    "train": ("train", "--model"),
+    "sft": ("sft", "DATA", "--model"),
+    "dpo": ("dpo", "PAIRS", "--model"),
+    "play": ("eval",),
+}
+"""Words of the command up to the model, with names in capitals for what the user gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +100,16 @@ def find_plan(
     uses_devices = (work.plays and kind.spread != "none") or (work.trains and not work.learner_on_cpu)
     if not devices or not uses_devices:
         return plan((), _NOTHING, kind, work, wishes)
-    return plan(devices, architecture(settings.model.name), kind, work, wishes)
+    model = architecture(settings.model.name)
+    if "model.max_model_len" not in undecided and not settings.model.max_model_len:  # the model's own limit
+        wishes = replace(wishes, max_model_len=model.context or None)
+    return plan(devices, model, kind, work, wishes)
 
 
 def visible_devices() -> tuple[Device, ...]:
-    """The CUDA devices that this process sees."""
+    """The CUDA devices that this process sees and its PyTorch can use."""
+    if torch_cuda() == "":
+        return ()
     return tuple(
         Device(index=number, name=device.name, total=device.total) for number, device in enumerate(cuda_devices())
     )
@@ -149,7 +162,7 @@ def workload(settings: Settings, purpose: Purpose) -> Workload:
     engine, learner = _component("engine", settings), _component("learner", settings)
     kl = settings.optimizer.options.get("kl", "off")
     return Workload(
-        plays=purpose != "dpo",
+        plays=purpose != "dpo" and not (purpose == "sft" and settings.sft.validation_samples == 0),
         trains=purpose != "play" and not (engine.modelless and purpose != "dpo"),
         alternates=purpose == "sft",
         lora_rank=settings.lora.rank,
@@ -192,22 +205,19 @@ def apply_plan(settings: Settings, undecided: Collection[str], found: Placement)
 
 def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, refusal: Refusal) -> str:
     """The command that fits: with the changes of the refusal, and what else the user decided about the placement."""
-    if not refusal.changes:
-        return f"finqa {_command(purpose)} --model embedded"
     changes = dict(refusal.changes)
-    words = ["finqa", _command(purpose), "--model", str(changes.pop("model.name", settings.model.name))]
+    model = str(changes.pop("model.name", settings.model.name)) if changes else EMBEDDED
+    words = ["finqa", *_COMMANDS[purpose], model]
+    if not changes and model == EMBEDDED:
+        return shlex.join(words)
     words += ["--engine", settings.engine.name] * (purpose != "dpo")
     rank = changes.pop("lora.rank", settings.lora.rank)
-    words += ["--lora-rank", str(rank)] * (rank != type(settings.lora)().rank)
+    words += ["--lora-rank", str(rank)] * (purpose != "play" and rank != type(settings.lora)().rank)
     for path in PLACED:
         if path not in undecided and path not in changes:
             section, _, field = path.partition(".")
             words += ["--set", f"{path}={_text(getattr(getattr(settings, section), field))}"]
     return shlex.join(words)
-
-
-def _command(purpose: Purpose) -> str:
-    return "eval" if purpose == "play" else purpose
 
 
 def _text(value: Any) -> str:

@@ -186,6 +186,11 @@ def test_processes_share_weights_and_add_what_they_gather() -> None:
         assert four[part] == alone[part] / 4
     assert "gathered_weights" in four and "gathered_weights" not in alone
     assert alone["autocast_weights"] == 2 * model.parameters and "autocast_weights" not in four
+    assert four["whole_gradients"] >= 4 * model.vocabulary * model.hidden
+    assert "whole_gradients" not in memory.learner_items(model, 4096, rank=16, processes=4)
+    awake = memory.awake_items(model, four, 4096, rank=0, processes=4)
+    assert awake["weights"] == four["weights"] and "activations" not in awake
+    assert awake["publishing"] == 6 * model.vocabulary * model.hidden and awake["scoring"] > 0
     reference = memory.learner_items(model, 4096, rank=0, reference=True)
     assert reference["weights"] - alone["weights"] == 2 * model.parameters
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from finqa_cli.placement import (
     plan_document,
 )
 from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
+from finqa_cli.types import Architecture
 from finqa_cli.workflows import cuda_devices as machine
 from finqa_cli.workflows import placing
 from finqa_cli.workflows.cuda_devices import CudaDevice
@@ -197,6 +199,67 @@ def test_an_engine_that_cannot_sleep_has_a_device_of_its_own() -> None:
     assert isinstance(found, Placement) and not found.shared
 
 
+@pytest.mark.usefixtures("four_gpus")
+def test_a_pytorch_without_cuda_leaves_everything_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "torch_cuda", lambda: "")
+    placed = place(settings_of(MODELS[0], 16, "transformers"), PLACED, "train").settings
+    assert (placed.model.engine_devices, placed.model.learner_devices) == ((), ())
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_supervised_fine_tuning_trains_on_every_device() -> None:
+    settings = settings_of(MODELS[0], 16, "vllm")
+    asks = place(settings, PLACED, "sft").settings
+    assert asks.model.learner_devices == asks.model.engine_devices == (0, 1, 2, 3) and asks.model.sleep
+    silent = settings.model_copy(update={"sft": settings.sft.model_copy(update={"validation_samples": 0})})
+    placed = place(silent, PLACED, "sft").settings
+    assert (placed.model.engine_devices, placed.model.learner_devices) == ((), (0, 1, 2, 3))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_the_models_own_context_is_planned_where_it_is_asked_for() -> None:
+    settings = settings_of(MODELS[2], 16, "vllm")
+    undecided = set(PLACED) - {"model.max_model_len"}
+    found = find_plan(settings, undecided, "train", machine_of(4, 80))
+    assert isinstance(found, Placement) and found.engine is not None and found.engine.max_model_len == 40_960
+    small = find_plan(settings, undecided, "train", machine_of(2, 40))
+    assert isinstance(small, Refusal) and small.changes["model.max_model_len"] is None
+
+
+@pytest.mark.parametrize(
+    ("purpose", "expected"),
+    [
+        ("play", "finqa eval Qwen/Qwen3-8B --engine vllm"),
+        ("sft", "finqa sft DATA --model Qwen/Qwen3-4B --engine vllm"),
+        ("dpo", "finqa dpo PAIRS --model Qwen/Qwen3-8B"),
+        ("train", "finqa train --model Qwen/Qwen3-4B --engine vllm"),
+    ],
+)
+def test_the_command_that_fits_is_one_that_exists(purpose: placing.Purpose, expected: str) -> None:
+    settings = settings_of(MODELS[2], 16, "vllm")
+    found = find_plan(settings, PLACED, purpose, machine_of(1, 24))
+    assert isinstance(found, Refusal)
+    assert remedy_of(settings, PLACED, purpose, found) == expected
+    hopeless = find_plan(settings, PLACED, purpose, machine_of(1, 1))
+    assert isinstance(hopeless, Refusal) and not hopeless.changes
+    assert "embedded" in remedy_of(settings, PLACED, purpose, hopeless)
+
+
+def test_a_tiny_model_takes_no_more_devices_than_help() -> None:
+    tiny = replace(known_model("Qwen/Qwen3-0.6B"), parameters=1_000_000)
+    for plays, trains, used in ((True, True, 2), (True, False, 1), (False, True, 1)):
+        found = plan(machine_of(8, 80), tiny, VLLM, Workload(plays=plays, trains=trains), Request())
+        assert isinstance(found, Placement) and "so small" in found.notes[0]
+        devices = {*(found.engine.devices if found.engine else ()), *(found.learner.devices if found.learner else ())}
+        assert len(devices) == used
+
+
+def known_model(name: str) -> Architecture:
+    found = known(name)
+    assert found is not None
+    return found
+
+
 def test_commands_that_run_one_part_give_it_every_device() -> None:
     model = known(MODELS[0])
     assert model is not None
@@ -221,6 +284,7 @@ def test_without_devices_wishes_pass_through() -> None:
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = tuple(CudaDevice(name="NVIDIA H100", free=80 * GIB, total=80 * GIB) for _ in range(4))
     monkeypatch.setattr(placing, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(placing, "torch_cuda", lambda: "13.0")
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import structlog
@@ -23,6 +24,9 @@ from finqa_plugins.chat_codecs.replay import Replay, reader
 from finqa_plugins.chat_codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)
+
+OPENINGS = 512
+"""Encoded openings that are kept."""
 
 _SLOT = "\ue0001\ue000"
 
@@ -68,6 +72,8 @@ class TemplateCodec:
             )
         self._stop_ids = tuple(added[text] for text in (family.turn_end, *family.other_ends) if text in added)
         self._shield = Shield(control_strings(tokenizer), self._encode)
+        # All attempts of a group begin with the same opening, the longest text that an episode encodes.
+        self._encode_opening = lru_cache(OPENINGS)(partial(_encode_with, self._shield))
         self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
         self._frames = {"tool": self._render_frame("tool")}
@@ -88,7 +94,7 @@ class TemplateCodec:
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
         messages, tools, contents, _ = self._as_chats(prompt)
-        return tuple(self._shield.encode(self._template.render(messages, tools), contents))
+        return self._encode_opening(self._template.render(messages, tools), tuple(contents.items()))
 
     def rewrites(self, role: ReplyRole) -> bool:
         """See `RewritingCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
@@ -237,6 +243,10 @@ class TemplateCodec:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _encode_with(shield: Shield, text: str, contents: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    return tuple(shield.encode(text, dict(contents)))
 
 
 def _parts(call: ToolCall) -> tuple[str, Mapping[str, Any]]:

@@ -163,8 +163,10 @@ class Probed(Protocol):
         """
         ...
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
-        """The request's completion from every replica, none of them from a cache of an earlier version.
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        """The request's completion by number of the replica, none of them from a cache of an earlier version.
+
+        An engine without replicas is number 0. One that cannot be reached may be left out.
 
         Raises:
             EngineError: A replica failed.

@@ -30,7 +30,7 @@ class JsonlWriter:
         """Writes one line and waits until it is on disk.
 
         Raises:
-            StorageError: The disk is full or the write was short; earlier lines are intact.
+            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
         """
         self.write(_encode(record))
 
@@ -38,17 +38,20 @@ class JsonlWriter:
         """Writes whole lines and waits until they are on disk.
 
         Raises:
-            StorageError: The disk is full or the write was short; earlier lines are intact.
+            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
         """
         with storage(self.path):
             written = os.write(self._descriptor, data)
-            if written != len(data):  # an unbuffered write to a full disk returns short instead of raising
+            try:
+                if written != len(data):  # an unbuffered write to a full disk returns short instead of raising
+                    raise StorageError(
+                        f"Cannot write {self.path}: the disk took {written} of {len(data)} bytes.",
+                        remedy=f"free some space on the disk of {self.path.parent}",
+                    )
+                os.fsync(self._descriptor)
+            except (OSError, StorageError):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-                raise StorageError(
-                    f"Cannot write {self.path}: the disk took {written} of {len(data)} bytes.",
-                    remedy=f"free some space on the disk of {self.path.parent}",
-                )
-            os.fsync(self._descriptor)
+                raise
 
     def close(self) -> None:
         """Closes the file. Idempotent."""

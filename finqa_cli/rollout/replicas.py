@@ -150,30 +150,30 @@ class EngineSet:
         engines = (replica.engine for replica in self._replicas)
         return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
-        """The completions of all replicas that are in service. One that cannot be reached is left out.
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        """The completions of the replicas that are in service, by number. One that cannot be reached is left out.
 
         Raises:
             EngineError: One of them failed.
             ServiceUnavailableError: None is left.
         """
 
-        async def answers(replica: Replica) -> tuple[Completion, ...]:
+        async def answers(replica: Replica) -> Collection[Completion]:
             await self._catch_up(replica)
-            return await replica.engine.probe(request) if isinstance(replica.engine, Probed) else ()
+            return (await replica.engine.probe(request)).values() if isinstance(replica.engine, Probed) else ()
 
         serving = [replica for replica in self._replicas if replica.in_service]
-        completions: list[Completion] = []
+        completions: dict[int, Completion] = {}
         for replica, outcome in zip(serving, await _all_ended(map(answers, serving)), strict=True):
             if not isinstance(outcome, BaseException):
-                completions += outcome
+                completions.update((replica.number, completion) for completion in outcome)
             elif is_away(outcome):
                 self._left(replica, outcome)
             else:
                 raise outcome
         if not any(replica.in_service for replica in self._replicas):
             raise self._nobody()
-        return tuple(completions)
+        return completions
 
     @property
     def sleeps(self) -> bool:
@@ -182,12 +182,17 @@ class EngineSet:
         return any(isinstance(engine, Sleeper) and engine.sleeps for engine in engines)
 
     async def sleep(self) -> None:
-        """Sends all to sleep. Raises as the engines, once all have ended."""
-        await self._all(lambda engine: engine.sleep() if isinstance(engine, Sleeper) else asyncio.sleep(0))
+        """Sends those in service to sleep. One that cannot be reached is left out.
+
+        Raises:
+            EngineError: One of them failed; all have ended.
+            ServiceUnavailableError: None is left.
+        """
+        await self._each_in_service(lambda engine: engine.sleep())
 
     async def wake(self) -> None:
-        """Wakes all. Raises as the engines, once all have ended."""
-        await self._all(lambda engine: engine.wake() if isinstance(engine, Sleeper) else asyncio.sleep(0))
+        """Wakes those in service, otherwise as `sleep`. Those that are left out wake before they are tried again."""
+        await self._each_in_service(lambda engine: engine.wake())
 
     def usage(self, episode: str) -> Mapping[str, Any]:
         """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
@@ -260,6 +265,8 @@ class EngineSet:
                 return
             before, replica.policy = replica.policy, None
             try:
+                if before is None and isinstance(replica.engine, Sleeper):
+                    await replica.engine.wake()  # it may have been left out when the others woke
                 await replica.engine.load(policy)
             except EngineError:
                 replica.policy = before  # by contract it keeps serving; after anything else it is in doubt
@@ -277,6 +284,23 @@ class EngineSet:
         for error in await _all_ended(work(replica.engine) for replica in self._replicas):
             if error is not None:
                 raise error
+
+    async def _each_in_service(self, work: Callable[[Sleeper], Coroutine[Any, Any, None]]) -> None:
+        async def do(engine: TokenEngine) -> None:
+            if isinstance(engine, Sleeper):
+                await work(engine)
+
+        serving = [replica for replica in self._replicas if replica.in_service]
+        outcomes = await _all_ended(do(replica.engine) for replica in serving)
+        for replica, error in zip(serving, outcomes, strict=True):
+            if is_away(error):
+                replica.policy = None  # also whether it is awake is in doubt
+                self._left(replica, error)
+        for error in outcomes:
+            if error is not None and not is_away(error):
+                raise error
+        if not any(replica.in_service for replica in self._replicas):
+            raise self._nobody()
 
     def _fault(self, error: ServiceUnavailableError) -> ServiceUnavailableError:
         """As an episode may meet it: its end, while any replica may serve the next one."""

@@ -30,6 +30,9 @@ POSITIONS, CONTINUED_TOKENS = 2, 16
 LONGEST_PROMPT = 1024
 """Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
 
+LOOK_TRIES = 3
+"""Of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
+
 CALIBRATION_LOOKS = 4
 """Whose tokens are taken together for the tolerance."""
 
@@ -40,6 +43,10 @@ class Rows:
 
     sampled: Sequence[float]
     scored: Sequence[float]
+
+
+Played = dict[int, list[tuple[GenerateRequest, Completion]]]
+"""Requests and completions, by number of a replica that answered them all."""
 
 
 class Probe:
@@ -85,7 +92,7 @@ class Probe:
         await self.prove(policy)
         if self._tolerance is WIDEST:
             looks = [await self._look(policy, 2 + look) for look in range(CALIBRATION_LOOKS)]
-            rows = [row for look in looks for row in look]
+            rows = [row for look in looks for row in look.values()]
             found = compare([x for row in rows for x in row.sampled], [x for row in rows for x in row.scored])
             self._tolerance = Tolerance.measured(found, policy.number)
             self._folder.event("probe_tolerance", **asdict(self._tolerance), tokens=found.tokens)
@@ -97,7 +104,7 @@ class Probe:
         return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
 
     async def prove(self, policy: PolicyVersion) -> dict[str, float]:
-        """Compares every replica with the learner, a second time with another text where one differs by more.
+        """Compares all replicas in service with the learner, a second time with another text where one differs by more.
 
         Returns:
             `probe_difference` and `probe_largest` (nats; see `Difference`) of the replica that differs most, and
@@ -109,12 +116,13 @@ class Probe:
         if (tolerance := self._tolerance) is None:
             return {}
         for look in (1, 2):
-            found = [compare(row.sampled, row.scored) for row in await self._look(policy, look - 1)]
-            wrong = [replica for replica, difference in enumerate(found) if not tolerance.explains(difference)]
+            rows = await self._look(policy, look - 1)
+            found = {replica: compare(row.sampled, row.scored) for replica, row in rows.items()}
+            wrong = [replica for replica, difference in found.items() if not tolerance.explains(difference)]
             if not wrong:
                 return {
-                    "probe_difference": max(difference.typical for difference in found),
-                    "probe_largest": max(difference.largest for difference in found),
+                    "probe_difference": max(difference.typical for difference in found.values()),
+                    "probe_largest": max(difference.largest for difference in found.values()),
                     "probe_looks": look,
                 }
             for replica in wrong:
@@ -137,51 +145,58 @@ class Probe:
             case nats:
                 return Tolerance.fixed(float(nats))
 
-    async def _look(self, policy: PolicyVersion, number: int) -> list[Rows]:
-        """By replica."""
+    async def _look(self, policy: PolicyVersion, number: int) -> dict[int, Rows]:
+        """By number of the replica, for those that answered all; one that leaves or joins meanwhile did not."""
         first = self._derive(policy, number, "task")
         tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
         openings = [self._opening(task) for task in tasks]
         beginnings = [self._request(one, TEXT_TOKENS, policy, number, text) for text, one in enumerate(openings)]
+        for _ in range(LOOK_TRIES):
+            if played := await self._play(policy, number, beginnings):
+                break
+        else:
+            raise EngineError(
+                f"No replica answered all requests of the probe of policy version {policy.number}, in {LOOK_TRIES} "
+                "tries.",
+                remedy=self._remedy,
+            )
+        samples = [_sample(request, completion) for pairs in played.values() for request, completion in pairs]
+        scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
+        return {
+            replica: Rows(
+                [logprob for _, completion in pairs for logprob in completion.logprobs],
+                [score for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
+            )
+            for replica, pairs in played.items()
+        }
+
+    async def _play(self, policy: PolicyVersion, number: int, beginnings: Sequence[GenerateRequest]) -> Played:
+        """Texts and continuations."""
         texts = await self._complete(policy, beginnings)
+        if not texts:
+            return {}
         prefixes = [
             request.token_ids + completion.token_ids[: len(completion.token_ids) * place // (POSITIONS + 1)]
-            for request, completion in texts[0]
+            for request, completion in texts[min(texts)]
             for place in range(1, POSITIONS + 1)
         ]
         continued = await self._complete(
             policy,
             [self._request(one, CONTINUED_TOKENS, policy, number, TEXTS + index) for index, one in enumerate(prefixes)],
         )
-        if len(texts) != len(continued):
-            raise EngineError(
-                f"A replica was lost in the probe of policy version {policy.number}.", remedy=self._remedy
-            )
-        played = [[*one, *more] for one, more in zip(texts, continued, strict=True)]
-        samples = [_sample(request, completion) for pairs in played for request, completion in pairs]
-        scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
-        return [
-            Rows(
-                [logprob for _, completion in pairs for logprob in completion.logprobs],
-                [score for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
-            )
-            for pairs in played
-        ]
+        return {replica: texts[replica] + continued[replica] for replica in sorted(texts.keys() & continued.keys())}
 
-    async def _complete(
-        self, policy: PolicyVersion, requests: Sequence[GenerateRequest]
-    ) -> list[list[tuple[GenerateRequest, Completion]]]:
-        """Requests and completions by replica."""
+    async def _complete(self, policy: PolicyVersion, requests: Sequence[GenerateRequest]) -> Played:
         assert isinstance(self._engine, Probed), "there is no tolerance otherwise"
         answers = await asyncio.gather(*(self._engine.probe(request) for request in requests))
-        if len({len(answer) for answer in answers}) > 1 or not answers[0]:
-            raise EngineError(
-                f"No replica answered the probe of policy version {policy.number}, or not all did.", remedy=self._remedy
-            )
         for answer in answers:
-            for replica, completion in enumerate(answer):
+            for replica, completion in answer.items():
                 self._check_form(replica, completion, policy)
-        return [list(zip(requests, column, strict=True)) for column in zip(*answers, strict=True)]
+        complete = set.intersection(*(set(answer) for answer in answers))
+        return {
+            replica: [(request, answer[replica]) for request, answer in zip(requests, answers, strict=True)]
+            for replica in complete
+        }
 
     def _opening(self, task: Task) -> tuple[int, ...]:
         """How a task begins, the end of it where it is long: there it is the model's turn."""

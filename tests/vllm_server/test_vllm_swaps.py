@@ -53,9 +53,9 @@ async def test_the_probe_tells_versions_apart_and_reads_no_cache(server: Vllm, a
     await engine.start()
     try:
         assert engine.probe_tolerance is not None
-        (base,) = await engine.probe(ask("probe", temperature=0))
+        base = (await engine.probe(ask("probe", temperature=0)))[0]
         await engine.load(PolicyVersion(number=1, model=str(server.model), adapter=adapters[0]))
-        (adapted,) = await engine.probe(ask("probe", temperature=0))
+        adapted = (await engine.probe(ask("probe", temperature=0)))[0]
         assert worst_difference(server.model, [(ask("probe", temperature=0), adapted)], adapters[0]) <= EXACT
         assert (base.policy_version, adapted.policy_version) == (0, 1)
         assert adapted.logprobs != base.logprobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ class Served(SimulatedEngine):
         self.off, self.stale_from = off, stale_from
         self.probed: list[tuple[int, int]] = []
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         self.probed.append((self.version, self.requests))
         off = 1.0 if self.version >= self.stale_from else self.off
-        return (Completion(token_ids=(9, 1), logprobs=(-1 - off,) * 2, stop="stop", policy_version=self.version),)
+        return {0: Completion(token_ids=(9, 1), logprobs=(-1 - off,) * 2, stop="stop", policy_version=self.version)}
 
 
 class ScoringLearner(SimulatedLearner):

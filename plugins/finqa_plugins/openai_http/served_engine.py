@@ -108,7 +108,7 @@ class ServedTokenEngine:
         """
         return await self._generate(request)
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         """The completion, without any cached prefix.
 
         Raises:
@@ -116,7 +116,7 @@ class ServedTokenEngine:
             UnreachableEngineError: The server does not answer, and nobody restarts it.
         """
         try:
-            return (await self._generate(request, {"cache_salt": uuid.uuid4().hex}),)
+            return {0: await self._generate(request, {"cache_salt": uuid.uuid4().hex})}
         except NoAnswerError as error:
             raise away(error) from error
 

@@ -26,6 +26,8 @@ _PASSED = re.compile(
     r"|VLLM|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS|RAY|CC|CXX)(_\w+)?)"
 )
 
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -138,6 +140,8 @@ def _environment(
 ) -> dict[str, str]:
     """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
     inherited = {name: value for name, value in environ.items() if _PASSED.fullmatch(name) and not is_secret(name)}
+    if context.sleep:  # vLLM's sleep mode fails under expandable_segments, which suits the learner in this process
+        inherited = {name: value for name, value in inherited.items() if name not in _ALLOCATOR}
     environment = {
         **inherited,
         "PYTHONUNBUFFERED": "1",

@@ -146,7 +146,7 @@ class VllmEngine:
             else:
                 await served.load(self._on_server(policy))
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         """The request's completion under the current version, from no cache.
 
         Raises:
@@ -185,19 +185,26 @@ class VllmEngine:
 
         Raises:
             EngineError: The server failed.
+            UnreachableEngineError: A server that the engine did not start does not answer.
         """
-        self._open()
+        served = self._open()
         async with self._loading:
-            if self._control is not None and not self._asleep:
-                async with self._turnstile.alone():
+            if self._control is None or self._asleep:
+                return
+            async with self._turnstile.alone():
+                try:
                     await self._control.sleep()
-                    self._asleep = True
+                except NoAnswerError as error:
+                    await self._revive(served, error)
+                    await self._control.sleep()
+                self._asleep = True
 
     async def wake(self) -> None:
         """Takes the GPU again; serves the version that it served before. Idempotent.
 
         Raises:
             EngineError: The server failed.
+            UnreachableEngineError: A server that the engine did not start does not answer.
         """
         served = self._open()
         async with self._loading:
@@ -205,11 +212,8 @@ class VllmEngine:
                 return
             try:
                 await self._control.wake()
-            except NoAnswerError:
-                if self._supervisor is None:
-                    raise
-                await self._supervisor.revive()  # a fresh server is awake
-                await served.reload()
+            except NoAnswerError as error:
+                await self._revive(served, error)  # a fresh server is awake
             self._asleep = False
 
     def usage(self, episode: str) -> Mapping[str, Any]:
@@ -237,6 +241,13 @@ class VllmEngine:
         async with self._starting:
             await self._end(self._served)
             self._served = None
+
+    async def _revive(self, served: ServedTokenEngine, error: NoAnswerError) -> None:
+        """Has the server answer again and serve the current version."""
+        if self._supervisor is None:
+            raise away(error) from error
+        await self._supervisor.revive()
+        await served.reload()
 
     def _open(self) -> ServedTokenEngine:
         if self._closed:

@@ -313,7 +313,7 @@ async def test_start_and_close_are_idempotent_and_a_probe_reads_no_cache(
     asked = len(server.served)
     await engine.start()
     assert len(server.served) == asked and isinstance(engine, Probed)
-    (completion,) = await engine.probe(ask())
+    completion = (await engine.probe(ask()))[0]
     assert completion.logprobs and len(server.bodies[-1]["cache_salt"]) == 32
     assert engine.probe_tolerance == "measured"
     await engine.close()

@@ -106,17 +106,22 @@ async def test_a_record_that_cannot_be_written_fails_alone(tmp_path: Path, disk:
     assert numbers(file_of(tmp_path)) == [0, 1, 3]
 
 
-async def test_an_fsync_that_fails_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_batch_whose_fsync_fails_nothing_counts_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = GroupCommit(file_of(tmp_path))
+    await asyncio.wrap_future(file.append(lambda: {"n": 0}))
 
     def fails(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(StorageError, match=r"Cannot write .*x\.jsonl: Input/output error"):
-        await asyncio.wrap_future(file.append(lambda: {"n": 0}))
+        await asyncio.wrap_future(file.append(lambda: {"n": 1}))
     monkeypatch.undo()
+    await asyncio.wrap_future(file.append(lambda: {"n": 2}))
     file.close()
+    assert numbers(file_of(tmp_path)) == [0, 2]
 
 
 def test_of_a_batch_that_the_disk_does_not_take_nothing_counts_and_nothing_is_left(tmp_path: Path) -> None:

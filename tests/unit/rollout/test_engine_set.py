@@ -367,10 +367,47 @@ def test_a_replica_that_is_away_when_it_is_probed_is_left_out() -> None:
         servers = [FakeServer(), FakeServer()]
         engines = made_of(*servers)
         servers[0].trouble = AWAY
-        assert len(await engines.probe(ask("probe#0"))) == 1
+        assert set(await engines.probe(ask("probe#0"))) == {1}
         servers[1].trouble = AWAY
         with pytest.raises(UnreachableEngineError):
             await engines.probe(ask("probe#0"))
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_a_replica_that_is_away_neither_sleeps_nor_wakes_and_ends_nothing() -> None:
+    async def scene() -> None:
+        servers = [FakeServer(), FakeServer(), FakeServer()]
+        engines = made_of(*servers)
+        servers[0].no_sleep = AWAY
+        await engines.sleep()
+        assert [server.asleep for server in servers] == [False, True, True]
+        servers[1].no_sleep = AWAY
+        await engines.wake()
+        assert [server.asleep for server in servers] == [False, True, False]
+        assert [server.turns for server in servers] == [1, 2, 2], "one that is left out is not asked again"
+        servers[1].no_sleep = None
+        await asyncio.sleep(FIRST_PAUSE_S)
+        await engines.load(NEXT)
+        await asyncio.sleep(1.0)
+        assert not servers[1].asleep and servers[1].loaded == [1], "it wakes before it loads what it missed"
+        await engines.close()
+
+    run_virtually(scene())
+
+
+def test_a_replica_that_fails_to_sleep_or_that_is_the_last_one_away_ends_the_run() -> None:
+    async def scene() -> None:
+        servers = [FakeServer(), FakeServer()]
+        engines = made_of(*servers)
+        servers[0].no_sleep = GONE
+        with pytest.raises(EngineError, match="The server is gone"):
+            await engines.sleep()
+        assert servers[1].asleep
+        servers[0].no_sleep = servers[1].no_sleep = AWAY
+        with pytest.raises(UnreachableEngineError, match="None of the 2"):
+            await engines.wake()
         await engines.close()
 
     run_virtually(scene())

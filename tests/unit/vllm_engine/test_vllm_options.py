@@ -140,6 +140,14 @@ def test_the_server_is_given_no_secrets() -> None:
     assert not (set(secrets) - {"VLLM_API_KEY"}) & set(environment)
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_a_server_that_sleeps_inherits_no_options_of_the_allocator(name: str) -> None:
+    inherited, chosen = {name: "expandable_segments:True"}, {name: "max_split_size_mb:64"}
+    assert name not in made({"sleep": True}, environ=inherited).environment
+    assert inherited.items() <= made(environ=inherited).environment.items()
+    assert chosen.items() <= made({"sleep": True}, environ=inherited, env=chosen).environment.items()
+
+
 @pytest.mark.parametrize(
     ("replica", "devices", "visible", "expected"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.settings import Settings
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
-from finqa_cli.workflows.probe import POSITIONS, TEXTS, Probe
+from finqa_cli.workflows.probe import LOOK_TRIES, POSITIONS, TEXTS, Probe
 from finqa_cli.workflows.probe_tolerance import CEILING, FLOOR
 from finqa_cli.workflows.wiring import make_codec
 from finqa_plugins.torch_learner.learner import TorchLearner
@@ -47,12 +47,12 @@ class ProbedEngine(TransformersEngine):
         super().__init__(config, context)
         self.probed: list[GenerateRequest] = []
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         self.probed.append(request)
         served = await self.generate(request)
         rng = random.Random(f"{request.sampling.seed}")
         noisy = (logprob + rng.gauss(0, self.noise) for logprob in served.logprobs)
-        return (replace(served, logprobs=tuple(noisy)) if self.noise else served,)
+        return {0: replace(served, logprobs=tuple(noisy)) if self.noise else served}
 
 
 class StaleEngine(ProbedEngine):
@@ -72,16 +72,16 @@ class LateEngine(ProbedEngine):
 class MeagreEngine(ProbedEngine):
     """Gives fewer log-probabilities than tokens."""
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
-        (whole,) = await super().probe(request)
-        return (replace(whole, logprobs=whole.logprobs[:1]),)
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        whole = (await super().probe(request))[0]
+        return {0: replace(whole, logprobs=whole.logprobs[:1])}
 
 
 class SilentEngine(ProbedEngine):
     """Gives nothing at all."""
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
-        return (Completion(token_ids=(), logprobs=(), stop="length", policy_version=1),)
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        return {0: Completion(token_ids=(), logprobs=(), stop="length", policy_version=1)}
 
 
 class SmallEngine(ProbedEngine):
@@ -93,10 +93,10 @@ class OnceWrongEngine(ProbedEngine):
 
     off = 3.0
 
-    async def probe(self, request: GenerateRequest) -> tuple[Completion, ...]:
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         first = not self.probed
-        (served,) = await super().probe(request)
-        return (replace(served, logprobs=tuple(logprob - self.off * first for logprob in served.logprobs)),)
+        served = (await super().probe(request))[0]
+        return {0: replace(served, logprobs=tuple(logprob - self.off * first for logprob in served.logprobs))}
 
 
 class BytesCodec(ToyCodec):
@@ -199,6 +199,55 @@ async def test_every_replica_is_probed_and_the_wrong_one_is_named(
     assert await a_probe(EngineSet([honest, another], serving=policy), learner, run).prove(policy)
     with pytest.raises(EngineError, match="Replica 1 "):
         await a_probe(EngineSet([honest, stale], serving=policy), learner, run).prove(policy)
+
+
+class ScriptedSet:
+    """Replicas of one engine, of which `present` says who answers a request."""
+
+    probe_tolerance = 1e-4
+
+    def __init__(self, engine: ProbedEngine, present: Callable[[int], set[int]]) -> None:
+        self._engine, self._present, self.asked = engine, present, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        present, self.asked = self._present(self.asked), self.asked + 1
+        served = (await self._engine.probe(request))[0]
+        wrong = replace(served, logprobs=tuple(logprob - 3 for logprob in served.logprobs))
+        return {replica: wrong if replica == 2 else served for replica in present}
+
+
+@pytest.mark.parametrize(
+    "present",
+    [
+        lambda asked: {0, 1} if asked < TEXTS else {1},
+        lambda asked: {1} if asked < TEXTS + 1 else {0, 1},
+        lambda asked: {0, 1} if asked < TEXTS else {1, 2},
+        lambda asked: {0} if asked < TEXTS else {1},
+    ],
+    ids=["one leaves", "one joins", "one leaves and a wrong one joins", "the only one is replaced"],
+)
+async def test_replicas_that_leave_or_join_during_a_probe_do_not_end_the_run(
+    present: Callable[[int], set[int]],
+    learner: TorchLearner,
+    policy: PolicyVersion,
+    made: list[TransformersEngine],
+    run: RunFolder,
+) -> None:
+    engine = ScriptedSet(await serving(ProbedEngine, policy, made), present)
+    found = await a_probe(engine, learner, run).prove(policy)  # type: ignore[arg-type]
+    assert found["probe_largest"] <= 1e-5 and found["probe_looks"] == 1 and not events(run)
+
+
+async def test_a_look_that_no_replica_answers_whole_is_repeated_a_few_times_only(
+    learner: TorchLearner, policy: PolicyVersion, made: list[TransformersEngine], run: RunFolder
+) -> None:
+    engine = ScriptedSet(await serving(ProbedEngine, policy, made), lambda asked: {asked % 2})
+    with pytest.raises(EngineError, match=r"No replica answered all requests .* version 1, in 3 tries") as raised:
+        await a_probe(engine, learner, run).prove(policy)  # type: ignore[arg-type]
+    assert engine.asked == LOOK_TRIES * TEXTS and raised.value.remedy.startswith("finqa train --resume")
 
 
 async def test_other_engines_are_not_probed(learner: TorchLearner, policy: PolicyVersion, run: RunFolder) -> None:

@@ -113,4 +113,9 @@ def _describe(facts: Mapping[str, Any]) -> str:
             f"The learner's device has no memory for a micro-batch of {facts['tokens']:,} tokens; from now on they "
             f"have at most {budget:,}."
         )
+    if budget := facts.get("scoring_budget"):
+        return (
+            f"The learner's device has no memory to score a micro-batch of {facts['tokens']:,} tokens; from now on it "
+            f"scores at most {budget:,} at once."
+        )
     return f"The learner's device had no memory left ({facts.get('work')}); what was kept for later is released."

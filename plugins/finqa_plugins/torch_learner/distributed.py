@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from finqa_cli import errors
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_plugins.torch_learner.config import TorchLearnerConfig
+from finqa_plugins.torch_learner.memory import is_out_of_memory
 from finqa_plugins.torch_learner.model import device_name, pick_device
 
 Arguments = ParamSpec("Arguments")
@@ -50,7 +51,8 @@ def give_back(device: torch.device) -> None:
     update, and wakes after it, needs what it had before.
     """
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        with on_device(device):  # a thread's own is device 0, on which this would take memory
+            torch.cuda.empty_cache()
 
 
 class Alone:
@@ -89,9 +91,17 @@ class Processes(Alone):
     peers, whose connections to it break, end as well.
     """
 
-    def __init__(self, rank: int, size: int, local_rank: int) -> None:
-        """Nobody is joined yet."""
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int | None = None) -> None:
+        """Joins no other process yet.
+
+        Args:
+            rank: Of this process.
+            size: How many there are.
+            local_rank: Of this process on its machine.
+            local_size: How many there are on its machine; None: all.
+        """
         self.rank, self.size, self._local_rank = rank, size, local_rank
+        self.local_size = size if local_size is None else local_size
         self.leads = rank == 0
         self._store: Store | None = None
         self._mesh: DeviceMesh | None = None
@@ -274,7 +284,13 @@ def planned_device(config: TorchLearnerConfig, devices: Sequence[int], local_ran
     if not devices or config.device not in ("auto", "cuda"):
         return None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.device(device_name(f"cuda:{devices[local_rank]}", count))
+    if devices[local_rank] >= count:
+        raise ConfigError(
+            f"The placement plan gives learner process {local_rank + 1} of this machine cuda:{devices[local_rank]}, "
+            f"but PyTorch sees {count} CUDA devices.",
+            remedy="finqa doctor",
+        )
+    return torch.device(f"cuda:{devices[local_rank]}")
 
 
 @contextlib.contextmanager
@@ -292,5 +308,6 @@ def _over_loopback() -> Iterator[None]:
 
 
 def _lost_touch(error: Exception) -> bool:
-    """Whether an error says no more than that another process cannot be reached."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    """Whether an error says no more than that another process cannot be reached. NCCL without memory says more."""
+    lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    return lost and not is_out_of_memory(error)

@@ -35,7 +35,7 @@ def make_learner(config: TorchLearnerConfig, context: LearnerContext) -> TorchLe
         ConfigError: torchrun started another number of processes than the settings name.
     """
     if _joined is not None:
-        if context.processes not in (1, _joined.size):
+        if context.processes not in (1, _joined.size, _joined.local_size):
             raise ConfigError(
                 f"train.learner_processes={context.processes}, but torchrun started {_joined.size} processes.",
                 remedy="run the command without torchrun",
@@ -50,8 +50,8 @@ def join() -> LearnerProcesses:
     """Joins the processes that torchrun started, once; learners that are made from now on are shared by them."""
     global _joined  # which processes there are is a fact about this one
     if _joined is None:
-        rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-        _joined = LearnerProcesses(rank, size, local_rank)
+        numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        _joined = LearnerProcesses(*(int(os.environ[name]) for name in numbers))
         _joined.join_torchrun()
     return _joined
 

@@ -46,8 +46,9 @@ class TorchLearner:
     that no other user of PyTorch's generator in this process can change the result.
 
     Where the device's memory is full, what was computed of a call is dropped, micro-batches become half as large, from
-    then on, and the call is done again from its start. Of several processes one that fails leaves the others in the
-    middle of a collective operation, so there it is an error, and a resumed run begins with the smaller ones.
+    then on (those of steps and those of scoring apart), and the call is done again from its start. Of several processes
+    one that fails leaves the others in the middle of a collective operation, so there it is an error, and a resumed run
+    begins with the smaller ones.
 
     Of several processes each has one, and all must be asked the same at the same time (`leading.LeadingLearner`). Their
     result is that of one process but for rounding, and for adapter dropout, which each draws for itself. What is scored
@@ -70,6 +71,7 @@ class TorchLearner:
         self._value_head: ValueHead | None = None
         self._events: LearnerEvents | None = None
         self._budget = 0
+        self._scoring_budget = 0
         self._tried: tuple[Sequence[int], Sequence[Sample], bool] | None = None
 
     def report_to(self, events: LearnerEvents) -> None:
@@ -120,6 +122,7 @@ class TorchLearner:
         finally:
             self._clear()
             give_back(self._device)
+        self._processes.gathered(None)  # the first may wake an engine on any of the devices: all have given back
         self._step += 1
         return UpdateReport(
             loss=metrics.pop("loss"),
@@ -170,6 +173,7 @@ class TorchLearner:
         self.start()
         adapts = self._context.lora_rank > 0
         self._with_memory("publish", lambda: self._write_policy(folder))
+        self._give_back()
         if adapts:
             return PolicyVersion(number=number, model=self._context.model, adapter=folder)
         return PolicyVersion(number=number, model=str(folder))
@@ -182,6 +186,7 @@ class TorchLearner:
         """
         self.start()
         self._with_memory("save", lambda: self._write_state(folder))
+        self._give_back()
 
     def load(self, folder: Path) -> None:
         """Continues where the learner that saved `folder` was; on the CPU to the bit.
@@ -228,7 +233,7 @@ class TorchLearner:
     ) -> tuple[tuple[float, ...], ...]:
         result = [(0.0,) * len(sample.token_ids) for sample in samples]
         whole = scoring_batches(samples, packed=self._packs, most=self._context.token_budget)
-        batches = memory.cut(list(whole), samples, self._budget, packed=self._packs, pairs=False)
+        batches = memory.cut(list(whole), samples, self._scoring_budget, packed=self._packs, pairs=False)
         own: dict[int, tuple[float, ...]] = {}
         for rows, idle in own_share(self._processes, batches, samples):
             self._tried = rows, samples, False
@@ -321,7 +326,9 @@ class TorchLearner:
             self._tried = None
             try:
                 return attempt()
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not memory.is_out_of_memory(error):
+                    raise
                 reason = memory.first_line(error)
             # from here on the frames of the attempt are gone, and the tensors that they referred to
             failures += 1
@@ -350,10 +357,18 @@ class TorchLearner:
                     f"{reason}). A resumed run takes at most {budget:,}.",
                     token_budget=budget,
                 )
-            self._budget = budget
-            facts |= {"tokens": tokens, "token_budget": budget}
+            facts["tokens"] = tokens
+            if work == "scoring":  # it may need more than a step does, or come before an engine has left the device
+                self._scoring_budget = facts["scoring_budget"] = budget
+            else:
+                self._budget = facts["token_budget"] = budget
         if self._events is not None:
             self._events.event("out_of_memory", facts)
+
+    def _give_back(self) -> None:
+        """Leaves kept memory to others, in all processes before it returns in the first."""
+        give_back(self._device)
+        self._processes.gathered(None)
 
     def _clear(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

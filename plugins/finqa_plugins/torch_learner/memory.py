@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from finqa_cli.errors import DeviceMemoryError
 from finqa_cli.types import Sample
 
 MORE_ROOM = "more --learner-processes, a smaller model, or fewer models on the device (finqa doctor)"
+_OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 
 
 def count_tokens(rows: Sequence[int], samples: Sequence[Sample], *, packed: bool) -> int:
@@ -75,10 +77,19 @@ def named(work: str, device: torch.device | str) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise DeviceMemoryError(
             f"The memory of {device} is full while {work} ({first_line(error)}).", remedy=MORE_ROOM
         ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device's memory is full. cuBLAS, Triton, NCCL and CUDA itself say so only in words."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -169,6 +169,18 @@ class AdapterSlot:
         self._shared = _shared_weights(self._module)  # addresses change
 
     @torch.no_grad()
+    def replace(self, weights: Mapping[str, Tensor]) -> None:
+        """Gives the model other base weights, in its own memory and dtype, without an adapter.
+
+        Args:
+            weights: The whole `state_dict` of a model of the same architecture, on any device.
+        """
+        self.put([])
+        self._pristine.clear()
+        for name, tensor in self._module.state_dict().items():
+            tensor.copy_(weights[name])
+
+    @torch.no_grad()
     def put(self, patches: list[Patch]) -> None:
         """Replaces the present adapter; an empty list leaves the base model."""
         for hook in self._hooks:

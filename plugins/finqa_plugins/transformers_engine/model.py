@@ -22,6 +22,9 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 LOADING = threading.Lock()
 """from_pretrained changes torch's and its own globals while it runs: two at once leave weights out of both models."""
 
+_OF_NO_WEIGHT = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+"""Keys of a config.json that say nothing of the architecture."""
+
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json", "spiece.model")
 
 
@@ -133,10 +136,8 @@ def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill_(~seen, float("-inf"))
 
 
-def load_model(
-    reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True
-) -> CausalModel:
-    """Loads a folder or hub id. `fits` raises a ConfigError for the config of a model that is too large.
+def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True) -> nn.Module:
+    """Reads a folder or hub id into main memory. `fits` raises a ConfigError for the config of one that is too large.
 
     Raises:
         ConfigError: The folder is incomplete, its weights do not fit its config, the hub has no such model, or it is
@@ -151,7 +152,6 @@ def load_model(
         raise ConfigError(
             f"There is no model folder {reference!r}.", remedy="--model FOLDER, or a hub id such as Qwen/Qwen3-0.6B"
         )
-    source = fingerprint(reference)
     try:
         with LOADING:
             config = AutoConfig.from_pretrained(reference)
@@ -176,5 +176,42 @@ def load_model(
             f"another shape, the first is {lacking[0]}.",
             remedy="save the model again with save_pretrained(), or name another model",
         )
-    module.eval().requires_grad_(False)
-    return CausalModel(module.to(device), device, dtype, source)
+    read: nn.Module = module.eval().requires_grad_(False)
+    return read
+
+
+def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None]) -> CausalModel:
+    """As `read_model`, on a device and with its tokenizer."""
+    source = fingerprint(reference)
+    return CausalModel(read_model(reference, dtype=dtype, fits=fits).to(device), device, dtype, source)
+
+
+def check_finite(reference: str, module: nn.Module) -> None:
+    """Raises a ConfigError that names the first weight with a number that is not finite."""
+    for name, weight in module.named_parameters():
+        if not weight.isfinite().all():
+            raise ConfigError(f"The model {reference!r} holds numbers that are not finite, in {name}.")
+
+
+def same_architecture(left: nn.Module, right: nn.Module) -> bool:
+    """Whether the weights of one, copied into the other, make that compute the same."""
+    return type(left) is type(right) and _architecture(left) == _architecture(right)
+
+
+def _architecture(module: Any) -> tuple[Any, ...]:
+    """What the configuration says, and names, shapes and ties of the weights."""
+    first = {id(weight): name for name, weight in module.named_parameters()}
+    ties = {name: first[id(weight)] for name, weight in module.named_parameters(remove_duplicate=False)}
+    return (
+        _described(module.config.to_dict()),
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+        ties,
+    )
+
+
+def _described(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _described(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in _OF_NO_WEIGHT
+    }

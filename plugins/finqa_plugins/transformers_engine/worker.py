@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import torch
+from torch import nn
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
@@ -16,7 +17,14 @@ from finqa_plugins.transformers_engine.adapter import AdapterSlot, Patch, read_a
 from finqa_plugins.transformers_engine.config import TransformersEngineConfig
 from finqa_plugins.transformers_engine.decode import Job
 from finqa_plugins.transformers_engine.generator import Generator
-from finqa_plugins.transformers_engine.model import CausalModel, fingerprint, load_model
+from finqa_plugins.transformers_engine.model import (
+    CausalModel,
+    check_finite,
+    fingerprint,
+    load_model,
+    read_model,
+    same_architecture,
+)
 from finqa_plugins.transformers_engine.placement import (
     GIB,
     Need,
@@ -27,6 +35,8 @@ from finqa_plugins.transformers_engine.placement import (
     room_on,
 )
 from finqa_plugins.transformers_engine.waiting import WaitingRoom
+
+Model = TypeVar("Model")
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +54,7 @@ class Worker:
         self._context = context
         self._generator: Generator | None = None
         self._slot: AdapterSlot | None = None
+        self._device = torch.device("cpu")
         self._share = context.gpu_memory_utilization
         self.vocabulary = 0
         self.max_context = 0
@@ -72,7 +83,14 @@ class Worker:
         names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
         default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         self._dtype = names.get(self._config.dtype, default)
-        self._adopt(self._load(self._context.model, room=room_on(self._device, share=self._share)))
+        name = self._context.model
+        self._adopt(
+            self._within(
+                name,
+                room_on(self._device, share=self._share),
+                lambda fits: load_model(name, device=self._device, dtype=self._dtype, fits=fits),
+            )
+        )
         lockstep = self._config.lockstep
         return WaitingRoom(
             lockstep=self._device.type == "cpu" if lockstep is None else lockstep,
@@ -88,7 +106,9 @@ class Worker:
         self._generator.run(waited_for, everyone=everyone, interrupted=interrupted)
 
     def load(self, policy: PolicyVersion) -> None:
-        """Serves another version from now on.
+        """Serves another version from now on. A model of the architecture that is served takes the place of the old
+        weights, so that the device never holds both; of another one, both are there until the new one is known to be
+        sound, and how much the old one will leave is not known.
 
         Raises:
             EngineError: It cannot be loaded; the old version keeps serving.
@@ -96,13 +116,20 @@ class Worker:
         if self._generator is None or self._slot is None:
             raise EngineError("The engine is closed.")
         try:
-            if fingerprint(policy.model) != self._generator.model.fingerprint:
-                # Both are held until the new one is known to be sound; how much the old one will leave is not known.
-                model = self._load(policy.model, room=None, tokenizer=False)
-                patches = self._patches(policy, model)
-                self._adopt(model)
+            served = self._generator.model
+            source = fingerprint(policy.model)
+            if source == served.fingerprint:
+                patches = self._patches(policy, served)
             else:
-                patches = self._patches(policy, self._generator.model)
+                self._generator.release()  # of the old version, and a CPU's memory is to hold the new one as well
+                new = self._within(policy.model, None, lambda fits: self._read(policy.model, served, fits))
+                if isinstance(new, CausalModel):
+                    patches = self._patches(policy, new)
+                    self._adopt(new)
+                else:
+                    patches = self._patches(policy, served)
+                    self._slot.replace(new.state_dict())
+                    served.fingerprint = source
             self._slot.put(patches)
         except ConfigError as error:
             raise EngineError(
@@ -117,8 +144,7 @@ class Worker:
             raise EngineError("The engine is closed.")
         self._generator.release()
         self._slot.move(torch.device("cpu"))
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._empty_cache()
 
     def wake(self) -> None:
         """Moves the weights back.
@@ -148,10 +174,28 @@ class Worker:
         log.info("engine_closed", reused_share=round(self.reused_share, 3))
         self._generator = self._slot = None
         gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        self._empty_cache()
 
-    def _load(self, reference: str, *, room: int | None, tokenizer: bool = True) -> CausalModel:
+    def _empty_cache(self) -> None:
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):  # a thread's own is device 0, on which this would take memory
+                torch.cuda.empty_cache()
+
+    def _read(self, reference: str, served: CausalModel, fits: Callable[[Any], None]) -> CausalModel | nn.Module:
+        """A new model on the device; one of the architecture of `served` stays in main memory, as a bare module."""
+        source = fingerprint(reference)
+        module = read_model(reference, dtype=self._dtype, fits=fits, tokenizer=False)
+        check_finite(reference, module)
+        if same_architecture(module, served.module):
+            return module
+        return CausalModel(module.to(self._device), self._device, self._dtype, source)
+
+    def _within(self, reference: str, room: int | None, load: Callable[[Callable[[Any], None]], Model]) -> Model:
+        """What `load` loads, within `room` bytes if they are known; it calls what it is given with the config.
+
+        Raises:
+            ConfigError: It needs more, and how much; or as `load` does.
+        """
         needs: list[Need] = []
 
         def fits(config: Any) -> None:
@@ -169,7 +213,7 @@ class Worker:
                 raise does_not_fit(reference, needs[0], room, device=self._device, dtype=self._dtype)
 
         try:
-            return load_model(reference, device=self._device, dtype=self._dtype, fits=fits, tokenizer=tokenizer)
+            return load(fits)
         except ConfigError:
             raise
         except Exception as error:

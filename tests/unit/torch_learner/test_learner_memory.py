@@ -144,11 +144,89 @@ def test_scoring_without_memory_is_redone_in_smaller_parts(
 
     monkeypatch.setattr(PolicyForward, "states", limited)
     for method, rows in zip(score, expected, strict=True):
-        watched.learner._budget = 0
+        watched.learner._scoring_budget = 0
         watched.events.clear()
         for row, wanted in zip(method(samples), rows, strict=True):
             assert row == pytest.approx(wanted, rel=1e-5, abs=1e-6)
         assert [event["work"] for event in watched.events] == ["scoring"]
+        assert watched.events[0]["scoring_budget"] == watched.events[0]["tokens"] // 2
+
+
+def test_scoring_without_memory_leaves_the_micro_batches_of_steps_as_they_are(
+    learner_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, samples = Watched(learner_model, monkeypatch), random_samples(8)
+    with monkeypatch.context() as patch:
+        scored = Device(patch, tokens(samples) // 2)
+        watched.learner.logprobs(samples)
+        assert len(scored.sequences) > 2
+    device = Device(monkeypatch, 2**30)
+    watched.learner.update(as_batch(samples), GRPO_LOSS)
+    assert device.sequences == [8]
+    assert all("token_budget" not in event for event in watched.events), "which would lower that of a resumed run"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    ],
+)
+def test_memory_is_full_in_the_words_of_any_library(
+    learner_model: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, samples, forward = Watched(learner_model, monkeypatch), random_samples(4), PolicyForward.forward
+
+    def limited(policy: PolicyForward, inputs: Any, *rest: Any) -> Any:
+        if len(inputs.lengths) > 2:
+            raise RuntimeError(words)
+        return forward(policy, inputs, *rest)
+
+    monkeypatch.setattr(PolicyForward, "forward", limited)
+    watched.learner.update(as_batch(samples), GRPO_LOSS)
+    assert watched.events and watched.events[0]["reason"] == words.split("\n")[0]
+    with pytest.raises(DeviceMemoryError, match="while a model is loaded"), memory.named("a model is loaded", "cuda:0"):
+        raise RuntimeError(words)
+
+
+def test_another_error_of_the_device_is_no_lack_of_memory(learner_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    watched = Watched(learner_model, monkeypatch)
+    monkeypatch.setattr(PolicyForward, "forward", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        watched.learner.update(as_batch(random_samples(2)), GRPO_LOSS)
+    with pytest.raises(RuntimeError, match="illegal"), memory.named("a model is loaded", "cuda:0"):
+        fail()
+
+
+def test_every_process_has_given_its_memory_back_before_a_call_returns(
+    learner_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    class Noted(Alone):
+        def gathered(self, item: Any) -> list[Any]:
+            calls.append("together")
+            return [item]
+
+    learner = make_learner(learner_model)
+    learner._processes = Noted()
+    monkeypatch.setattr(learner_module, "give_back", lambda device: calls.append("given back"))
+    batch = as_batch(random_samples(2))
+    works: tuple[Callable[[], Any], ...] = (
+        lambda: learner.update(batch, GRPO_LOSS),
+        lambda: learner.publish(tmp_path / "policy", 1),
+        lambda: learner.save(tmp_path / "state"),
+        lambda: learner.logprobs(batch.samples),
+    )
+    for work in works:
+        calls.clear()
+        work()
+        assert calls[-2:] == ["given back", "together"]
 
 
 @pytest.mark.parametrize("rank", [0, 4])

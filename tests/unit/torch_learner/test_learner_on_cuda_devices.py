@@ -101,9 +101,17 @@ def test_what_a_call_does_not_need_any_more_is_given_back(learner_model: Path, m
 
 
 def test_memory_is_given_back_where_there_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    emptied: list[bool] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    steps: list[object] = []
+
+    @contextlib.contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        steps.append(device)
+        yield
+        steps.append("left")
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append("emptied"))
     give_back(torch.device("cpu"))
-    assert not emptied
+    assert not steps
     give_back(torch.device("cuda:1"))
-    assert emptied
+    assert steps == [torch.device("cuda:1"), "emptied", "left"]

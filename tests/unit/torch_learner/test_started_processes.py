@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import DistBackendError, HashStore
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
@@ -44,8 +45,9 @@ def test_each_process_takes_its_device_of_the_plan(option: str, devices: tuple[i
 
 @pytest.mark.usefixtures("four_devices")
 def test_a_device_that_is_not_there_is_refused_and_one_that_the_option_names_is_taken() -> None:
-    with pytest.raises(ConfigError, match="device=cuda:7, but PyTorch sees devices 0 to 3"):
+    with pytest.raises(ConfigError, match=r"plan gives learner process 1 of this machine cuda:7, .* 4 CUDA") as caught:
         Alone().device(TorchLearnerConfig(), (7,))
+    assert caught.value.remedy == "finqa doctor"
     assert str(Alone().device(TorchLearnerConfig(device="cuda:1"), (3,))) == "cuda:1"
     with pytest.raises(ConfigError, match="cuda:1 is one device, but there are 2 learner processes"):
         Processes(0, 2, 0).device(TorchLearnerConfig(device="cuda:1"), (1, 2))
@@ -162,3 +164,28 @@ def test_torchrun_and_the_setting_must_agree(monkeypatch: pytest.MonkeyPatch) ->
     for processes in (1, 2):
         context = LearnerContext(model="m", learning_rate=1e-3, processes=processes)
         assert isinstance(leading.make_learner(TorchLearnerConfig(), context), leading.LeadingLearner)
+
+
+def test_over_several_machines_the_setting_may_be_the_number_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}
+    for name, number in numbers.items():
+        monkeypatch.setenv(name, str(number))
+    monkeypatch.setattr(leading, "_joined", None)
+    monkeypatch.setattr(
+        leading.LearnerProcesses, "join_torchrun", lambda self: [monkeypatch.delenv(name) for name in numbers]
+    )
+    leading.join()
+    for processes in (1, 4, 8):
+        context = LearnerContext(model="m", learning_rate=1e-3, processes=processes)
+        assert isinstance(leading.make_learner(TorchLearnerConfig(), context), leading.LeadingLearner)
+    with pytest.raises(ConfigError, match="learner_processes=2, but torchrun started 8 processes"):
+        leading.make_learner(TorchLearnerConfig(), LearnerContext(model="m", learning_rate=1e-3, processes=2))
+
+
+def test_a_lack_of_memory_is_reported_where_another_process_only_lost_a_connection() -> None:
+    processes = Processes(1, 2, 1)
+    processes._store = HashStore()
+    processes.failed(DistBackendError("[gloo] connection closed by peer"))
+    assert not processes._store.check(["failure"])
+    processes.failed(DistBackendError("NCCL error: unhandled cuda error, Failed to CUDA calloc: out of memory"))
+    assert isinstance(processes._failure(""), LearnerProcessError) and "out of memory" in str(processes._failure(""))

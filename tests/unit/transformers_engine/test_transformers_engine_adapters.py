@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import torch
 from fixtures.engine_play import make_adapter, play_episodes, worst_difference
 from fixtures.tiny_models import make_tiny_qwen3
 
@@ -93,6 +94,88 @@ async def test_weights_overwritten_in_place_are_noticed(started: MakeEngine, tin
         await engine.load(PolicyVersion(number=1, model=str(folder)))
         played = await play_episodes(engine, count=4)
     assert worst_difference(folder, played) <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_a_model_of_the_same_architecture_takes_the_memory_of_the_old_one(
+    started: MakeEngine, tiny_model: Path, tmp_path: Path, adapter: Callable[..., Path], dtype: str
+) -> None:
+    other, patch = make_tiny_qwen3(tmp_path / "other", seed=5), adapter(1)
+    versions = (
+        PolicyVersion(number=1, model=str(other)),
+        PolicyVersion(number=2, model=str(other), adapter=patch),
+        PolicyVersion(number=3, model=str(tiny_model)),
+        PolicyVersion(number=4, model=str(other), adapter=patch),
+        PolicyVersion(number=5, model=str(other)),
+    )
+    async with started(dtype=dtype) as engine:
+        generator = engine._worker._generator
+        assert generator is not None
+        module = generator.model.module
+        places = {name: weight.data_ptr() for name, weight in module.state_dict().items()}
+        await engine.load(PolicyVersion(number=0, model=str(tiny_model), adapter=patch))
+        for policy in versions:
+            await engine.load(policy)
+            played = await play_episodes(engine, count=4)
+            async with started(dtype=dtype, model=Path(policy.model)) as fresh:
+                await fresh.load(policy)
+                assert await play_episodes(fresh, count=4) == played, "as of an engine that began with it"
+        assert engine._worker._generator is generator and generator.model.module is module
+        assert {name: weight.data_ptr() for name, weight in module.state_dict().items()} == places
+        assert module.lm_head.weight is module.model.embed_tokens.weight
+        assert {weight.dtype for weight in module.parameters()} == {getattr(torch, dtype)}
+
+
+async def test_a_model_of_another_architecture_takes_the_place_of_the_old_one(
+    started: MakeEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    deeper = make_tiny_qwen3(tmp_path / "deeper", layers=3)
+    turned = shutil.copytree(tiny_model, tmp_path / "turned")  # equal weights that compute something else
+    config = json.loads((turned / "config.json").read_text(encoding="utf-8"))
+    for facts in (config, config.get("rope_parameters") or {}):
+        if "rope_theta" in facts:
+            facts["rope_theta"] = 50.0
+    (turned / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    async with started() as engine:
+        for number, folder in enumerate((deeper, tiny_model, turned), start=1):
+            before = engine._worker._generator
+            await engine.load(PolicyVersion(number=number, model=str(folder)))
+            assert engine._worker._generator is not before
+            assert worst_difference(folder, await play_episodes(engine, count=4)) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("not_finite", "not finite, in model.embed_tokens.weight"),
+        ("lacking", r"do not fit its config\.json"),
+        ("torn", "cannot be loaded"),
+        ("adapter", "no readable adapter_config.json"),
+    ],
+)
+async def test_an_unsound_model_leaves_the_old_one_serving(
+    started: MakeEngine, tiny_model: Path, tmp_path: Path, adapter: Callable[..., Path], damage: str, reason: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    bad, good = make_tiny_qwen3(tmp_path / "bad", seed=5), adapter(1)
+    weights = bad / "model.safetensors"
+    tensors = load_file(weights)
+    if damage == "torn":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif damage == "lacking":
+        tensors.pop("model.norm.weight")
+        save_file(tensors, weights, metadata={"format": "pt"})
+    elif damage == "not_finite":
+        tensors["model.embed_tokens.weight"][0, 0] = float("nan")
+        save_file(tensors, weights, metadata={"format": "pt"})
+    nowhere = tmp_path / "nowhere" if damage == "adapter" else None
+    async with started() as engine:
+        await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=good))
+        before = await play_episodes(engine)
+        with pytest.raises(EngineError, match=reason):
+            await engine.load(PolicyVersion(number=2, model=str(bad), adapter=nowhere))
+        assert await play_episodes(engine) == before
 
 
 @pytest.mark.parametrize(

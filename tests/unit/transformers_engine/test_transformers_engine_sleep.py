@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import torch
 from fixtures.engine_play import play_episodes
 
-from finqa_cli.contracts import Sleeper
+from finqa_cli.contracts import EngineContext, Sleeper
 from finqa_cli.errors import EngineError
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
+from finqa_plugins.transformers_engine.config import TransformersEngineConfig
 from finqa_plugins.transformers_engine.engine import TransformersEngine
 from finqa_plugins.transformers_engine.placement import choose_device
+from finqa_plugins.transformers_engine.worker import Worker
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 
@@ -49,6 +53,29 @@ async def test_asleep_it_refuses_requests_and_versions(started: MakeEngine, tiny
             await engine.load(PolicyVersion(number=1, model=str(tiny_model)))
         await engine.wake()
         assert (await engine.generate(request)).token_ids
+
+
+def test_memory_is_given_back_on_the_engines_own_device(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[object] = []
+
+    @contextlib.contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        steps.append(device)
+        yield
+        steps.append("left")
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append("emptied"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    worker = Worker(TransformersEngineConfig(device="cpu"), EngineContext(model=str(tiny_model)))
+    worker.start()
+    worker.sleep()
+    assert steps == [], "the CPU has no such cache"
+    worker._device = torch.device("cuda:1")
+    for work in (worker.sleep, worker.close):
+        steps.clear()
+        work()
+        assert steps == [torch.device("cuda:1"), "emptied", "left"]
 
 
 def test_a_replica_takes_its_planned_device() -> None:

@@ -74,6 +74,16 @@ async def test_events_are_recorded_and_shown_once(tmp_path: Path, monkeypatch: p
     assert record["event"] == "out_of_memory" and record.items() >= facts.items() and learner.closed == 1
 
 
+async def test_a_full_device_while_scoring_does_not_lower_the_budget_of_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"work": "scoring", "reason": "CUDA out of memory", "tokens": 16_000, "scoring_budget": 8_000}
+    learner = Reports(lambda events: events.event("out_of_memory", facts))
+    (line,) = await use(tmp_path / "run", learner, monkeypatch)
+    assert "no memory to score a micro-batch of 16,000 tokens; from now on it scores at most 8,000 at once." in line
+    assert fit_memory(Settings(), tmp_path / "run") == Settings()
+
+
 async def test_a_process_that_is_gone_between_calls_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_process_that_is_killed_in_a_step_ends_the_run_which_can_be_resumed(
     assert [record["iteration"] for record in records("run", "dpo")] == [*range(1, 12)]
 
 
+@pytest.mark.slow  # above a killed process leaves none
 def test_a_killed_leader_leaves_no_process_and_its_secrets_stay_with_it() -> None:
     make_pairs()
     leader = subprocess.Popen(

@@ -36,7 +36,16 @@ async def test_a_row_is_answered_when_it_ends_not_when_its_batch_ends(started: M
         assert len((await long).token_ids) == 600
 
 
-@pytest.mark.parametrize("options", [{}, {"kv_cache_gb": 0}, {"max_batch": 2}, {"kv_cache_gb": 0.0001}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({"kv_cache_gb": 0}, {"max_batch": 2}, {"kv_cache_gb": 0.0001})
+        ),
+    ],
+)
 async def test_those_who_wait_join_a_running_batch_and_change_no_token(
     started: MakeEngine, tiny_model: Path, options: dict[str, float]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`finqa doctor`: what stands in the way of a run, and the command that mends it."""
+"""`finqa doctor`: what stands in the way of a run, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def main(
     assign: options.Assign = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check plugins, settings, data, machine and services for a run, and name the command that mends each fault.
+    """Check plugins, settings, data, machine and services for a run, and name the command that fixes each fault.
 
     Takes a few seconds at most and starts nothing. A `warn` does not stop a run; a `fail` does.
 

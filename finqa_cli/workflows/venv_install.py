@@ -84,7 +84,7 @@ def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *
         command: The command line.
         log: Appended to.
         tick: Called with each line that is written, and a few times a second with an empty one.
-        hold: Descriptor of the lock: the command keeps it too, so that nobody else installs while it still ends.
+        hold: Descriptor of the lock: the command keeps it too, so that no other command installs while it still ends.
 
     Raises:
         FinqaError: It failed; see `explain_failure`.

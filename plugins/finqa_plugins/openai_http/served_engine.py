@@ -113,7 +113,7 @@ class ServedTokenEngine:
 
         Raises:
             EngineError: As `generate`.
-            UnreachableEngineError: The server does not answer, and nobody restarts it.
+            UnreachableEngineError: The server does not answer, and the engine did not start it.
         """
         try:
             return {0: await self._generate(request, {"cache_salt": uuid.uuid4().hex})}
@@ -126,7 +126,7 @@ class ServedTokenEngine:
         Raises:
             EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it; the old
                 version keeps serving.
-            UnreachableEngineError: The server does not answer, and nobody restarts it.
+            UnreachableEngineError: The server does not answer, and the engine did not start it.
         """
         async with self._changing:
             versions = self._serving()

@@ -52,14 +52,14 @@ def _rank(rank: int) -> Check:
 
 
 def _interpreter(config: VllmEngineConfig, home: Path) -> Check:
-    python, mend = str(interpreter(config, home)), remedy(config, home)
+    python, fix = str(interpreter(config, home)), remedy(config, home)
     try:
         command = [python, "-c", _FIND]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=mend)
+        return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=fix)
     if not (version := ended.stdout.strip()):
-        return Check(name="vllm", status="fail", detail=f"vllm is not installed for {python}", remedy=mend)
+        return Check(name="vllm", status="fail", detail=f"vllm is not installed for {python}", remedy=fix)
     return Check(name="vllm", status="ok", detail=f"{version} for {python}")
 
 

@@ -26,12 +26,13 @@ class Vllm:
     url: str
     model: Path
 
-    def engine(self, model: Path | None = None, *, rank: int = RANK, **options: Any) -> VllmEngine:
+    def engine(self, model: Path | None = None, *, rank: int = RANK, sleep: bool = False, **options: Any) -> VllmEngine:
         """An engine on it, not started."""
         config = VllmEngineConfig.model_validate(
             {"url": self.url, "seeded": True, "api_key_env": KEY_VARIABLE, **options}
         )
-        return VllmEngine(config, EngineContext(model=str(model or self.model), lora_rank=rank, versions=2))
+        context = EngineContext(model=str(model or self.model), lora_rank=rank, sleep=sleep, versions=2)
+        return VllmEngine(config, context)
 
 
 def ask(key: str, *, seed: int = 0, prompt: int = 40, tokens: int = 12, temperature: float = 1.0) -> GenerateRequest:

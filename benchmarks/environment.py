@@ -31,13 +31,13 @@ from benchmarks.environment_data import benchmark_data
 from benchmarks.server_processes import cpu_seconds, free_port, resident_mib, wait_until_healthy
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
 from finqa_cli.data.dataset import DataSet
-from finqa_cli.data.layout import write_layout
-from finqa_cli.data.snapshots import LocalSnapshots
+from finqa_cli.data.openenv_layout.layout import write_layout
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.types import ServerSpec, Snapshot
-from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
-from finqa_plugins.local_sandbox.server_process import ServerProcess
-from finqa_plugins.openenv_finqa.client import OpenEnvClient
-from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
+from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
+from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[1]
 STOCK_PYTHON = ROOT / ".venv-compat/openenv-core-0.3.0/bin/python"

@@ -29,10 +29,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_plugins.local_sandbox.server_process import ServerProcess
-from finqa_plugins.openenv_finqa.environment import FinQAEnvironment
-from finqa_plugins.openenv_finqa.server.snapshot import Snapshot
-from finqa_plugins.openenv_finqa.server.sql import QueryRunner
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 from tests.fixtures.hostile_frames import QUERY, random_calls, random_frames
 from tests.fixtures.hostile_sql import ATTACKS, FILE, TABLE, random_statements
 from tests.fixtures.tiny_snapshot import CANARY, write_tiny_snapshot

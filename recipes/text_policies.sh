@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work="${1:-runs/text_policies}"
-shipped="plugins/finqa_plugins/tiny_policy"
+shipped="plugins/finqa_plugins/policies"
 schedule=(--seed 0 --validation-samples 0 --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=1
   --set sft.warmup_share=0.05)
 functions=(--environment code --set environment.options.family=functions --set environment.options.tasks=1400)

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work="${1:-runs/tiny_policy}"
-shipped="plugins/finqa_plugins/tiny_policy"
+shipped="plugins/finqa_plugins/policies"
 export FINQA_HOME="$work/home"
 
 finqa data generate --companies 3000 --questions 8 --seed 1001 --splits 1,0,0 --out "$work/data"

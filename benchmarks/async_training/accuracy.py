@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, at_most, exactly, note
-from finqa_cli.evals import paired_difference
-from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.statistics import paired_difference
 
 
 def accuracy(seeds: int, iterations: int, out: Path) -> list[Figure]:

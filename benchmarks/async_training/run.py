@@ -12,17 +12,17 @@ from benchmarks.async_training.simulation import (
     SimulatedEnvironment,
     SimulatedLearner,
 )
-from finqa_cli.record.jsonl import read_jsonl
-from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
+from finqa_cli.training.rl.trainer import Progress, Trainer
 from finqa_cli.types import PolicyVersion
-from finqa_cli.workflows.interrupts import Stopper
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.stage import Stage
-from finqa_cli.workflows.tracking import Tracking
-from finqa_cli.workflows.trainer import Progress, Trainer
-from finqa_cli.workflows.wiring import make_optimizer
+from finqa_cli.wiring.build import make_optimizer
+from finqa_cli.wiring.stage import Stage
 
 
 def simulated_settings(**train: Any) -> Settings:

@@ -27,8 +27,8 @@ from benchmarks.figures import Figure, at_least, at_most, exactly, machine, repo
 from finqa_cli import logs
 from finqa_cli.contracts import ExecutingSandbox, SandboxContext
 from finqa_cli.types import ExecutionSpec
-from finqa_plugins.local_sandbox.config import LocalSandboxConfig
-from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
+from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
 PARTS = ("escapes", "hacks", "speed", "references")
 CONTROL_ESCAPES = 6

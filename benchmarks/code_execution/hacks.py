@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
-from finqa_plugins.code_tasks.environment import CodeEnvironment
+from finqa_plugins.environments.code_tasks.code_environment import CodeEnvironment
 
 SORTING, SUBARRAY = "sorting", "max_subarray"
 HONEST = {

@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.figures import Figure, at_least, at_most
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
 from finqa_cli.types import Task
-from finqa_plugins.mbpp.config import MbppConfig
-from finqa_plugins.mbpp.environment import MbppEnvironment
+from finqa_plugins.environments.mbpp.config import MbppConfig
+from finqa_plugins.environments.mbpp.mbpp_environment import MbppEnvironment
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
 SLOW = {"123": 60.0}

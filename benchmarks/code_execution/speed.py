@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, at_most, note
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
-from finqa_plugins.local_sandbox.isolation import find_isolation
+from finqa_plugins.sandboxes.local.isolation import find_isolation
 
 PROGRAM = "print(1)"
 MOST_TIMES = 5.0

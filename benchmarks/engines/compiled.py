@@ -17,8 +17,8 @@ from torch import Tensor
 
 from benchmarks.engines.contestants import embedded_model
 from benchmarks.figures import Figure, at_most, note
-from finqa_plugins.transformers_engine.batch_cache import BatchCache
-from finqa_plugins.transformers_engine.model import CausalModel, load_model
+from finqa_plugins.engines.transformers.batch_cache import BatchCache
+from finqa_plugins.engines.transformers.served_model import CausalModel, load_model
 
 ROWS, FIRST, COLUMNS = 64, 96, 256
 DEFAULT_RUN_STEPS = 24 * 5 * 160

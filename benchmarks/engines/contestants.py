@@ -10,7 +10,7 @@ from typing import Any
 
 from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.extend import registry
-from finqa_cli.workflows.policies import resolve
+from finqa_cli.wiring.policies import resolve
 
 LORA_RANK = 8
 

@@ -17,7 +17,7 @@ TESTS = {
 
 def fuzz(*, episodes: int) -> list[Figure]:
     """How many of so many episodes broke a token, a byte or the loss mask: the first one ends it."""
-    test = f"tests/unit/chat_codecs/test_token_fuzz.py::{TESTS[episodes]}"
+    test = f"tests/unit/codecs/test_token_fuzz.py::{TESTS[episodes]}"
     command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", test]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     held = done.returncode == 0 and "1 passed" in done.stdout

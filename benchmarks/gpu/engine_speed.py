@@ -16,8 +16,8 @@ from benchmarks.gpu.mismatch import requests
 from benchmarks.gpu.models import random_model
 from benchmarks.gpu.scales import ModelShape, Scale
 from finqa_cli.contracts import EngineContext
-from finqa_plugins.transformers_engine.config import TransformersEngineConfig
-from finqa_plugins.transformers_engine.engine import TransformersEngine
+from finqa_plugins.engines.transformers.config import TransformersEngineConfig
+from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
 
 SLOWEST = 1.0
 """Of the engine's speed by that of `generate`, at the largest batch: it returns log-probabilities besides."""

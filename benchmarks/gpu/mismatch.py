@@ -24,8 +24,8 @@ from benchmarks.gpu.updates import make_learner
 from benchmarks.learner.shapes import OWN_TOKENS
 from finqa_cli.contracts import EngineContext
 from finqa_cli.types import GenerateRequest, Sample, Sampling
-from finqa_plugins.transformers_engine.config import TransformersEngineConfig
-from finqa_plugins.transformers_engine.engine import TransformersEngine
+from finqa_plugins.engines.transformers.config import TransformersEngineConfig
+from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
 
 DTYPE = "bfloat16"
 HEADS = ("model", "float32")

@@ -21,7 +21,7 @@ from benchmarks.gpu.updates import batch_of, gradient_of, make_learner, relative
 from benchmarks.learner.models import LOSS
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Batch
-from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 SAME_GRADIENT = 1e-5
 ROUNDING = 3.0

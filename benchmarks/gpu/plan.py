@@ -10,8 +10,8 @@ from benchmarks.gpu.models import random_model
 from benchmarks.gpu.scales import ModelShape, Scale
 from benchmarks.gpu.updates import make_learner, measure, one_sequence
 from benchmarks.learner.models import LORA_RANK
-from finqa_cli.placement import memory, read_architecture
-from finqa_plugins.torch_learner.model import PROJECTIONS
+from finqa_cli.placement import memory_formulas, read_architecture
+from finqa_plugins.learners.torch.trained_model import PROJECTIONS
 
 TOLERANCE = 0.10
 
@@ -28,7 +28,7 @@ def predicted_learner_gib(model_folder: Path, *, rank: int, tokens: int) -> floa
     """
     architecture = read_architecture(str(model_folder))
     assert architecture is not None, "the shapes are of a family that the plan knows"
-    parts = memory.learner_items(architecture, tokens, rank=rank, targets=PROJECTIONS)
+    parts = memory_formulas.learner_items(architecture, tokens, rank=rank, targets=PROJECTIONS)
     return sum(size for part, size in parts.items() if part != "cuda_context") / GIB
 
 

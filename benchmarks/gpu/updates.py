@@ -16,11 +16,11 @@ from benchmarks.gpu.device import begin_peak, device, on_cuda, peak_gib, peak_re
 from benchmarks.gpu.scales import ModelShape
 from benchmarks.learner.models import LORA_ALPHA, LORA_RANK, LOSS, MAX_GRAD_NORM
 from benchmarks.learner.shapes import OWN_TOKENS, Shape, episodes
+from finqa_cli.algorithms.packing import pack, pads
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.learn.packing import pack, pads
 from finqa_cli.types import Batch, Sample, UpdateReport
-from finqa_plugins.torch_learner.config import TorchLearnerConfig
-from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 LEARNING_RATE = 8e-5
 

@@ -21,7 +21,7 @@ from benchmarks.learner.memory import LargestTensor, resident_mib
 from benchmarks.learner.models import LOSS, make_learner, sampled_episodes
 from benchmarks.learner.published import PerTurnUpdate, turn_sequences
 from benchmarks.learner.shapes import Shape
-from finqa_cli.learn.packing import pack, pads
+from finqa_cli.algorithms.packing import pack, pads
 from finqa_cli.types import Batch, Sample
 
 Update = Callable[[], tuple[float, float]]

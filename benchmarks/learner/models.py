@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmarks.learner.jobs import LEARNING_RATE, ModelSize, Packing, Preparation
 from benchmarks.learner.shapes import OWN_TOKENS, Shape, episodes
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.learn.packing import pack
 from finqa_cli.types import LossSpec, Sample
-from finqa_plugins.torch_learner.config import TorchLearnerConfig
-from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 LORA_RANK, LORA_ALPHA, MAX_GRAD_NORM = 16, 32, 1.0
 LOSS = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})

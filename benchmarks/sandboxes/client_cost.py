@@ -17,21 +17,21 @@ from benchmarks.figures import Figure, at_least, at_most, exactly, note
 from benchmarks.sandboxes.token_server import ServerProcess, token_server
 from benchmarks.sandboxes.world import SNAPSHOT, build_snapshot
 from finqa_cli.contracts import ChatCodec
-from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.rollout.stream import streaming
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.settings import Settings
 from finqa_cli.types import GenerateRequest, Message, PolicyVersion, Sampling, Task, ToolCall, Trajectory
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.stage import stage
-from finqa_cli.workflows.wiring import make_codec, open_environment
-from finqa_plugins.openai_http.bodies import Body
-from finqa_plugins.openai_http.client import Client
-from finqa_plugins.openai_http.config import ServerConfig
-from finqa_plugins.openai_http.token_server import TokenServer
-from finqa_plugins.openai_http.transport import LARGEST_REPLY, Answer, Transport
-from finqa_plugins.torch_learner.scratch import ModelSpec, PolicySpec, TokenizerSpec, create_policy
+from finqa_cli.wiring.build import make_codec, open_environment
+from finqa_cli.wiring.stage import stage
+from finqa_plugins.engines._http.bodies import Body
+from finqa_plugins.engines._http.config import ServerConfig
+from finqa_plugins.engines._http.http_client import Client
+from finqa_plugins.engines._http.token_server import TokenServer
+from finqa_plugins.engines._http.transport import LARGEST_REPLY, Answer, Transport
+from finqa_plugins.learners.torch.scratch_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
 
 FEW, MANY = 320, 1000
 MS_A_TURN, GROWTH = 3.0, 1.2

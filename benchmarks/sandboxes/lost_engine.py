@@ -14,7 +14,7 @@ from benchmarks.figures import Figure, at_least, exactly
 from benchmarks.sandboxes import training_plugin
 from benchmarks.sandboxes.plugin import install
 from benchmarks.sandboxes.token_server import ServerProcess
-from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.runs.jsonl import read_jsonl
 
 KILLED_AT = 2
 """The iteration before whose sync a server dies."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.types import Message, ToolCall
-from finqa_plugins.scripted_engine.engine import UNKNOWN, next_call
-from finqa_plugins.scripted_engine.sql import Habits
+from finqa_plugins.engines.scripted.scripted_engine import UNKNOWN, next_call
+from finqa_plugins.engines.scripted.scripted_sql import Habits
 
 MAX_TURNS = 20
 SHARE_OF_QUICK_ANSWERS = 0.12

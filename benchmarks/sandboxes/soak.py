@@ -16,10 +16,10 @@ from benchmarks.sandboxes.processes import open_files
 from benchmarks.sandboxes.rollouts import stage_of
 from benchmarks.sandboxes.world import Fleet
 from benchmarks.server_processes import resident_mib
-from finqa_cli.record.run_folder import RunFolder
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_stream
 from finqa_cli.rollout.seeds import derive
+from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Task, Trajectory
 
 MEMORY_PER_HOUR = 0.02

@@ -15,16 +15,16 @@ from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.scale import Scale
 from finqa_cli.contracts import Environment
 from finqa_cli.data.dataset import SplitShares
-from finqa_cli.data.generate import GenerateSpec, generate
-from finqa_cli.data.snapshots import LocalSnapshots
+from finqa_cli.data.generated.generate import GenerateSpec, generate
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.rollout.pool import Pool
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
 from finqa_cli.types import Task
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import make_pool, open_environment
-from finqa_plugins.daytona_sandbox.config import DaytonaSandboxConfig
-from finqa_plugins.daytona_sandbox.recipe import image_name
+from finqa_cli.wiring.build import make_pool, open_environment
+from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.image_recipe import image_name
 
 SNAPSHOT = "benchmark"
 COMPANIES = 20

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, print_table
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.masking import masked
 from finqa_cli.settings import Loaded, list_shipped, to_stated_dict
 

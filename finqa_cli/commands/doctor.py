@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.diagnostics.diagnose import examine, settings_check
+from finqa_cli.diagnostics.model_checks import PlanReport, plan_report
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Check
-from finqa_cli.workflows.doctor import examine, settings_check
-from finqa_cli.workflows.doctor_model import PlanReport, plan_report
-from finqa_cli.workflows.placing import assumed_devices, visible_devices
+from finqa_cli.wiring.placing import assumed_devices, visible_devices
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._resume import stored_parameter, stored_settings
-from finqa_cli.commands._runs import check_project, perform, run_path
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.commands.shared.resume import stored_parameter, stored_settings
+from finqa_cli.commands.shared.run_arguments import check_project, perform, run_path
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
-from finqa_cli.workflows.dpo import DpoResult, document, dpo
-from finqa_cli.workflows.dpo_loop import HeldOut
+from finqa_cli.training.preference.dpo_run import DpoResult, document, dpo
+from finqa_cli.training.preference.preference_loop import HeldOut
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -9,17 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands import _reports as reports
-from finqa_cli.commands._output import emit
-from finqa_cli.commands._quick import quick, shown
-from finqa_cli.commands._runs import perform, run_path
+from finqa_cli.commands.shared import options, reports
+from finqa_cli.commands.shared.output import emit
+from finqa_cli.commands.shared.quick import quick, shown
+from finqa_cli.commands.shared.run_arguments import perform, run_path
 from finqa_cli.errors import ThresholdError, UsageError
-from finqa_cli.record.jsonl import read_jsonl
+from finqa_cli.evaluation.evaluate import EvalResult, evaluate, is_engine
+from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.settings import Settings
 from finqa_cli.types import Status
-from finqa_cli.workflows.evaluate import EvalResult, evaluate, is_engine
-from finqa_cli.workflows.policies import settings_of
+from finqa_cli.wiring.policies import settings_of
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

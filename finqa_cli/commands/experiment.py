@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._experiment import in_one_word, plan_document, plan_text
-from finqa_cli.commands._output import emit, plain_table
-from finqa_cli.commands._resume import only_free
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.experiment_output import in_one_word, plan_document, plan_text
+from finqa_cli.commands.shared.output import emit, plain_table
+from finqa_cli.commands.shared.resume import only_free
 from finqa_cli.errors import UsageError
+from finqa_cli.experiments import experiment_run as workflow
+from finqa_cli.experiments.answers import conclusion
+from finqa_cli.experiments.experiment_file import read_experiment
+from finqa_cli.experiments.experiment_plan import ExperimentPlan, chosen_cells, plan_experiment
+from finqa_cli.experiments.experiment_report import document as report_document
 from finqa_cli.settings import Loaded
-from finqa_cli.workflows import experiment as workflow
-from finqa_cli.workflows.experiment_answers import conclusion
-from finqa_cli.workflows.experiment_file import read_experiment
-from finqa_cli.workflows.experiment_plan import ExperimentPlan, chosen_cells, plan_experiment
-from finqa_cli.workflows.experiment_report import document as report_document
 
 app = typer.Typer(
     help="Run a matrix of experiments and answer its research questions.",

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._progress import progress
+from finqa_cli.algorithms.pairing import Rule
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.commands.shared.progress import progress
 from finqa_cli.errors import UsageError
-from finqa_cli.learn.pairing import Rule
-from finqa_cli.workflows import export_weights as weights
-from finqa_cli.workflows.export_records import Selection, Written, export_records
-from finqa_cli.workflows.export_sources import Source, find_source
-from finqa_cli.workflows.export_weights import Dtype, Wish
-from finqa_cli.workflows.model_card_facts import card_of
+from finqa_cli.publishing import export_weights as weights
+from finqa_cli.publishing.export_attempts import Selection, Written, export_records
+from finqa_cli.publishing.export_sources import Source, find_source
+from finqa_cli.publishing.export_weights import Dtype, Wish
+from finqa_cli.publishing.model_card_facts import card_of
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plain_table
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plain_table
+from finqa_cli.diagnostics import model_inspection as workflow
+from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection
+from finqa_cli.diagnostics.model_tier import tier_text
 from finqa_cli.errors import UsageError
-from finqa_cli.placement import Placement, memory, plan_document, plan_line
-from finqa_cli.workflows import model_inspect as workflow
-from finqa_cli.workflows.model_inspect import GB, RANKS, Inspection
-from finqa_cli.workflows.model_tier import tier_text
+from finqa_cli.placement import Placement, memory_formulas, plan_document, plan_line
 
 MOST_GB = 100_000
 
@@ -71,12 +71,12 @@ def _document(found: Inspection) -> dict[str, Any]:
         **asdict(found),
         "plans": plans,
         "memory": {
-            "weights_bytes": memory.weights(model),
-            "kv_bytes_per_token": memory.kv_per_token(model),
-            "activation_bytes": memory.activations(model, found.token_budget, rank=found.rank),
+            "weights_bytes": memory_formulas.weights(model),
+            "kv_bytes_per_token": memory_formulas.kv_per_token(model),
+            "activation_bytes": memory_formulas.activations(model, found.token_budget, rank=found.rank),
             "trained": {
                 str(rank): {
-                    "parameters": memory.trained(model, found.targets, rank),
+                    "parameters": memory_formulas.trained(model, found.targets, rank),
                     "optimizer_bytes": _optimizer(found, rank),
                     "learner_bytes": _learner(found, rank),
                 }
@@ -92,7 +92,7 @@ def _text(found: Inspection) -> str:
     trained = [
         (
             rank or "0 (all weights)",
-            f"{memory.trained(model, found.targets, rank):,}",
+            f"{memory_formulas.trained(model, found.targets, rank):,}",
             _gb(_optimizer(found, rank)),
             _gb(_learner(found, rank)),
         )
@@ -123,10 +123,10 @@ def _facts(found: Inspection) -> list[tuple[str, object]]:
         ("context", f"{model.context:,}" if model.context else "not limited"),
         ("LoRA targets", ", ".join(found.targets) or "none"),
         ("codecs", ", ".join(found.codecs) or "none"),
-        ("weights", f"{_gb(memory.weights(model))} in bfloat16"),
+        ("weights", f"{_gb(memory_formulas.weights(model))} in bfloat16"),
         (
             "keys and values",
-            f"{memory.kv_per_token(model) / 1e3:,.1f} kB a token" if model.kv_values_per_token else "?",
+            f"{memory_formulas.kv_per_token(model) / 1e3:,.1f} kB a token" if model.kv_values_per_token else "?",
         ),
         ("learner", f"{_gb(found.learner_bytes)} at rank {found.rank} and {found.token_budget:,} tokens"),
     ]
@@ -142,12 +142,12 @@ def _plans(found: Inspection) -> list[tuple[object, ...]]:
 
 def _optimizer(found: Inspection, rank: int) -> int:
     """Bytes of what is trained, with gradients and AdamW's averages: 16 a weight."""
-    return 16 * memory.trained(found.architecture, found.targets, rank)
+    return 16 * memory_formulas.trained(found.architecture, found.targets, rank)
 
 
 def _learner(found: Inspection, rank: int) -> int:
     """Bytes of all that the learner holds on one device."""
-    parts = memory.learner_items(found.architecture, found.token_budget, rank=rank, targets=found.targets)
+    parts = memory_formulas.learner_items(found.architecture, found.token_budget, rank=rank, targets=found.targets)
     return int(sum(parts.values()))
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands import _pipeline as of_pipeline
-from finqa_cli.commands._output import emit, plain_table
-from finqa_cli.commands._resume import only_free
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared import pipeline_options as of_pipeline
+from finqa_cli.commands.shared.output import emit, plain_table
+from finqa_cli.commands.shared.resume import only_free
 from finqa_cli.errors import UsageError
-from finqa_cli.workflows import pipeline as workflow
-from finqa_cli.workflows.pipeline_record import new_output
-from finqa_cli.workflows.pipeline_spec import METHODS, PipelineSpec
+from finqa_cli.experiments import pipeline_run as workflow
+from finqa_cli.experiments.pipeline_spec import METHODS, PipelineSpec
+from finqa_cli.experiments.step_records import new_output
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plain_table, plural
-from finqa_cli.workflows.plan import Assumptions, Plan, plan, with_attempts
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.evaluation.power_plan import Assumptions, Plan, plan, with_attempts
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

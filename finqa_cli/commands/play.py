@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands import _transcript as transcript
-from finqa_cli.commands._output import emit
-from finqa_cli.commands._runs import perform
+from finqa_cli.commands.shared import options, transcript
+from finqa_cli.commands.shared.output import emit
+from finqa_cli.commands.shared.run_arguments import perform
 from finqa_cli.errors import FinqaError
-from finqa_cli.record.trajectories import trajectory_record
+from finqa_cli.evaluation.play_episode import play
+from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.types import Task, Turn
-from finqa_cli.workflows.play import play
-from finqa_cli.workflows.policies import resolve_for
+from finqa_cli.wiring.policies import resolve_for
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -9,8 +9,8 @@ import typer
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, print_table
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
 from finqa_cli.masking import MASK, is_secret

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit
-from finqa_cli.commands._progress import progress
-from finqa_cli.learn.pairing import Rule
-from finqa_cli.record.run_folder import new_run_path
-from finqa_cli.workflows.prefs import PairRules, PrefsResult, build_pairs
-from finqa_cli.workflows.prefs_statistics import as_text
+from finqa_cli.algorithms.pairing import Rule
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit
+from finqa_cli.commands.shared.progress import progress
+from finqa_cli.runs.run_folder import new_run_path
+from finqa_cli.training.preference.build_pairs import PairRules, PrefsResult, build_pairs
+from finqa_cli.training.preference.pair_statistics import as_text
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

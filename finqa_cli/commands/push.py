@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit
-from finqa_cli.commands._progress import progress
 from finqa_cli.commands.export import BaseModel, Evaluations, Licence
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit
+from finqa_cli.commands.shared.progress import progress
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import UsageError
+from finqa_cli.publishing.export_sources import Source, find_source, find_sources
+from finqa_cli.publishing.export_weights import Dtype, Wish
+from finqa_cli.publishing.hub_repository import Hub, Pushed
+from finqa_cli.publishing.push_policies import Plan, plan_pushes, push_all
 from finqa_cli.settings import dotenv_variables
-from finqa_cli.workflows.export_sources import Source, find_source, find_sources
-from finqa_cli.workflows.export_weights import Dtype, Wish
-from finqa_cli.workflows.push import Plan, plan_pushes, push_all
-from finqa_cli.workflows.push_hub import Hub, Pushed
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural, print_table
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural, print_table
+from finqa_cli.evaluation import answer_scores as scoring
+from finqa_cli.evaluation import reward_tests as workflow
+from finqa_cli.evaluation.reward_tests import TOTAL, CaseResult
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.masking import masked
 from finqa_cli.settings import ENVIRONMENT, Settings
-from finqa_cli.workflows import reward_scores as scoring
-from finqa_cli.workflows import rewards as workflow
-from finqa_cli.workflows.rewards import TOTAL, CaseResult
 
 app = typer.Typer(
     help="Show, test and apply rewards.",

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._resume import given_flags, stored_settings
-from finqa_cli.commands._runs import perform, run_path
 from finqa_cli.commands.eval import target_settings
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.commands.shared.resume import given_flags, stored_settings
+from finqa_cli.commands.shared.run_arguments import perform, run_path
 from finqa_cli.errors import ThresholdError, UsageError
+from finqa_cli.evaluation.sample_candidates import SampleResult, sample, sampling_settings
 from finqa_cli.settings import Settings
-from finqa_cli.workflows.sample import SampleResult, sample, sampling_settings
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural, print_table
-from finqa_cli.commands._runs import perform
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural, print_table
+from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.diagnostics import sandbox_listing as workflow
 from finqa_cli.errors import UsageError
 from finqa_cli.types import SandboxInfo
-from finqa_cli.workflows import sandboxes as workflow
-from finqa_cli.workflows import strays
+from finqa_cli.wiring import sandbox_owners
 
 app = typer.Typer(
     help="List sandboxes and end those that were left behind.",
@@ -118,7 +118,7 @@ def parse_age(text: str) -> float | None:
 
 def _agreed(boxes: Sequence[SandboxInfo]) -> bool:
     """True when nobody uses them, when there is nobody to ask, or after a yes."""
-    used = [box for box in boxes if strays.owner_state(box.labels) == "alive"]
+    used = [box for box in boxes if sandbox_owners.owner_state(box.labels) == "alive"]
     if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     verb = "is" if len(used) == 1 else "are"
@@ -126,7 +126,7 @@ def _agreed(boxes: Sequence[SandboxInfo]) -> bool:
 
 
 def _document(box: SandboxInfo) -> dict[str, Any]:
-    return {**asdict(box), "owner": strays.owner_state(box.labels)}
+    return {**asdict(box), "owner": sandbox_owners.owner_state(box.labels)}
 
 
 def _print_list(boxes: Sequence[SandboxInfo], provider: str) -> None:
@@ -134,8 +134,8 @@ def _print_list(boxes: Sequence[SandboxInfo], provider: str) -> None:
         print(f"There are no {provider} sandboxes.")
         return
     _print_boxes(boxes)
-    left = len(strays.strays(boxes))
-    hint = f", {left} left behind: {strays.reap_command(provider)}" if left else "."
+    left = len(sandbox_owners.strays(boxes))
+    hint = f", {left} left behind: {sandbox_owners.reap_command(provider)}" if left else "."
     print(f"{plural(len(boxes), f'{provider} sandbox')}{hint}")
 
 
@@ -152,17 +152,18 @@ def _print_reaped(boxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool)
 def _print_boxes(boxes: Sequence[SandboxInfo]) -> None:
     now = time.time()
     rows = [
-        (box.id, box.state, _age(now - box.created), box.labels.get(strays.RUN_LABEL), _owner(box)) for box in boxes
+        (box.id, box.state, _age(now - box.created), box.labels.get(sandbox_owners.RUN_LABEL), _owner(box))
+        for box in boxes
     ]
     print_table(("sandbox", "state", "age", "run", "owner"), rows)
 
 
 def _owner(box: SandboxInfo) -> str | None:
     """The running process, or why there is none to name; short, since ids may be long."""
-    state = strays.owner_state(box.labels)
+    state = sandbox_owners.owner_state(box.labels)
     if state == "alive":
-        return f"pid {box.labels[strays.PID_LABEL].partition(':')[0]}"
-    return {"gone": "gone", "elsewhere": box.labels.get(strays.HOST_LABEL), "unknown": None}[state]
+        return f"pid {box.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
+    return {"gone": "gone", "elsewhere": box.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
 
 
 def _age(seconds: float) -> str:

@@ -7,13 +7,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit
-from finqa_cli.commands._progress import progress
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit
+from finqa_cli.commands.shared.progress import progress
 from finqa_cli.errors import ConfigError, InterruptedRun
 from finqa_cli.extend import Component, registry
-from finqa_cli.workflows.venv_install import InstallerName
-from finqa_cli.workflows.venv_setup import Options, set_up
+from finqa_cli.provisioning.venv_install import InstallerName
+from finqa_cli.provisioning.venv_setup import Options, set_up
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

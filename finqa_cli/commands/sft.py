@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural
-from finqa_cli.commands._resume import as_typed, check_resumed, given_flags, own_settings, stored_parameter
-from finqa_cli.commands._runs import check_project, perform, run_path
 from finqa_cli.commands.dpo import followed
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.commands.shared.resume import as_typed, check_resumed, given_flags, own_settings, stored_parameter
+from finqa_cli.commands.shared.run_arguments import check_project, perform, run_path
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
-from finqa_cli.workflows.sft import Imitation, SftResult, document, sft
+from finqa_cli.training.sft.sft_run import Imitation, SftResult, document, sft
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands import _options as options
-from finqa_cli.commands._output import emit, plural, print_table
-from finqa_cli.commands._progress import progress
-from finqa_cli.commands._runs import perform
+from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.output import emit, plural, print_table
+from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.provisioning import remote_images as remote
+from finqa_cli.provisioning import snapshot_builds as workflow
 from finqa_cli.types import ImageInfo, Snapshot
-from finqa_cli.workflows import images as remote
-from finqa_cli.workflows import snapshot as workflow
 
 app = typer.Typer(
     help="Build, list, show and delete compiled data sets.",

@@ -31,7 +31,7 @@ from finqa_cli.contracts.optimizer import (
     RepeatsPasses,
 )
 from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
-from finqa_cli.contracts.sandbox import (
+from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
     ImageBuilder,
     Sandbox,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from finqa_cli.contracts.reward import Reward
-from finqa_cli.contracts.sandbox import Sandbox
+from finqa_cli.contracts.sandbox_provider import Sandbox
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,

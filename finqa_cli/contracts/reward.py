@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from finqa_cli.answers import Case
+from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards, Task
 
 

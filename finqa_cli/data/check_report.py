@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.data.checks import CheckReport
-from finqa_cli.data.manifest import MANIFEST_FILE, as_text, manifest, write_files
+from finqa_cli.data.check_data import CheckReport
+from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
 
 _SHOWN = 20
 _REPORT = "check_report"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from finqa_cli.errors import DataError
-from finqa_cli.splits import SPLITS
+from finqa_cli.types.splits import SPLITS
 
 Cell = str | int | float | None
 

@@ -28,7 +28,7 @@ from finqa_cli.contracts import (
     TokenEngine,
     Tracker,
 )
-from finqa_cli.contracts.preferences import PreferenceOptimizer
+from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import hookspecs
 from finqa_cli.extend.component import KINDS, Component, Kind

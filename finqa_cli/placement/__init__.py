@@ -1,10 +1,10 @@
 """Where engine and learner run: one plan from the machine, the model and the settings."""
 
-from finqa_cli.placement.memory import GIB
-from finqa_cli.placement.models import architecture_of, known, read_architecture
-from finqa_cli.placement.plan import plan
-from finqa_cli.placement.report import plan_document, plan_line, plan_text
-from finqa_cli.placement.types import (
+from finqa_cli.placement.known_models import architecture_of, known, read_architecture
+from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.placement_plan import plan
+from finqa_cli.placement.placement_report import plan_document, plan_line, plan_text
+from finqa_cli.placement.placement_types import (
     Device,
     DevicePlan,
     EngineKind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from finqa_cli.placement.types import EngineKind, Request
+from finqa_cli.placement.placement_types import EngineKind, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from finqa_cli.rollout.boxes import Box, Places
+from finqa_cli.rollout.running_sandboxes import Box, Places
 
 log = structlog.get_logger(__name__)
 

@@ -17,10 +17,10 @@ from finqa_cli.errors import (
     SandboxError,
     ServiceUnavailableError,
 )
-from finqa_cli.rollout.boxes import Box, Places
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.health import HealthChecks
 from finqa_cli.rollout.pool_protocol import NoSandboxes, Pool, PoolListener, PoolStats, Waiting
+from finqa_cli.rollout.running_sandboxes import Box, Places
 from finqa_cli.rollout.starts import Starts
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 

@@ -1,6 +1,6 @@
 """What can be set, where it came from, and what is chosen when nobody says."""
 
-from finqa_cli.settings.auto import Choices, Facts, choose, facts
+from finqa_cli.settings.backend_choice import Choices, Facts, choose, facts
 from finqa_cli.settings.load import Loaded, load_settings
 from finqa_cli.settings.public import from_public_dict, to_public_dict, to_stated_dict
 from finqa_cli.settings.schema import AUTO, EMBEDDED, ENVIRONMENT, PLACED, Choice, Settings, TrainSettings, is_embedded

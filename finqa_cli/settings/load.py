@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from finqa_cli.errors import ConfigError
 from finqa_cli.placement import Placement
 from finqa_cli.settings import sources
-from finqa_cli.settings.auto import Choices, choose, facts
+from finqa_cli.settings.backend_choice import Choices, choose, facts
 from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
 from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.tiers import file_layers

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.settings.documents import FORMATS, Document, read_document
 from finqa_cli.settings.layers import Layer, flatten
+from finqa_cli.settings.settings_files import FORMATS, Document, read_document
 
 LIST = "finqa config list"
 

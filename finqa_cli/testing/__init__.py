@@ -5,9 +5,9 @@ Not used by the product. `LoopbackDaytona` runs in the current event loop, `Loop
 """
 
 from finqa_cli.testing.daytona.config import Delay, Faults, Latency, LoopbackConfig, Quota
-from finqa_cli.testing.daytona.control import AsyncControl, Control, Stats
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_cli.testing.daytona.process import LoopbackProcess
+from finqa_cli.testing.daytona.loopback_control import AsyncControl, Control, Stats
+from finqa_cli.testing.daytona.server_child import LoopbackProcess
 
 __all__ = [
     "AsyncControl",

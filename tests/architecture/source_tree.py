@@ -18,43 +18,43 @@ FLOORS = {
     "processes": 0,
     "venvs": 0,
     "http_dates": 0,
-    "answers": 0,
     "grading": 0,
-    "programs": 0,
-    "splits": 0,
     "contracts": 1,
     "placement": 1,
-    "testing": 2,
+    "algorithms": 2,
     "extend": 2,
     "settings": 2,
     "logs": 2,
-    "rollout": 3,
-    "learn": 3,
+    "statistics": 2,
+    "testing": 2,
     "data": 3,
-    "record": 3,
-    "evals": 3,
-    "workflows": 4,
-    "commands": 5,
-    "app": 5,
-    "boundary": 5,
-    "__main__": 5,
+    "rollout": 3,
+    "runs": 4,
+    "wiring": 5,
+    "evaluation": 6,
+    "training": 7,
+    "experiments": 8,
+    "publishing": 8,
+    "diagnostics": 8,
+    "provisioning": 8,
+    "commands": 9,
+    "app": 9,
+    "boundary": 9,
+    "__main__": 9,
 }
 FOR_PLUGINS = (
     "types",
     "errors",
     "contracts",
     "extend",
-    "answers",
     "grading",
     "http_dates",
     "processes",
-    "programs",
-    "splits",
     "venvs",
 )
 
-PLUGIN_LIBRARIES = ("code_judge", "execution_supervisor", "list_functions", "openai_http")
-"""Folders beside the plugins that several of them use: they hold no `plugin.py`."""
+KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")
+"""Folders of plugins that hold one folder for each plugin; those that begin with `_` are libraries of several plugins."""
 
 
 MODULE = re.compile(r"(finqa_(?:cli|plugins)(?:\.\w+)+)(?::\w+)?")
@@ -79,9 +79,8 @@ class Source:
 
     @property
     def part(self) -> str:
-        """`finqa_cli/rollout/pool.py` -> `rollout`; of plugins the folder below finqa_plugins."""
-        parts = self.path.relative_to(ROOT).with_suffix("").parts
-        return parts[2] if parts[0] == "plugins" else parts[1]
+        """`finqa_cli/rollout/pool.py` -> `rollout`; of plugins the plugin's folder, such as `engines.vllm`."""
+        return part_of(self.path.relative_to(ROOT).with_suffix("").parts)
 
     def imports(self) -> tuple[tuple[str, bool], ...]:
         """Dotted name of each import, and whether it runs when the module is imported.
@@ -114,6 +113,12 @@ def _is_function(node: ast.AST) -> bool:
 
 def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def part_of(parts: tuple[str, ...]) -> str:
+    """`("finqa_cli", "rollout", "pool")` -> `rollout`, `("finqa_plugins", "engines", "vllm", ...)` -> `engines.vllm`."""
+    inner = parts[parts[0] == "plugins" :][1:]
+    return ".".join(inner[:2]) if inner[0] in KINDS_OF_PLUGINS else inner[0]
 
 
 @lru_cache

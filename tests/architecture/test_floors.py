@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from source_tree import FLOORS, FOR_PLUGINS, PLUGIN_LIBRARIES, ROOT, reached, sources
+from source_tree import FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, ROOT, part_of, reached, sources
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "openai"),
@@ -44,14 +44,14 @@ def test_the_product_itself_never_imports_what_is_for_tests() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_learn_and_the_optimizers_are_pure() -> None:
-    learn = [(source, PURE) for source in sources("finqa_cli") if source.part == "learn"]
+def test_algorithms_and_the_optimizers_are_pure() -> None:
+    algorithms = [(source, PURE) for source in sources("finqa_cli") if source.part == "algorithms"]
     plugins = sources("plugins/finqa_plugins")
     optimizers = [(source, PURE | {"finqa_plugins", "pydantic"}) for source in plugins if source.part == "optimizers"]
-    assert learn and optimizers
+    assert algorithms and optimizers
     wrong = [
         f"{source.name} imports {name}"
-        for source, allowed in (*learn, *optimizers)
+        for source, allowed in (*algorithms, *optimizers)
         for name, _ in source.imports()
         if name.split(".")[0] not in allowed
     ]
@@ -65,7 +65,7 @@ def test_components_are_built_by_the_wiring_only() -> None:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Attribute) and node.attr == "create" and ast.unparse(node.value) == "registry()"
     }
-    assert building == {"finqa_cli/workflows/wiring.py"}
+    assert building == {"finqa_cli/wiring/build.py"}
 
 
 def test_plugins_import_the_lower_floors_and_themselves_only() -> None:
@@ -74,16 +74,18 @@ def test_plugins_import_the_lower_floors_and_themselves_only() -> None:
         for name, _ in source.imports():
             parts = name.split(".")
             outside = parts[0] == "finqa_cli" and len(parts) > 1 and parts[1] not in (*FOR_PLUGINS, "__version__")
-            other = parts[0] == "finqa_plugins" and len(parts) > 1 and parts[1] not in (source.part, *PLUGIN_LIBRARIES)
+            part = part_of(tuple(parts)) if parts[0] == "finqa_plugins" and len(parts) > 1 else source.part
+            other = part != source.part and "." in part and not part.split(".")[1].startswith("_")
             if outside or other:
                 wrong.append(f"{source.name} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_other_folder_beside_the_plugins_is_a_library_and_registers_nothing() -> None:
-    folders = {source.part for source in sources("plugins/finqa_plugins") if source.name.count("/") > 2}
+def test_every_folder_of_plugins_registers_one_or_is_a_library() -> None:
+    inside = {source.part for source in sources("plugins/finqa_plugins") if source.name.count("/") > 2}
     registering = {source.part for source in sources("plugins/finqa_plugins") if source.path.name == "plugin.py"}
-    assert folders - registering == set(PLUGIN_LIBRARIES)
+    others = {part for part in inside - registering if part not in KINDS_OF_PLUGINS}
+    assert all(part.split(".")[-1].startswith("_") for part in others), sorted(others)
 
 
 def test_the_product_itself_never_imports_plugins() -> None:

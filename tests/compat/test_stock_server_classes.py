@@ -15,12 +15,12 @@ from compat.stock_versions import StockOpenEnv
 from fixtures.small_snapshot import build_small_snapshot, settings_for
 
 from finqa_cli.data.dataset import DataSet
-from finqa_cli.data.layout import write_layout
+from finqa_cli.data.openenv_layout.layout import write_layout
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import PolicyVersion, Status
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.stage import stage
+from finqa_cli.wiring.stage import stage
 
 APP = Path(__file__).parents[1] / "fixtures/stock_finqa_app.py"
 

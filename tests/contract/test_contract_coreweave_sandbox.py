@@ -10,9 +10,9 @@ from contract.sandbox_suite import ProviderFactory
 
 from finqa_cli.contracts import ImageBuilder, SandboxContext
 from finqa_cli.testing.coreweave.config import CoreWeaveConfig, CoreWeaveFaults
-from finqa_cli.testing.coreweave.process import LoopbackCoreWeave
+from finqa_cli.testing.coreweave.coreweave_child import LoopbackCoreWeave
 from finqa_cli.types import ExecutionSpec, SandboxSpec
-from finqa_plugins.coreweave_sandbox.provider import CoreWeaveSandboxProvider
+from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [

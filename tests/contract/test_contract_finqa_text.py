@@ -8,7 +8,7 @@ from contract import environment_suite
 from fixtures.finqa_text_rows import original, prepared, write
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_plugins.finqa_text.environment import FinQATextEnvironment
+from finqa_plugins.environments.finqa_text.text_environment import FinQATextEnvironment
 
 
 def embedded(folder: Path) -> FinQATextEnvironment:

@@ -7,9 +7,9 @@ import pytest
 from contract import environment_suite
 
 from finqa_cli.contracts import EnvironmentContext, Measures
-from finqa_plugins.forecast.__main__ import main
-from finqa_plugins.forecast.config import ForecastConfig
-from finqa_plugins.forecast.environment import ForecastEnvironment
+from finqa_plugins.environments.forecast.config import ForecastConfig
+from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
+from finqa_plugins.environments.forecast.make_rows import main
 
 
 def embedded(folder: Path) -> ForecastEnvironment:

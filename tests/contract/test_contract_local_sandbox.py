@@ -11,8 +11,8 @@ from fixtures.isolation import needs_isolation
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.types import ServerSpec, Snapshot
-from finqa_plugins.local_sandbox.config import LocalSandboxConfig
-from finqa_plugins.local_sandbox.provider import LocalSandboxProvider
+from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
 Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
 WORKING: list[Check] = [

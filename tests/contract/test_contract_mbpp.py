@@ -11,7 +11,7 @@ from fixtures.plain_executions import PlainBox
 
 from finqa_cli.contracts import Demonstrator, EnvironmentContext, Sandbox
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
-from finqa_plugins.mbpp.environment import MbppEnvironment
+from finqa_plugins.environments.mbpp.mbpp_environment import MbppEnvironment
 
 
 class Boxed:

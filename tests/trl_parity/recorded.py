@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from finqa_cli.learn.preferences import PairSamples
-from finqa_cli.learn.samples import trajectory_samples
+from finqa_cli.algorithms.pair_batches import PairSamples
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.types import Group, Rewards, Sample, Status, Task, Trajectory, Turn
 
 VOCAB = 300

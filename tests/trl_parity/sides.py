@@ -14,14 +14,14 @@ from fixtures.tiny_learners import gradient, make_learner, relative
 from safetensors.torch import load_file
 from trl_parity.interpreter import PYTHON
 
+from finqa_cli.algorithms import assign_credit, with_proximal
+from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, with_pair_references
 from finqa_cli.contracts import Optimizer
-from finqa_cli.learn import assign_credit, with_proximal
-from finqa_cli.learn.preferences import PairSamples, pair_batch, with_pair_references
 from finqa_cli.settings import TrainSettings
+from finqa_cli.training.rl.updates import Updates
 from finqa_cli.types import Batch, Group, LossSpec, UpdateReport
-from finqa_cli.workflows.updates import Updates
-from finqa_plugins.optimizers.dpo import Dpo
-from finqa_plugins.torch_learner.learner import TorchLearner
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
+from finqa_plugins.optimizers.dpo_method import Dpo
 
 SCRIPT = Path(__file__).with_name("trl_side.py")
 TOLERANCE = 1e-5

@@ -14,7 +14,7 @@ from fixtures.tiny_models import make_tiny_qwen3
 from trl_parity.interpreter import PYTHON
 
 from finqa_cli.app import main
-from finqa_cli.record.run_folder import RunFolder
+from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import Trajectory
 

@@ -15,9 +15,9 @@ from fixtures.tiny_models import make_tiny_qwen3
 from vllm_server.running import KEY, KEY_VARIABLE, RANK, Vllm
 
 from finqa_cli.contracts import EngineContext
-from finqa_plugins.vllm_engine.command import launch
-from finqa_plugins.vllm_engine.config import VllmEngineConfig
-from finqa_plugins.vllm_engine.process import ServerProcess, free_port
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.vllm_command import launch
+from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
 
 PYTHON = os.environ.get("FINQA_VLLM_PYTHON", "")
 START_S = 500.0

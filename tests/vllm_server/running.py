@@ -11,8 +11,8 @@ from typing import Any
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.types import GenerateRequest, Sampling
-from finqa_plugins.vllm_engine.config import VllmEngineConfig
-from finqa_plugins.vllm_engine.engine import VllmEngine
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.vllm_engine import VllmEngine
 
 KEY_VARIABLE = "TEST_VLLM_KEY"
 KEY = "a-key-of-the-tests"

@@ -17,10 +17,10 @@ from vllm_server.conftest import wait_for_health
 from vllm_server.running import KEY, KEY_VARIABLE
 
 from finqa_cli.contracts import EngineContext
-from finqa_cli.workflows.policies import resolve
-from finqa_plugins.vllm_engine.command import launch
-from finqa_plugins.vllm_engine.config import VllmEngineConfig
-from finqa_plugins.vllm_engine.process import ServerProcess, free_port
+from finqa_cli.wiring.policies import resolve
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.vllm_command import launch
+from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
 
 TIMEOUT_S = 300
 SMALL = ("--sandbox=local", "--limit=8", "--seed=3")

@@ -19,8 +19,8 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.processes import start_time
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
-from finqa_plugins.vllm_engine.config import VllmEngineConfig
-from finqa_plugins.vllm_engine.engine import VllmEngine
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 pytest.importorskip("torch")

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.data.snapshots import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import FinqaError
-from finqa_plugins.openenv_finqa.server import __main__ as process
+from finqa_plugins.environments.openenv_finqa.server import serve as process
 
 
 def snapshot_folder(environment: Mapping[str, str]) -> Path:

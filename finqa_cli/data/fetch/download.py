@@ -13,12 +13,12 @@ from pathlib import Path
 
 import httpx
 
-from finqa_cli.data.fetch.client import open_client
 from finqa_cli.data.fetch.digests import Content
-from finqa_cli.data.fetch.listing import Listing, RemoteFile
-from finqa_cli.data.fetch.partial import Partial
+from finqa_cli.data.fetch.download_client import open_client
+from finqa_cli.data.fetch.known_sources import Host
+from finqa_cli.data.fetch.partial_files import Partial
+from finqa_cli.data.fetch.repository_listing import Listing, RemoteFile
 from finqa_cli.data.fetch.retries import Patience, Transient, persist, refusal, said
-from finqa_cli.data.fetch.sources import Host
 from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
 
 AT_A_TIME = 8

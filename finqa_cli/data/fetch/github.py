@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import httpx
 
-from finqa_cli.data.fetch.client import open_client
 from finqa_cli.data.fetch.digests import Digest
-from finqa_cli.data.fetch.listing import Listing, RemoteFile, bounded, wanted
+from finqa_cli.data.fetch.download_client import open_client
+from finqa_cli.data.fetch.known_sources import GITHUB, Source, is_commit
+from finqa_cli.data.fetch.repository_listing import Listing, RemoteFile, bounded, wanted
 from finqa_cli.data.fetch.retries import Patience, Transient, persist, refusal, said
-from finqa_cli.data.fetch.sources import GITHUB, Source, is_commit
 from finqa_cli.errors import DataError, ServiceUnavailableError
 
 API = "https://api.github.com"

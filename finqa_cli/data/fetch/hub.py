@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from finqa_cli import __version__
 from finqa_cli.data.fetch.digests import Digest
-from finqa_cli.data.fetch.listing import Listing, RemoteFile, bounded, wanted
+from finqa_cli.data.fetch.known_sources import HUB, Source, checked_endpoint, is_commit
+from finqa_cli.data.fetch.repository_listing import Listing, RemoteFile, bounded, wanted
 from finqa_cli.data.fetch.retries import Patience, Transient, persist, refusal, said
-from finqa_cli.data.fetch.sources import HUB, Source, checked_endpoint, is_commit
 from finqa_cli.errors import DataError, MissingDependencyError, ServiceUnavailableError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from finqa_cli.data.fetch.sources import Host
+from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
 from finqa_cli.http_dates import seconds_until
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from finqa_cli.data.fetch.listing import safe_name
+from finqa_cli.data.fetch.repository_listing import safe_name
 from finqa_cli.data.fetch.storing import storage
 from finqa_cli.errors import DataError
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from finqa_cli.testing.daytona.boxes import HOLDS_CPU, Box
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.counters import Counters, Window
 from finqa_cli.testing.daytona.dice import Dice
-from finqa_cli.testing.daytona.images import Image
-from finqa_cli.testing.daytona.messages import Refusal
+from finqa_cli.testing.daytona.http_messages import Refusal
+from finqa_cli.testing.daytona.loopback_images import Image
+from finqa_cli.testing.daytona.loopback_sandboxes import HOLDS_CPU, Box
 from finqa_cli.testing.daytona.servers import Servers
 
 DEFAULT_IMAGE = "daytonaio/sandbox"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.boxes import ORGANIZATION, REGION, iso
-from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_sandboxes import ORGANIZATION, REGION, iso
 from finqa_cli.testing.daytona.router import Router
 
 SNAPSHOT_QUOTA = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from finqa_cli.testing.daytona.messages import Refusal
+from finqa_cli.testing.daytona.http_messages import Refusal
 
 Body = Mapping[str, object]
 

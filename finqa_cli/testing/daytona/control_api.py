@@ -9,9 +9,9 @@ from pathlib import Path
 
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.body_fields import text
-from finqa_cli.testing.daytona.boxes import Box
 from finqa_cli.testing.daytona.config import Faults
-from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_sandboxes import Box
 from finqa_cli.testing.daytona.router import Router
 
 DEATHS = ("destroyed", "error", "started")

@@ -9,8 +9,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from finqa_cli.testing.daytona.boxes import Box, iso
-from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_sandboxes import Box, iso
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.toolbox_api import ToolboxApi
 

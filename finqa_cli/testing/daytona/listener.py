@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 
-from finqa_cli.testing.daytona.messages import (
+from finqa_cli.testing.daytona.http_messages import (
     Cut,
     Head,
     MalformedRequest,

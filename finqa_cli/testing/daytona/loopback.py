@@ -11,12 +11,12 @@ from types import TracebackType
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.account_api import AccountApi
 from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.control import AsyncControl, Control
 from finqa_cli.testing.daytona.control_api import ControlApi
 from finqa_cli.testing.daytona.files_api import FilesApi
 from finqa_cli.testing.daytona.folders import own_folder
-from finqa_cli.testing.daytona.guard import raise_file_limit
 from finqa_cli.testing.daytona.listener import HOST, Listener
+from finqa_cli.testing.daytona.loopback_control import AsyncControl, Control
+from finqa_cli.testing.daytona.network_guard import raise_file_limit
 from finqa_cli.testing.daytona.proxy import PreviewProxy
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.sandbox_api import SandboxApi

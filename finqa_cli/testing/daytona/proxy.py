@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.boxes import Box
+from finqa_cli.testing.daytona.http_messages import Head, Refusal
 from finqa_cli.testing.daytona.listener import HOST
-from finqa_cli.testing.daytona.messages import Head, Refusal
+from finqa_cli.testing.daytona.loopback_sandboxes import Box
 
 PREFIX = "/preview/"
 TOKEN_HEADER = "x-daytona-preview-token"

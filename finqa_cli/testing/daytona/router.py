@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Cut, Refusal, Reply, Request
 
 Handler = Callable[..., Awaitable[Reply]]
 FAULTY = ("api", "toolbox")

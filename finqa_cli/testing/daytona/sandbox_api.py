@@ -10,10 +10,10 @@ import time
 
 from finqa_cli.testing.daytona.account import DEFAULT_IMAGE, Account
 from finqa_cli.testing.daytona.body_fields import number, text, texts, whole
-from finqa_cli.testing.daytona.boxes import Box
 from finqa_cli.testing.daytona.dockerfile import BuildError, parse
-from finqa_cli.testing.daytona.images import Image
-from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Cut, Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_images import Image
+from finqa_cli.testing.daytona.loopback_sandboxes import Box
 from finqa_cli.testing.daytona.router import Router
 
 DEFAULT_URL_TTL_S = 60

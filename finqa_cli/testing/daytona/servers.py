@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from finqa_cli.testing.daytona import guard
-from finqa_cli.testing.daytona.images import Image
+from finqa_cli.testing.daytona import network_guard
+from finqa_cli.testing.daytona.loopback_images import Image
 
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 HOST = "127.0.0.1"
@@ -29,7 +29,7 @@ class ServerProcess:
         self.port = _free_port()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", guard.__file__, module, *arguments],
+                [sys.executable, "-P", network_guard.__file__, module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.body_fields import number, text, texts_list, whole
-from finqa_cli.testing.daytona.build import build
-from finqa_cli.testing.daytona.images import Image
-from finqa_cli.testing.daytona.messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Refusal, Reply, Request
+from finqa_cli.testing.daytona.image_build import build
+from finqa_cli.testing.daytona.loopback_images import Image
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.storage import Storage
 

@@ -12,9 +12,9 @@ import secrets
 from email.utils import formatdate
 from pathlib import Path
 
-from finqa_cli.testing.daytona.boxes import ORGANIZATION, REGION
+from finqa_cli.testing.daytona.http_messages import Head, Refusal, Reply, Request
 from finqa_cli.testing.daytona.listener import HOST, Listener
-from finqa_cli.testing.daytona.messages import Head, Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_sandboxes import ORGANIZATION, REGION
 from finqa_cli.testing.daytona.trust import Authority
 
 BUCKET = "loopback-builds"

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.boxes import Box
-from finqa_cli.testing.daytona.messages import Cut, Refusal, Reply, Request
+from finqa_cli.testing.daytona.http_messages import Cut, Refusal, Reply, Request
+from finqa_cli.testing.daytona.loopback_sandboxes import Box
 from finqa_cli.testing.daytona.router import Router
 from finqa_cli.testing.daytona.servers import image_environment
-from finqa_cli.testing.daytona.sessions import (
+from finqa_cli.testing.daytona.toolbox_sessions import (
     DEFAULT_TIMEOUT_S,
     Command,
     FailedCommand,

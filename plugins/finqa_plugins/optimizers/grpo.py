@@ -9,9 +9,9 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec, Normalization
+from finqa_plugins.optimizers.clip_options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
-from finqa_plugins.optimizers.rewards import divided_by_batch_std, group_credit, mean, standard_deviation
+from finqa_plugins.optimizers.reward_shaping import divided_by_batch_std, group_credit, mean, standard_deviation
 from finqa_plugins.optimizers.variants import PLAIN, PRESETS, Preset, Ratio, Std, Variant
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from finqa_cli.types import IdleOption, LossSpec
-from finqa_plugins.optimizers.options import PolicyGradientOptions
+from finqa_plugins.optimizers.clip_options import PolicyGradientOptions
 
 _ONE_STEP = "with one optimizer step per iteration the ratio to the policy before it is exactly 1"
 

@@ -12,8 +12,8 @@ def register_components() -> list[Component]:
         Component(
             kind="optimizer",
             name="dpo",
-            target="finqa_plugins.optimizers.dpo:Dpo",
-            config="finqa_plugins.optimizers.dpo:DpoConfig",
+            target="finqa_plugins.optimizers.dpo_method:Dpo",
+            config="finqa_plugins.optimizers.dpo_method:DpoConfig",
             summary="Direct preference optimization, on recorded pairs of attempts: finqa dpo",
         ),
         Component(
@@ -47,7 +47,7 @@ def register_components() -> list[Component]:
         Component(
             kind="optimizer",
             name="sft",
-            target="finqa_plugins.optimizers.sft:Sft",
+            target="finqa_plugins.optimizers.sft_method:Sft",
             summary="Imitation of demonstrations by cross entropy",
         ),
     ]

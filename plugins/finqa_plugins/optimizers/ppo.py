@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, LossSpec, Passes
+from finqa_plugins.optimizers.clip_options import PolicyGradientOptions
 from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.options import PolicyGradientOptions
-from finqa_plugins.optimizers.rewards import scored_rewards
+from finqa_plugins.optimizers.reward_shaping import scored_rewards
 
 
 class PpoConfig(PolicyGradientOptions):

@@ -8,9 +8,16 @@ from typing import Literal
 from pydantic import Field
 
 from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec
+from finqa_plugins.optimizers.clip_options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
-from finqa_plugins.optimizers.rewards import ZERO_VARIANCE, batch_rewards, group_credit, mapped, mean, scored_rewards
+from finqa_plugins.optimizers.reward_shaping import (
+    ZERO_VARIANCE,
+    batch_rewards,
+    group_credit,
+    mapped,
+    mean,
+    scored_rewards,
+)
 
 
 class ReinforceConfig(PolicyGradientOptions):

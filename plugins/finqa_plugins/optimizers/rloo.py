@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field
 
 from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec
+from finqa_plugins.optimizers.clip_options import MORE_STEPS, PolicyGradientOptions
 from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.options import MORE_STEPS, PolicyGradientOptions
-from finqa_plugins.optimizers.rewards import divided_by_batch_std, group_credit, mean
+from finqa_plugins.optimizers.reward_shaping import divided_by_batch_std, group_credit, mean
 
 
 class RlooConfig(PolicyGradientOptions):

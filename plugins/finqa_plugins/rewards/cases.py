@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from finqa_cli.answers import Case
+from finqa_cli.grading.answers import Case
 from finqa_plugins.rewards.spec import RewardSpec
 
 _GROWTH = "subtract(5829, 5735), divide(#0, 5735)"

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from finqa_cli.answers import Case
 from finqa_cli.contracts import RewardRequest
 from finqa_cli.grading import grade
+from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.solutions import read_solution
 from finqa_plugins.rewards.spec import Format, Strict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finqa_cli.answers import Reply, parse_reply
+from finqa_cli.grading.answers import Reply, parse_reply
 from finqa_plugins.rewards.spec import Format
 
 

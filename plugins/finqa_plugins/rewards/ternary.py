@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from finqa_cli.answers import Case
 from finqa_cli.contracts import RewardRequest
+from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.cases import given, ternary
-from finqa_plugins.rewards.comparison import compare, is_prose
+from finqa_plugins.rewards.reward_comparison import compare, is_prose
 from finqa_plugins.rewards.solutions import read_solution
 from finqa_plugins.rewards.spec import Format, Strict, TernaryMapping, Tolerances
 from finqa_plugins.rewards.spec_file import resolve

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from finqa_cli.answers import Case, Reply
 from finqa_cli.contracts import RewardRequest
+from finqa_cli.grading.answers import Case, Reply
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.cases import given, weighted
-from finqa_plugins.rewards.comparison import Match, compare
-from finqa_plugins.rewards.programs import program_share
+from finqa_plugins.rewards.program_reward import program_share
+from finqa_plugins.rewards.reward_comparison import Match, compare
 from finqa_plugins.rewards.solutions import read_solution
 from finqa_plugins.rewards.spec import Decay, Format, Strict, Tolerances, Weights, weights_of
 from finqa_plugins.rewards.spec_file import resolve

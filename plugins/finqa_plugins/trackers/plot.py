@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers.records import read_metrics
+from finqa_plugins.trackers.scalar_records import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

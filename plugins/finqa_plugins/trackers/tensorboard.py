@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers.records import read_metrics
+from finqa_plugins.trackers.scalar_records import read_metrics
 from finqa_plugins.trackers.scalars import scalars
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers.records import unique_name
+from finqa_plugins.trackers.scalar_records import unique_name
 from finqa_plugins.trackers.scalars import scalars
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers.records import unique_name
+from finqa_plugins.trackers.scalar_records import unique_name
 from finqa_plugins.trackers.scalars import scalars
 
 FINISH_S = 300.0

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.data import EMBEDDED_SPEC, DataSet, GenerateSpec, SplitShares, embedded_layout, generate, read_layout
-from finqa_cli.data.embedded import EMBEDDED_FILE
-from finqa_cli.data.generate import run_query
-from finqa_cli.data.layout import layout_files, write_layout
-from finqa_cli.data.questions import QUESTION_TYPES
+from finqa_cli.data import EMBEDDED_SPEC, DataSet, GenerateSpec, SplitShares, embedded_layout, read_layout
+from finqa_cli.data.generated.embedded import EMBEDDED_FILE
+from finqa_cli.data.generated.generate import generate, run_query
+from finqa_cli.data.generated.questions import QUESTION_TYPES
+from finqa_cli.data.openenv_layout.layout import layout_files, write_layout
 from finqa_cli.errors import DataError, StorageError
 
 SMALL = GenerateSpec(companies=8, questions=30, seed=5)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.data import GenerateSpec, generate, import_openenv, read_layout, scan_layout, write_layout
-from finqa_cli.data.checks import check_path
-from finqa_cli.data.fetch.manifest import FileRecord, Manifest, write_manifest
-from finqa_cli.data.layout import QUESTIONS_FILE, TABLES_FILE
+from finqa_cli.data import GenerateSpec, import_openenv, read_layout, scan_layout, write_layout
+from finqa_cli.data.check_data import check_path
+from finqa_cli.data.fetch.fetch_manifest import FileRecord, Manifest, write_manifest
+from finqa_cli.data.generated.generate import generate
+from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE, TABLES_FILE
 from finqa_cli.errors import DataError, FinqaError
 
 DATASET = generate(GenerateSpec(companies=4, questions=3, seed=2))

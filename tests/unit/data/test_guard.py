@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.data import EMBEDDED_SPEC, generate
-from finqa_cli.data.guard import (
+from finqa_cli.data import EMBEDDED_SPEC
+from finqa_cli.data.generated.generate import generate
+from finqa_cli.data.split_guard import (
     check_demonstrations,
     check_other_data,
     check_training_data,

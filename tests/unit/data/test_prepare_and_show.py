@@ -10,8 +10,8 @@ import pytest
 from fixtures.data_files import DATASET, FINQA_ROW, finqa_row, write_folder, write_json, write_jsonl
 
 from finqa_cli.data import LocalSnapshots, SplitShares
-from finqa_cli.data.prepare import prepare
-from finqa_cli.data.show import show_in_path, show_in_snapshot
+from finqa_cli.data.question_files.prepare import prepare
+from finqa_cli.data.question_files.show_question import show_in_path, show_in_snapshot
 from finqa_cli.errors import DataError, UsageError
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"

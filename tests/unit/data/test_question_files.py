@@ -31,14 +31,14 @@ from finqa_cli.data import (
     read_layout,
     write_layout,
 )
-from finqa_cli.data.checks import check_path
-from finqa_cli.data.finqa_rows import finqa_row as read_finqa_row
-from finqa_cli.data.layout import ABOUT_FILE
-from finqa_cli.data.problems import Problem, ProblemError
-from finqa_cli.data.quirks import disagreement, odd_cells
-from finqa_cli.data.rows import read_rows
+from finqa_cli.data.check_data import check_path
+from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.finqa.finqa_rows import finqa_row as read_finqa_row
+from finqa_cli.data.finqa.quirks import disagreement, odd_cells
+from finqa_cli.data.openenv_layout.layout import ABOUT_FILE
+from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.errors import DataError, MissingDependencyError
-from finqa_cli.splits import split_of_name
+from finqa_cli.types.splits import split_of_name
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"
 

@@ -4,10 +4,10 @@ import pytest
 from fixtures.graded_groups import graded_group
 from pydantic import ValidationError
 
-from finqa_cli.contracts.preferences import PreferenceOptimizer
+from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import LossSpec
-from finqa_plugins.optimizers.dpo import Dpo, DpoConfig
+from finqa_plugins.optimizers.dpo_method import Dpo, DpoConfig
 
 
 def test_each_loss_is_named_with_its_numbers() -> None:

@@ -9,9 +9,9 @@ from fixtures.graded_groups import graded_group
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.algorithms import assign_credit, batch_credit
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.learn import assign_credit, batch_credit
 from finqa_cli.types import KlPenalty, LossSpec, Status
 
 REWARDS = st.lists(st.integers(-50, 50).map(lambda tenth: tenth / 10), min_size=2, max_size=7)

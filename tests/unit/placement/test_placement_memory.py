@@ -14,11 +14,11 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.placement import architecture_of, known, memory
+from finqa_cli.placement import architecture_of, known, memory_formulas
 from finqa_cli.types import Architecture
-from finqa_plugins.torch_learner.forward import state_logprobs
-from finqa_plugins.torch_learner.inspection import _describe
-from finqa_plugins.torch_learner.model import PROJECTIONS, add_adapter
+from finqa_plugins.learners.torch.forward import state_logprobs
+from finqa_plugins.learners.torch.inspection import _describe
+from finqa_plugins.learners.torch.trained_model import PROJECTIONS, add_adapter
 
 SMALL = {"vocab_size": 512, "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 160}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -157,21 +157,21 @@ def peak_bytes(architecture: dict[str, int], tokens: int, *, checkpointing: bool
 )
 def test_predicted_activations_are_those_of_the_learner(shape: dict[str, int], checkpointing: bool) -> None:
     found, measured = peak_bytes({**shape, "num_hidden_layers": 4}, 8192, checkpointing=checkpointing)
-    predicted = memory.activations(found, 8192, rank=16, checkpointing=checkpointing)
+    predicted = memory_formulas.activations(found, 8192, rank=16, checkpointing=checkpointing)
     assert predicted == pytest.approx(measured, rel=0.04)
 
 
 def test_what_is_trained_costs_what_adamw_holds() -> None:
     model = known("Qwen/Qwen3-0.6B")
     assert model is not None
-    count = memory.trained(model, ("q_proj",), 8)
+    count = memory_formulas.trained(model, ("q_proj",), 8)
     assert count == 28 * 8 * (1024 + 2048)
     weight = torch.nn.Parameter(torch.ones(count))
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()
     optimizer.step()
     assert weight.grad is not None
-    parts = memory.learner_items(model, 16, rank=8, targets=("q_proj",))
+    parts = memory_formulas.learner_items(model, 16, rank=8, targets=("q_proj",))
     averages = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]
     assert parts["weights"] == 2 * model.parameters + weight.nbytes
     assert (parts["gradients"], parts["optimizer"]) == (weight.grad.nbytes, sum(part.nbytes for part in averages))
@@ -180,24 +180,24 @@ def test_what_is_trained_costs_what_adamw_holds() -> None:
 def test_processes_share_weights_and_add_what_they_gather() -> None:
     model = known("Qwen/Qwen3-8B")
     assert model is not None
-    alone = memory.learner_items(model, 4096, rank=0)
-    four = memory.learner_items(model, 4096, rank=0, processes=4)
+    alone = memory_formulas.learner_items(model, 4096, rank=0)
+    four = memory_formulas.learner_items(model, 4096, rank=0, processes=4)
     for part in ("weights", "gradients", "optimizer"):
         assert four[part] == alone[part] / 4
     assert "gathered_weights" in four and "gathered_weights" not in alone
     assert alone["autocast_weights"] == 2 * model.parameters and "autocast_weights" not in four
     assert four["whole_gradients"] >= 4 * model.vocabulary * model.hidden
-    assert "whole_gradients" not in memory.learner_items(model, 4096, rank=16, processes=4)
-    awake = memory.awake_items(model, four, 4096, rank=0, processes=4)
+    assert "whole_gradients" not in memory_formulas.learner_items(model, 4096, rank=16, processes=4)
+    awake = memory_formulas.awake_items(model, four, 4096, rank=0, processes=4)
     assert awake["weights"] == four["weights"] and "activations" not in awake
     assert awake["publishing"] == 6 * model.vocabulary * model.hidden and awake["scoring"] > 0
-    reference = memory.learner_items(model, 4096, rank=0, reference=True)
+    reference = memory_formulas.learner_items(model, 4096, rank=0, reference=True)
     assert reference["weights"] - alone["weights"] == 2 * model.parameters
 
 
 def test_a_key_head_is_on_one_device_at_least() -> None:
     model = known("Qwen/Qwen2.5-3B-Instruct")  # two key heads
     assert model is not None
-    one = memory.kv_on_device(model, 1000, 1)
-    assert memory.kv_on_device(model, 1000, 2) == one / 2
-    assert memory.kv_on_device(model, 1000, 4) == one / 2
+    one = memory_formulas.kv_on_device(model, 1000, 1)
+    assert memory_formulas.kv_on_device(model, 1000, 2) == one / 2
+    assert memory_formulas.kv_on_device(model, 1000, 4) == one / 2

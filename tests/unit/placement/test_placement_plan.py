@@ -15,6 +15,7 @@ import pytest
 from fixtures.command_calls import document
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.experiments.pipeline_spec import settings_document
 from finqa_cli.placement import (
     GIB,
     Device,
@@ -29,11 +30,10 @@ from finqa_cli.placement import (
 )
 from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
 from finqa_cli.types import Architecture
-from finqa_cli.workflows import cuda_devices as machine
-from finqa_cli.workflows import placing
-from finqa_cli.workflows.cuda_devices import CudaDevice
-from finqa_cli.workflows.pipeline_spec import settings_document
-from finqa_cli.workflows.placing import assumed_devices, find_plan, place, remedy_of
+from finqa_cli.wiring import cuda_devices as machine
+from finqa_cli.wiring import placing
+from finqa_cli.wiring.cuda_devices import CudaDevice
+from finqa_cli.wiring.placing import assumed_devices, find_plan, place, remedy_of
 
 ROOT = Path(__file__).parents[3]
 MODELS = ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B")

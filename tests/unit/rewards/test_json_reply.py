@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from finqa_cli.answers import FIELDS, Reply, parse_reply
+from finqa_cli.grading.answers import FIELDS, Reply, parse_reply
 
 STEPS = [
     {"operation": "table_max", "arguments": ["net income"], "result": 12},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.rewards.comparison import Match, compare, is_prose
+from finqa_plugins.rewards.reward_comparison import Match, compare, is_prose
 from finqa_plugins.rewards.spec import Tolerances
 
 

@@ -15,9 +15,9 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import SandboxError
 from finqa_cli.rollout.pool import SandboxPool
 from finqa_cli.types import ServerSpec, Snapshot
-from finqa_plugins.local_sandbox.config import LocalSandboxConfig
-from finqa_plugins.local_sandbox.provider import LocalSandbox, LocalSandboxProvider
-from finqa_plugins.local_sandbox.server_process import ServerProcess
+from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+from finqa_plugins.sandboxes.local.local_provider import LocalSandbox, LocalSandboxProvider
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 BOXES = 12
 EACH_SERVER = 6

@@ -7,7 +7,7 @@ from fixtures.fake_boxes import FakeBox, FakeProvider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.rollout.boxes import Box, Places
+from finqa_cli.rollout.running_sandboxes import Box, Places
 
 Step = tuple[str, int]
 STEPS = st.lists(

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.extend import registry
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import EMBEDDED, Loaded, load_settings
-from finqa_cli.workflows.policies import resolve
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.wiring import open_environment
+from finqa_cli.wiring.build import open_environment
+from finqa_cli.wiring.policies import resolve
 
 OWN = {part.name: part.policy for part in registry().components("environment") if part.policy}
 
 
 @pytest.fixture(autouse=True)
 def no_gpu(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finqa_cli.settings.auto.cuda_visible", lambda: False)
+    monkeypatch.setattr("finqa_cli.settings.backend_choice.cuda_visible", lambda: False)
 
 
 def loaded(environment: str, *assignments: str, **flags: object) -> Loaded:

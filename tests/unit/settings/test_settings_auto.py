@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.settings import EMBEDDED, Facts, choose, facts, load_settings
-from finqa_cli.settings.auto import GPU_MODEL, cuda_visible
+from finqa_cli.settings.backend_choice import GPU_MODEL, cuda_visible
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_environment_may_have_a_small_policy_of_its_own() -> None:
 
 
 def test_its_profile_applies_to_every_small_policy(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finqa_cli.settings.auto.cuda_visible", lambda: False)
+    monkeypatch.setattr("finqa_cli.settings.backend_choice.cuda_visible", lambda: False)
     loaded = load_settings(flags={"environment.name": "code"}, policies={"code": "embedded-code"})
     assert loaded.settings.model.name == "embedded-code"
     assert loaded.origins["train.group_size"] == "profile embedded"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.testing.daytona.messages import MalformedRequest, Refusal, Reply, Request, take_body, take_head
+from finqa_cli.testing.daytona.http_messages import MalformedRequest, Refusal, Reply, Request, take_body, take_head
 
 PATHS = st.text("abc/-_.%20", min_size=1, max_size=20).map(lambda text: f"/{text}")
 

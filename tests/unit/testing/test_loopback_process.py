@@ -17,9 +17,9 @@ import pytest
 from fixtures.loopback_daytona import client, connected, create, serve, until_healthy
 
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
-from finqa_cli.testing.daytona.__main__ import main
-from finqa_cli.testing.daytona.control import Control
 from finqa_cli.testing.daytona.folders import own_folder
+from finqa_cli.testing.daytona.loopback_control import Control
+from finqa_cli.testing.daytona.serve_daytona import main
 
 COMMAND = [sys.executable, "-m", "finqa_cli.testing.daytona"]
 OWNER = """

@@ -15,10 +15,10 @@ import pytest
 
 from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_cli.extend import registry
-from finqa_cli.record.jsonl import read_jsonl
-from finqa_cli.record.run_folder import RunFolder
-from finqa_cli.workflows.reporter import NullReporter
-from finqa_cli.workflows.tracking import Tracking
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.tracking import Tracking
 from finqa_plugins.trackers.scalars import scalars
 
 THIRD = 1 / 3  # no float of 32 bits

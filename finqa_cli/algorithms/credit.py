@@ -1,0 +1,107 @@
+"""Groups -> credit -> samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from finqa_cli.algorithms.reference import References
+from finqa_cli.algorithms.samples import trajectory_samples
+from finqa_cli.contracts import CreditsBatch, Optimizer
+from finqa_cli.errors import FinqaError
+from finqa_cli.types import Credit, Group, Sample, Trajectory
+
+
+def assign_credit(optimizer: Optimizer, groups: Sequence[Group]) -> tuple[Credit, ...]:
+    """The optimizer's credit of every group, in order.
+
+    Raises:
+        FinqaError: The optimizer did not give one advantage per trajectory.
+    """
+    return _counted(optimizer, groups, [optimizer.credit(group) for group in groups])
+
+
+def assign_credit_again(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+    """The credit of groups whose rewards have changed; one that was dropped stays dropped.
+
+    Raises:
+        FinqaError: See `assign_credit`.
+    """
+    again = [
+        credit if credit.dropped else optimizer.credit(group) for group, credit in zip(groups, credits, strict=True)
+    ]
+    return _counted(optimizer, groups, again)
+
+
+def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+    """The final credit of all groups of a batch: what `credit` gave, unless the optimizer is one that `CreditsBatch`.
+
+    Raises:
+        FinqaError: See `assign_credit`.
+    """
+    if not isinstance(optimizer, CreditsBatch):
+        return tuple(credits)
+    return _counted(optimizer, groups, optimizer.batch_credit(groups, credits))
+
+
+def credited_samples(
+    groups: Sequence[Group], credits: Sequence[Credit], *, neutral: bool = False, references: References | None = None
+) -> tuple[Sample, ...]:
+    """The samples that an update is made of, by group and member, with advantages as the attempts weigh.
+
+    Left out: dropped groups, excluded members, and episodes in which nothing was sampled; also members whose weighted
+    advantage is 0, which would cost a forward and backward for a zero gradient.
+
+    Args:
+        groups: With one credit each.
+        credits: In the same order.
+        neutral: Members whose advantage is 0 are wanted as well; see `counts_neutral`.
+        references: What the samples are to carry as log-probabilities under the reference policy; it has all members
+            that are not left out. None: they carry none.
+    """
+    samples: list[Sample] = []
+    for group, credit in zip(groups, credits, strict=True):
+        if credit.dropped:
+            continue
+        for trajectory, advantage in zip(group.trajectories, credit.advantages, strict=True):
+            weighted = None if advantage is None else advantage * attempt_weight(trajectory)
+            if weighted or (neutral and weighted is not None):
+                samples += _referenced(trajectory, weighted, references)
+    return tuple(samples)
+
+
+def attempt_weight(trajectory: Trajectory) -> float:
+    """What the environment said about the attempt in `Rewards.weight`; 1.0 for one that was never graded.
+
+    It is applied to the final advantage, after baselines and divisions by a deviation: on the reward, a factor that is
+    the same for a whole group would cancel in (r - mean) / std. Losses that are means count the attempt as before.
+
+    Raises:
+        FinqaError: It is negative or no finite number.
+    """
+    weight = 1.0 if trajectory.rewards is None else trajectory.rewards.weight
+    if not 0.0 <= weight < math.inf:
+        raise FinqaError(f"Trajectory {trajectory.id!r} was given the weight {weight}, not a number from 0 on.")
+    return weight
+
+
+def _referenced(trajectory: Trajectory, advantage: float, references: References | None) -> tuple[Sample, ...]:
+    samples = trajectory_samples(trajectory, advantage)
+    if references is None:
+        return samples
+    rows = references[trajectory.id]
+    return tuple(replace(sample, reference_logprobs=row) for sample, row in zip(samples, rows, strict=True))
+
+
+def _counted(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+    name = type(optimizer).__name__
+    if len(credits) != len(groups):
+        raise FinqaError(f"Optimizer {name} gave {len(credits)} credits for {len(groups)} groups.")
+    for group, credit in zip(groups, credits, strict=True):
+        if len(credit.advantages) != len(group.trajectories):
+            raise FinqaError(
+                f"Optimizer {name} gave {len(credit.advantages)} advantages for the "
+                f"{len(group.trajectories)} attempts at task {group.task.id!r}."
+            )
+    return tuple(credits)

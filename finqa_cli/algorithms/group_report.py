@@ -1,0 +1,127 @@
+"""What an iteration's groups looked like, for logs and reports."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from finqa_cli.algorithms.credit import attempt_weight
+from finqa_cli.algorithms.staleness import OVER_AGE
+from finqa_cli.types import Credit, Group, Trajectory
+
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """Counts over groups and episodes. A zero-variance group counts once: under all_0, all_1 or zero_variance_other.
+
+    Attributes:
+        groups: All groups.
+        informative: Groups that carry signal.
+        zero_variance_all_0: Dropped because every scored member got 0: too hard for this policy.
+        zero_variance_all_1: Dropped because every scored member got 1: learnt already.
+        zero_variance_other: Dropped because every scored member got the same other reward.
+        over_age: Dropped because a token was sampled by too old a version.
+        too_few: Dropped because faults left too few members.
+        dropped_other: Dropped for a reason that only the optimizer knows.
+        episodes: All members.
+        faults: Members that ended in an infrastructure fault or were never graded.
+        episodes_in_groups: Scored members: each of them has its place in a group.
+        episodes_trained: Members whose weighted advantage is neither excluded nor 0, in informative groups.
+        reward_mean: Mean over scored members; 0.0 when there is none.
+        reward_std: Population standard deviation over them.
+        length_bias: See `length_bias`, in turns.
+    """
+
+    groups: int
+    informative: int
+    zero_variance_all_0: int
+    zero_variance_all_1: int
+    zero_variance_other: int
+    over_age: int
+    too_few: int
+    dropped_other: int
+    episodes: int
+    faults: int
+    episodes_in_groups: int
+    episodes_trained: int
+    reward_mean: float
+    reward_std: float
+    length_bias: float
+
+    def as_metrics(self) -> dict[str, float]:
+        """The numbers by name."""
+        return asdict(self)
+
+
+def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> GroupStatistics:
+    """Counts what became of the groups that `credits` belong to, in the same order."""
+    kinds = [_kind(group, credit) for group, credit in zip(groups, credits, strict=True)]
+    rewards = [reward for group in groups for reward in _scored(group)]
+    episodes = sum(len(group.trajectories) for group in groups)
+    return GroupStatistics(
+        groups=len(groups),
+        informative=kinds.count("informative"),
+        zero_variance_all_0=kinds.count("all_0"),
+        zero_variance_all_1=kinds.count("all_1"),
+        zero_variance_other=kinds.count("same"),
+        over_age=kinds.count(OVER_AGE),
+        too_few=kinds.count("too_few"),
+        dropped_other=kinds.count("dropped_other"),
+        episodes=episodes,
+        faults=episodes - len(rewards),
+        episodes_in_groups=len(rewards),
+        episodes_trained=sum(_trained(group, credit) for group, credit in zip(groups, credits, strict=True)),
+        reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+        reward_std=statistics.pstdev(rewards) if rewards else 0.0,
+        length_bias=length_bias(groups),
+    )
+
+
+def length_bias(
+    groups: Sequence[Group], length: Callable[[Trajectory], float] = lambda trajectory: len(trajectory.turns)
+) -> float:
+    """Mean length of the scored members over the mean length of all that were started, less 1; 0.0 without any.
+
+    Below 0 the long episodes are missing from what is trained on: schedulers that cancel stragglers do that. Here
+    none is cancelled, so only faults can; the length of a faulted member is what it had played until then, which
+    makes the figure an estimate from below. `length` may also give seconds.
+    """
+    started = [trajectory for group in groups for trajectory in group.trajectories]
+    used = [trajectory for trajectory in started if _score(trajectory) is not None]
+    total = sum(map(length, started))
+    if len(used) in (0, len(started)) or not total:
+        return 0.0
+    return sum(map(length, used)) / len(used) * len(started) / total - 1
+
+
+def _score(trajectory: Trajectory) -> float | None:
+    return None if trajectory.status.is_fault else trajectory.reward
+
+
+def _trained(group: Group, credit: Credit) -> int:
+    if credit.dropped:
+        return 0
+    members = zip(group.trajectories, credit.advantages, strict=True)
+    return sum(bool(advantage and attempt_weight(trajectory)) for trajectory, advantage in members)
+
+
+def _scored(group: Group) -> list[float]:
+    return [score for score in map(_score, group.trajectories) if score is not None]
+
+
+def _kind(group: Group, credit: Credit) -> str:
+    if not credit.dropped:
+        return "informative"
+    if credit.dropped in ("too_few", OVER_AGE):
+        return credit.dropped
+    if credit.dropped != "zero_variance":
+        return "dropped_other"
+    rewards = _scored(group)
+    if all(abs(reward) <= _TOLERANCE for reward in rewards):
+        return "all_0"
+    if all(abs(reward - 1) <= _TOLERANCE for reward in rewards):
+        return "all_1"
+    return "same"

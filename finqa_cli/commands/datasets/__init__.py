@@ -1,0 +1,1 @@
+"""`finqa data`: one module per subcommand."""

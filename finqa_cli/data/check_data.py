@@ -1,0 +1,178 @@
+"""Checks a data folder, a FinQA file or any question file: what is in it, what is odd, and what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.finqa.check_finqa import FinqaFacts
+from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
+from finqa_cli.data.openenv_layout.about import about_file
+from finqa_cli.data.openenv_layout.check_layout import layout_facts
+from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.data.question_files.row_profile import Finding, Schema, finding, repeated_questions, sizes
+from finqa_cli.types.splits import split_of_name
+
+Kind = Literal["layout", "finqa", "questions"]
+_PROMPTS = ("input_text", "user_query", "question", "prompt", "text")
+_IDS = ("id", "question_id", "task_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        kind: A data folder, original FinQA, or other question rows.
+        statistics: Counts and distributions; always has `rows`, the good and the bad ones together.
+        schema: One entry per column of the questions: name, types, missing.
+        findings: Oddities; they are no errors.
+        problems: What is malformed.
+    """
+
+    path: Path
+    kind: Kind
+    statistics: Mapping[str, Any]
+    schema: Sequence[Mapping[str, Any]]
+    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
+    source: str = "unknown"
+    licence: str = "unknown"
+    evaluation_only: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            "ok": not self.problems,
+            "statistics": dict(self.statistics),
+            "schema": [dict(column) for column in self.schema],
+            "findings": [one.document() for one in self.findings],
+            "problems": [one.document() for one in self.problems],
+            "source": self.source,
+            "licence": self.licence,
+            "evaluation_only": self.evaluation_only,
+        }
+
+
+def check_path(path: Path, *, most: int | None = None) -> CheckReport:
+    """Checks what is at a path.
+
+    Args:
+        path: A data folder or a question file.
+        most: Rows of a file that are looked at, the first ones; all when None. A folder is always checked whole.
+
+    Raises:
+        DataError: Nothing can be read there at all (missing, unreadable, of no known kind).
+    """
+    try:
+        return _check_folder(path) if path.is_dir() else _check_file(path, most)
+    except ProblemError as error:
+        raise as_data_error(
+            [error.problem], remedy="finqa data check takes a data folder or a question file"
+        ) from error
+
+
+def _check_folder(path: Path) -> CheckReport:
+    dataset, problems, statistics, findings = layout_facts(path)
+    schema = Schema()
+    for question in dataset.questions:
+        schema.add({name: getattr(question, name) for name in question.__dataclass_fields__})
+    return CheckReport(
+        path=path,
+        kind="layout",
+        statistics=statistics,
+        schema=schema.document(),
+        findings=findings,
+        problems=problems,
+        source=dataset.source,
+        licence=dataset.licence,
+        evaluation_only=dataset.evaluation_only,
+    )
+
+
+@dataclass(slots=True)
+class _Rows:
+    schema: Schema = field(default_factory=Schema)
+    problems: list[Problem] = field(default_factory=list)
+    rows: list[tuple[int, dict[str, object]]] = field(default_factory=list)
+
+
+def _check_file(path: Path, most: int | None) -> CheckReport:
+    read = _Rows()
+    finqa = FinqaFacts(str(path))
+    for item in itertools.islice(read_rows(path), most):
+        if isinstance(item, Problem):
+            read.problems.append(item)
+            continue
+        read.schema.add(item[1])
+        if is_finqa(item[1]) or finqa.rows:
+            finqa.add(*item)
+        else:
+            read.rows.append(item)
+    if finqa.rows:
+        for item in read.rows:
+            finqa.add(*item)
+        problems = sorted([*read.problems, *finqa.problems], key=lambda problem: problem.row)
+        return CheckReport(
+            path=path,
+            kind="finqa",
+            statistics={"rows": finqa.rows + len(read.problems), **finqa.statistics()},
+            schema=read.schema.document(),
+            findings=tuple(finqa.findings()),
+            problems=tuple(problems),
+            source=SOURCE,
+            licence=LICENCE,
+            evaluation_only=split_of_name(path) == "test",
+        )
+    return _check_questions(path, read)
+
+
+def _check_questions(path: Path, read: _Rows) -> CheckReport:
+    """A file of plain question rows, such as `finqa data prepare` or rLLM-FinQA have."""
+    names = [column["column"] for column in read.schema.document()]
+    prompt = next((name for name in _PROMPTS if name in names), None)
+    identity = next((name for name in _IDS if name in names), None)
+    if not read.rows and not read.problems:
+        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+    if read.rows and prompt is None:
+        found = ", ".join(names)
+        reason = f"is no question file: there is none of the columns {', '.join(_PROMPTS)}; it has: {found}"
+        raise ProblemError(Problem(file=str(path), reason=reason))
+    problems = list(read.problems)
+    seen: set[str] = set()
+    questions: list[tuple[str, str, str]] = []
+    for number, fields in read.rows:
+        text = fields.get(prompt or "")
+        key = str(fields.get(identity or "", number))
+        if not isinstance(text, str) or not text.strip():
+            problems.append(Problem(file=str(path), row=number, field=prompt or "", reason="must not be empty"))
+        elif key in seen:
+            problems.append(Problem(file=str(path), row=number, field=identity or "", reason=f"{key!r} comes twice"))
+        else:
+            seen.add(key)
+            questions.append((key, str(fields.get("company") or ""), text))
+    repeats = [", ".join(ids) for ids in repeated_questions(questions)]
+    about = about_file(path)
+    return CheckReport(
+        path=path,
+        kind="questions",
+        statistics={
+            "rows": len(read.rows) + len(read.problems),
+            "companies": len({company for _, company, _ in questions if company}),
+            "prompt_characters": sizes(len(text) for _, _, text in questions),
+        },
+        schema=read.schema.document(),
+        findings=tuple(finding("repeated_question", "questions are asked more than once", repeats)),
+        problems=tuple(sorted(problems, key=lambda problem: problem.row)),
+        source=about.source or "unknown",
+        licence=about.licence or "unknown",
+        evaluation_only=split_of_name(path) == "test"
+        or about.evaluation_only is True
+        or any(fields.get("evaluation_only") is True for _, fields in read.rows),
+    )

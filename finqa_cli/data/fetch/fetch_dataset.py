@@ -1,0 +1,260 @@
+"""Fetches a data set into a folder: pins the commit, downloads what is missing, checks it, unpacks it, records it.
+
+`fetch.json` is written before the first byte, so that an interrupted fetch goes on with the same commit, and again at
+the end. With it a second fetch needs no network when all is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from finqa_cli.data.fetch.digests import Content, content_of
+from finqa_cli.data.fetch.download import Downloader
+from finqa_cli.data.fetch.fetch_manifest import (
+    FileRecord,
+    Manifest,
+    UnpackedRecord,
+    damaged_files,
+    now,
+    read_manifest,
+    write_manifest,
+)
+from finqa_cli.data.fetch.github import list_github
+from finqa_cli.data.fetch.hub import list_hub
+from finqa_cli.data.fetch.known_sources import Source, checked_endpoint, is_commit
+from finqa_cli.data.fetch.partial_files import Partial
+from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing
+from finqa_cli.data.fetch.retries import Patience
+from finqa_cli.data.fetch.storing import storage
+from finqa_cli.data.fetch.unpack import unpack
+from finqa_cli.errors import ConfigError, StorageError, UsageError
+
+LISTERS = {"hub": list_hub, "github": list_github}
+
+
+class Observer(Protocol):
+    """Is told what happens while it happens."""
+
+    def line(self, text: str) -> None:
+        """Something worth reading, such as a failure that is tried again."""
+        ...
+
+    def moved(self, done: int, total: int) -> None:
+        """So many bytes of all are there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchReport:
+    """What a fetch did.
+
+    Attributes:
+        manifest: The record as it is on disk now.
+        downloaded: Paths of files that were downloaded.
+        resumed: Those of them whose first part was there already.
+        mended: Paths of downloaded or unpacked files that were damaged or missing and are right again.
+    """
+
+    manifest: Manifest
+    downloaded: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
+
+
+def fetch(
+    source: Source,
+    folder: Path,
+    *,
+    revision: str | None = None,
+    endpoint: str | None = None,
+    observer: Observer,
+    patience: Patience | None = None,
+) -> FetchReport:
+    """Brings a data set into a folder, or checks the one that is there.
+
+    Args:
+        source: What to fetch.
+        folder: Where to; new, empty, or of an earlier fetch of the same source and commit.
+        revision: Commit, branch or tag. By default what the folder holds, and else what the source pins.
+        endpoint: Address of a mirror of the hub, or of a GitHub Enterprise Server.
+        observer: Is told of progress and of what is tried again.
+        patience: How long to try.
+
+    Raises:
+        UsageError: The folder holds another source or commit.
+        ConfigError: The endpoint is no address, a package is missing, or another process fetches into the folder.
+        ServiceUnavailableError: The host cannot be reached; what has arrived is kept.
+        AuthenticationError: The host wants a token.
+        DataError: The revision does not exist, or a file is not what the host announced.
+        StorageError: The disk is full or refuses, or the folder holds files of others.
+    """
+    address = checked_endpoint(endpoint) if endpoint else None
+    with _locked(folder):
+        known = read_manifest(folder)
+        work = _Fetch(source=source, folder=folder, known=known, observer=observer, patience=patience or Patience())
+        work.check_folder(revision)
+        damaged = damaged_files(folder, known) if known and known.complete else ()
+        for path in damaged:
+            observer.line(f"{path} is missing or damaged; fetching it again")
+        if known and known.complete and not damaged and revision in (None, known.revision):
+            return work.finish(known)
+        return asyncio.run(work.bring(revision, address, damaged))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetch:
+    source: Source
+    folder: Path
+    known: Manifest | None
+    observer: Observer
+    patience: Patience
+
+    def check_folder(self, revision: str | None) -> None:
+        if self.known is None:
+            if any(not path.name.startswith(PARTIALS) for path in self.folder.iterdir()):
+                raise StorageError(f"{self.folder} holds other files.", remedy="--out with a new folder")
+            return
+        if self.known.source != self.source.name:
+            raise UsageError(f"{self.folder} holds the data set {self.known.source}.", remedy="--out with a new folder")
+        if revision and is_commit(revision):
+            self._check_commit(revision)
+
+    def _check_commit(self, commit: str) -> None:
+        if self.known and commit != self.known.revision:
+            raise UsageError(
+                f"{self.folder} holds {self.source.repository} at {self.known.revision}, not at {commit}.",
+                remedy="--out with a new folder, or no --revision to keep what is there",
+            )
+
+    async def bring(self, revision: str | None, endpoint: str | None, damaged: tuple[str, ...]) -> FetchReport:
+        """Downloads what is missing or wrong, by what the host announces."""
+        asked = revision or (self.known.revision if self.known else self.source.revision)
+        lister = LISTERS[self.source.host.kind]
+        tell = self.observer.line
+        listing = await lister(self.source, asked, endpoint=endpoint, patience=self.patience, tell=tell)
+        self._check_commit(listing.commit)
+        if listing.licence and listing.licence.casefold() != self.source.licence.casefold():
+            tell(f"{self.source.repository} calls its licence {listing.licence}; finqa knows {self.source.licence}")
+        if self.known is None or not self.known.complete:
+            write_manifest(self.folder, self._manifest(listing, {}))
+        present, wrong = self._present(listing)
+        for path in (path for path in wrong if path not in damaged):
+            tell(f"{path} is not what was announced; fetching it again")
+        downloader = self._downloader(listing, present)
+        fresh = await downloader.run([file for file in listing.files if file.path not in present])
+        return self.finish(
+            self._manifest(listing, {**present, **fresh}),
+            downloaded=tuple(fresh),
+            resumed=tuple(downloader.resumed),
+            mended=tuple(dict.fromkeys((*damaged, *wrong))),
+        )
+
+    def _present(self, listing: Listing) -> tuple[dict[str, Content], list[str]]:
+        """Files that are there as announced, and the paths of those that differ."""
+        present, wrong = {}, []
+        for file in listing.files:
+            content = content_of(self.folder / file.path)
+            if content and content.under(file.digest.algorithm) == file.digest:
+                present[file.path] = content
+            elif content:
+                wrong.append(file.path)
+        return present, wrong
+
+    def _downloader(self, listing: Listing, present: dict[str, Content]) -> Downloader:
+        there = sum(content.size for content in present.values())
+        total = sum(file.size for file in listing.files)
+        free = shutil.disk_usage(self.folder).free
+        arrived = sum(Partial(self.folder, file).size() for file in listing.files if file.path not in present)
+        if total - there - arrived > free:
+            raise StorageError(
+                f"{self.folder} has {free} bytes free; the download needs {total - there - arrived}.",
+                remedy="free some space, or choose another disk with --out",
+            )
+        return Downloader(
+            host=self.source.host,
+            listing=listing,
+            folder=self.folder,
+            patience=self.patience,
+            moved=lambda done: self.observer.moved(there + done, total),
+            tell=self.observer.line,
+        )
+
+    def _manifest(self, listing: Listing, contents: dict[str, Content]) -> Manifest:
+        source = self.source
+        records = [
+            FileRecord(
+                path=file.path,
+                url=file.url,
+                bytes=contents[file.path].size,
+                sha256=contents[file.path].sha256,
+                evaluation_only=source.for_evaluation(file.path),
+            )
+            for file in listing.files
+            if file.path in contents
+        ]
+        return Manifest(
+            source=source.name,
+            endpoint=listing.endpoint,
+            repository=source.repository,
+            revision=listing.commit,
+            licence=source.licence,
+            licence_announced=listing.licence,
+            terms=source.terms,
+            evaluation_only="*" in source.evaluation_only,
+            fetched_at=now(),
+            complete=False,
+            files=tuple(records),
+        )
+
+    def finish(
+        self,
+        manifest: Manifest,
+        *,
+        downloaded: tuple[str, ...] = (),
+        resumed: tuple[str, ...] = (),
+        mended: tuple[str, ...] = (),
+    ) -> FetchReport:
+        """Unpacks and records; files that the archive holds are mended like downloaded ones."""
+        settled = self.known is not None and self.known.complete
+        unpacked = manifest.unpacked
+        if self.source.archive:
+            taken = [record.path for record in manifest.files]
+            result = unpack(self.folder / self.source.archive, taken=taken)
+            unpacked = UnpackedRecord(archive=self.source.archive, files=result.files, bytes=result.size)
+            if settled and result.written:
+                mended = (*mended, *result.written)
+                for path in result.written:
+                    self.observer.line(f"{path} was missing or damaged; unpacked again")
+        whole = manifest.model_copy(update={"complete": True, "unpacked": unpacked})
+        if whole != self.known:
+            write_manifest(self.folder, whole)
+        shutil.rmtree(self.folder / PARTIALS, ignore_errors=True)
+        return FetchReport(manifest=whole, downloaded=downloaded, resumed=resumed, mended=mended)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the folder for this process, and takes it away again when nothing came of it."""
+    new = not folder.exists()
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"Another process fetches into {folder}.", remedy="wait until it ends") from error
+        yield
+    finally:
+        os.close(descriptor)
+        if new:
+            with suppress(OSError):
+                folder.rmdir()  # succeeds only when it is empty

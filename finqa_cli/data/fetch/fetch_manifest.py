@@ -1,0 +1,113 @@
+"""`fetch.json`: what was fetched, from where, at which commit, under which licence, with the checksum of every file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from finqa_cli.data.fetch.digests import content_of
+from finqa_cli.data.fetch.repository_listing import MANIFEST
+from finqa_cli.data.fetch.storing import storage
+from finqa_cli.data.snapshots.compile import write_durably
+from finqa_cli.errors import DataError
+
+
+class FileRecord(BaseModel):
+    """One downloaded file: path in the folder, address, bytes, SHA-256 and whether training on it is forbidden."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    url: str
+    bytes: int
+    sha256: str
+    evaluation_only: bool
+
+
+class UnpackedRecord(BaseModel):
+    """What an archive was unpacked to: files and bytes. Its own checksum answers for them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    archive: str
+    files: int
+    bytes: int
+
+
+class Manifest(BaseModel):
+    """The whole record.
+
+    Attributes:
+        format: Version of this file's layout.
+        endpoint: The service that was asked.
+        revision: Commit of every file.
+        licence: As finqa knows it; `licence_announced` is what the repository said of itself, if it was asked.
+        terms: What the owner asks for beyond the licence.
+        evaluation_only: True when no file may be trained on.
+        fetched_at: Time of the last change, ISO 8601 in UTC.
+        complete: False until every file is there and checked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    source: str
+    endpoint: str
+    repository: str
+    revision: str
+    licence: str
+    licence_announced: str
+    terms: str
+    evaluation_only: bool
+    fetched_at: str
+    complete: bool
+    files: tuple[FileRecord, ...] = ()
+    unpacked: UnpackedRecord | None = None
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The record in a folder; None when there is none.
+
+    Raises:
+        DataError: It is damaged.
+        StorageError: It cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        with storage(path):
+            return Manifest.model_validate_json(path.read_bytes()) if path.exists() else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(
+            f"{path} is damaged: {place}: {first['msg']}.", remedy="Fetch into another folder with --out."
+        ) from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the record atomically.
+
+    Raises:
+        StorageError: The disk is full or refuses.
+    """
+    path = folder / MANIFEST
+    with storage(path):
+        write_durably(path, (manifest.model_dump_json(indent=2) + "\n").encode())
+
+
+def damaged_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Paths of files that are missing or not what the record says."""
+    return tuple(
+        record.path
+        for record in manifest.files
+        if (content := content_of(folder / record.path)) is None
+        or (content.size, content.sha256) != (record.bytes, record.sha256)
+    )
+
+
+def now() -> str:
+    """The time for `fetched_at`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,135 @@
+"""Imports original FinQA rows (arXiv 2109.00122) whose gold facts lie only in the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from finqa_cli.data.company_splits import split_of
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table
+from finqa_cli.data.finqa.finqa_cells import clean_cell, question_type, safe_columns, safe_name, uses_only
+from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, FinqaRow, read_finqa_rows
+from finqa_cli.data.import_report import ImportReport, finished, for_evaluation
+from finqa_cli.types.splits import split_of_name
+
+
+def import_finqa_json(
+    files: Sequence[Path],
+    *,
+    skip_bad: bool = False,
+    evaluation_only: bool | None = None,
+    seed: int = 0,
+    shares: SplitShares | None = None,
+) -> ImportReport:
+    """Turns FinQA files into a data set: the company is the ticker, each filing page is one table.
+
+    The truth is `exe_ans`. Splits are by company.
+
+    Args:
+        files: `train.json`, `dev.json`, `test.json` of FinQA; JSONL and Parquet with the same fields are read too.
+        skip_bad: Leave out malformed rows instead of failing.
+        evaluation_only: Mark the data as not for training, and put all of it into the split `test`; by default exactly
+            when a file is named as FinQA's test split.
+        seed: Of the split.
+        shares: Of the companies by split.
+
+    Raises:
+        DataError: A file or row is missing or malformed (file, row, field, reason), or no row qualifies.
+    """
+    importer = _Importer(seed, shares or SplitShares())
+    problems: list[Problem] = []
+    for path in files:
+        try:
+            for row in read_finqa_rows(path):
+                importer.rows += 1
+                if isinstance(row, Problem):
+                    problems.append(row)
+                elif row.id in importer.ids:
+                    reason = f"{row.id!r} is in an earlier file too"
+                    problems.append(Problem(file=str(path), row=row.number, field="id", reason=reason))
+                else:
+                    importer.add(row)
+        except ProblemError as error:
+            raise as_data_error([error.problem], remedy="finqa data import finqa-json FILE... --out DIR") from error
+    dataset = DataSet(
+        tables=tuple(importer.tables.values()),
+        questions=tuple(importer.questions),
+        source=f"{SOURCE}: {', '.join(path.name for path in files)}",
+        licence=LICENCE,
+    )
+    if evaluation_only is None:
+        evaluation_only = any(split_of_name(path) == "test" for path in files)
+    names = ", ".join(map(str, files))
+    return finished(
+        for_evaluation(dataset) if evaluation_only else dataset,
+        rows=importer.rows,
+        problems=problems,
+        skipped=importer.skipped,
+        skip_bad=skip_bad,
+        nothing=f"None of the {importer.rows} rows of {names} can be answered from its table alone.",
+    )
+
+
+class _Importer:
+    def __init__(self, seed: int, shares: SplitShares) -> None:
+        self.rows = 0
+        self.ids: set[str] = set()
+        self.tables: dict[tuple[str, str], Table] = {}
+        self.questions: list[Question] = []
+        self.skipped: Counter[str] = Counter()
+        self._seed = seed
+        self._shares = shares
+
+    def add(self, row: FinqaRow) -> None:
+        """Keeps the row, or counts it as skipped."""
+        self.ids.add(row.id)
+        if reason := _disqualified(row):
+            self.skipped[reason] += 1
+            return
+        parts = [safe_name(part) for part in row.filename.removesuffix(".pdf").split("/")]
+        company = parts[0]
+        name = f"{company}_{'_'.join(part.removeprefix('c_') for part in parts[1:])}"
+        self.questions.append(
+            Question(
+                id=row.id,
+                company=company,
+                question=row.question,
+                user_query=row.question,
+                answer=row.truth,
+                split=split_of(company, self._seed, self._shares),
+                type=question_type(row.program),
+                explanation=row.program,
+                table_name=self._table(company, name, row.table).name,
+            )
+        )
+
+    def _table(self, company: str, name: str, cells: Sequence[Sequence[str]]) -> Table:
+        """The page's table; should a page come with different tables, each further one gets a number."""
+        table = page_table(company, name, cells)
+        copy = 2
+        while (known := self.tables.setdefault((company, table.name), table)) != table:
+            columns, rows, metadata = table.columns, table.rows, table.metadata
+            table, copy = replace(known, name=f"{name}_{copy}", columns=columns, rows=rows, metadata=metadata), copy + 1
+        return table
+
+
+def page_table(company: str, name: str, cells: Sequence[Sequence[str]]) -> Table:
+    """The table of a page, its header in the first row of `cells` [R][C], with numbers for cells that are numbers."""
+    rows = tuple((row[0].strip(), *map(clean_cell, row[1:])) for row in cells[1:])
+    metadata = {"title": " ".join(cells[0][0].split()), "columns": [" ".join(cell.split()) for cell in cells[0]]}
+    return Table(company=company, name=name, columns=safe_columns(cells[0]), rows=rows, metadata=metadata)
+
+
+def _disqualified(row: FinqaRow) -> str:
+    if len(row.table) < 2:
+        return "the table has a header only"
+    if not row.filename:
+        return "no filename, so no company"
+    if row.facts and not all(fact.startswith("table_") for fact in row.facts):
+        return "needs facts from the text"
+    if not row.facts and not uses_only(row.program, [[clean_cell(cell) for cell in cells] for cells in row.table]):
+        return "gold facts unknown, and the program uses numbers that are not in the table"
+    return ""

@@ -1,0 +1,6 @@
+"""Rewrites the embedded data set: `python -m finqa_cli.data`."""
+
+from finqa_cli.data.generated.embedded import EMBEDDED_FILE, EMBEDDED_SPEC, write_embedded
+from finqa_cli.data.generated.generate import generate
+
+write_embedded(generate(EMBEDDED_SPEC), EMBEDDED_FILE)

@@ -1,0 +1,1 @@
+"""The data folder of the OpenEnv FinQA environment: read, checked, imported, written."""

@@ -1,0 +1,84 @@
+"""Writes the data folder that finqa reads, in the layout of the OpenEnv FinQA environment."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from finqa_cli.data.dataset import DataSet, Table
+from finqa_cli.data.question_files.field_values import name_fault
+from finqa_cli.errors import DataError, StorageError
+
+QUESTIONS_FILE = "benchmark_questions/finqa.csv"
+COMPANIES_FOLDER = "input_companies"
+TABLES_FILE = f"{COMPANIES_FOLDER}/tables_cleaned_all_companies.json"
+ABOUT_FILE = "dataset.json"
+REQUIRED_COLUMNS = ("id", "user_query", "company", "question", "answer")
+COLUMNS = (*REQUIRED_COLUMNS, "question_type", "explanation", "split", "table_name", "gold_sql")
+
+
+def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
+    """The files of the layout as (relative path, text), in a fixed order; a pure function of the data set."""
+    yield QUESTIONS_FILE, _questions_csv(dataset)
+    cleaned: dict[str, object] = {}
+    for table in sorted(dataset.tables, key=lambda table: (table.company, table.name)):
+        records = _records(table)
+        yield f"{COMPANIES_FOLDER}/{table.company}/{table.name}.json", records + "\n"
+        cleaned[f"{table.company}/{table.name}"] = {"table": records, **table.metadata}
+    yield TABLES_FILE, json.dumps(cleaned, ensure_ascii=False, indent=0) + "\n"
+    about = {"source": dataset.source, "licence": dataset.licence, "evaluation_only": dataset.evaluation_only}
+    yield ABOUT_FILE, json.dumps(about, indent=2) + "\n"
+
+
+def write_layout(dataset: DataSet, folder: Path) -> None:
+    """Writes the data set into `folder`, which is made when missing.
+
+    Raises:
+        DataError: A company or table has a name that cannot be a file.
+        StorageError: The folder holds a data set already, or writing failed.
+    """
+    for table in dataset.tables:
+        for name in (table.company, table.name):
+            if reason := name_fault(name):
+                raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
+    if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
+        raise StorageError(
+            f"{folder} holds a data set already; it is not overwritten.", remedy=f"rm -r {folder}, or another --out"
+        )
+    try:
+        for name, text in layout_files(dataset):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise StorageError(f"Writing the data set to {folder} failed: {error.strerror or error}.") from error
+
+
+def _questions_csv(dataset: DataSet) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for question in dataset.questions:
+        writer.writerow(
+            [
+                question.id,
+                question.user_query,
+                question.company,
+                question.question,
+                question.answer,
+                question.type,
+                question.explanation,
+                question.split,
+                question.table_name,
+                question.gold_sql,
+            ]
+        )
+    return text.getvalue()
+
+
+def _records(table: Table) -> str:
+    records = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return json.dumps(records, ensure_ascii=False)

@@ -1,0 +1,153 @@
+"""Reads and checks a data folder in the layout of the OpenEnv FinQA environment (Snorkel's finqa-data)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from finqa_cli.data.company_splits import split_of
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables
+from finqa_cli.data.openenv_layout.about import about_folder
+from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE, REQUIRED_COLUMNS
+from finqa_cli.data.openenv_layout.table_files import read_tables
+from finqa_cli.data.question_files.question_rows import csv_rows, split_files
+from finqa_cli.types.splits import SPLIT_NAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A data folder as far as it is good.
+
+    Attributes:
+        dataset: All good tables, and all good questions about them.
+        problems: What was left out, and why.
+    """
+
+    dataset: DataSet
+    problems: tuple[Problem, ...]
+
+
+def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: SplitShares | None = None) -> DataSet:
+    """Reads a data folder.
+
+    Args:
+        folder: Holds `benchmark_questions/finqa.csv` and `input_companies/`.
+        skip_bad: Leave out bad rows and tables, with a warning that counts them, instead of failing.
+        seed: Of the split by company, for questions without one.
+        shares: Of the split by company; each company falls into a split by its name alone.
+
+    Raises:
+        DataError: Something is missing or malformed (file, row, field, reason), or nothing good is left.
+    """
+    reading = scan_layout(folder, seed=seed, shares=shares)
+    if reading.problems and not skip_bad:
+        raise as_data_error(reading.problems, remedy=f"finqa data check {folder}, or --skip-bad to leave such rows out")
+    if reading.problems:
+        structlog.get_logger(__name__).warning(
+            "bad rows left out", count=len(reading.problems), first=str(reading.problems[0])
+        )
+    if not reading.dataset.questions:
+        where = folder / QUESTIONS_FILE
+        raise as_data_error(reading.problems or [Problem(file=str(where), reason="there is no question in it")])
+    return reading.dataset
+
+
+def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = None) -> Reading:
+    """Reads a data folder and collects its problems.
+
+    Raises:
+        DataError: A file that everything depends on is missing or unreadable.
+    """
+    _require_layout(folder)
+    try:
+        tables, problems = read_tables(folder)
+        about = about_folder(folder)
+        questions: list[Question] = []
+        seen: set[str] = set()
+        known = _Known(tables)
+        for item in csv_rows(folder / QUESTIONS_FILE, required=REQUIRED_COLUMNS):
+            if isinstance(item, Problem):
+                problems.append(item)
+                continue
+            row, fields = item
+            found = _check_fields(str(folder / QUESTIONS_FILE), row, fields, known, seen)
+            if found:
+                problems.append(found)
+                continue
+            seen.add(fields["id"])
+            questions.append(_question(fields, seed, shares or SplitShares()))
+    except ProblemError as error:
+        raise as_data_error(
+            [error.problem], remedy="mend it; or, for data in another layout, finqa data import --help"
+        ) from error
+    boxed = any("\\boxed" in question.answer for question in questions)
+    dataset = DataSet(
+        tables=tuple(tables),
+        questions=tuple(questions),
+        source=about.source or ("Snorkel finqa-data" if boxed else folder.name),
+        licence=about.licence or "unknown",
+        evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
+    )
+    return Reading(dataset=dataset, problems=tuple(problems))
+
+
+def _require_layout(folder: Path) -> None:
+    if not folder.exists():
+        remedy = f"finqa data generate --out {folder}"
+        raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
+    if not folder.is_dir():
+        remedy = f"finqa data import finqa-json {folder} --out DIR (for other kinds: finqa data import --help)"
+        raise as_data_error([Problem(file=str(folder), reason="is a file, not a data folder")], remedy=remedy)
+    if files := split_files(folder):
+        names = ", ".join(file.name for file in files)
+        reason = f"is no data folder: {QUESTIONS_FILE} is missing; its question files are {names}"
+        remedy = f"finqa data check {files[0]}; original FinQA: finqa data import finqa-json {files[0]} --out DIR"
+        raise as_data_error([Problem(file=str(folder), reason=reason)], remedy=remedy)
+
+
+class _Known:
+    """What questions may refer to."""
+
+    def __init__(self, tables: Collection[Table]) -> None:
+        self.companies = {table.company for table in tables}
+        self.tables = {(table.company, table.name) for table in tables}
+
+
+def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, seen: set[str]) -> Problem | None:
+    def problem(field: str, reason: str) -> Problem:
+        return Problem(file=file, row=row, field=field, reason=reason)
+
+    for column in ("id", "user_query", "company", "answer"):
+        if not fields[column].strip():
+            return problem(column, "must not be empty")
+    if fields["id"] in seen:
+        return problem("id", f"{fields['id']!r} comes twice")
+    if fields["company"] not in known.companies:
+        return problem("company", f"there are no tables of {fields['company']!r}")
+    for table in named_tables(fields.get("table_name", "")):
+        if (fields["company"], table) not in known.tables:
+            return problem("table_name", f"{fields['company']!r} has no table {table!r}")
+    split = fields.get("split", "").strip().lower()
+    if split and split not in SPLIT_NAMES:
+        return problem("split", f"{split!r} is not one of train, dev, test")
+    return None
+
+
+def _question(fields: dict[str, str], seed: int, shares: SplitShares) -> Question:
+    split = fields.get("split", "").strip().lower()
+    return Question(
+        id=fields["id"],
+        company=fields["company"],
+        question=fields["question"],
+        user_query=fields["user_query"],
+        answer=fields["answer"],
+        split=SPLIT_NAMES[split] if split else split_of(fields["company"], seed, shares),
+        type=fields.get("question_type", ""),
+        explanation=fields.get("explanation", ""),
+        table_name=fields.get("table_name", ""),
+        gold_sql=fields.get("gold_sql", ""),
+    )

@@ -1,0 +1,1 @@
+"""Question files: rows in JSON, JSONL, CSV and Parquet."""

@@ -1,0 +1,200 @@
+"""Prepares FinQA files for text training: train, val and test as JSON lines, each row with its whole prompt and truth.
+
+| field            | what                                                                                       |
+| ---------------- | ------------------------------------------------------------------------------------------ |
+| `id`             | as in the source                                                                           |
+| `input_text`     | text before the table, table, text after it, question                                      |
+| `target_answer`  | the truth: `exe_ans`, what the gold program yields, as text (`94`, `0.14464`, `Yes`, `No`) |
+| `target_program` | the gold program                                                                           |
+| `question`       | the question alone                                                                         |
+| `exe_ans`        | the truth as a JSON value: a number, `yes` or `no`                                         |
+| `percent`        | the annotator answered in percent: 100 times the truth is the same answer                  |
+| `answer_text`    | what the annotator wrote; rounded, at times empty or at another scale: not the truth        |
+| `company`, `filename`, `table`, `split`, `evaluation_only` | where it comes from, and what it may be used for |
+
+The truth is `exe_ans` because `answer` differs from it by more than 5 % in about a tenth of the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from finqa_cli.data.company_splits import split_of
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.dataset import SplitShares
+from finqa_cli.data.finqa.finqa_rows import FinqaRow, input_text, read_finqa_rows
+from finqa_cli.data.split_guard import describe, find_overlap
+from finqa_cli.errors import DataError, UsageError
+from finqa_cli.types import Task
+from finqa_cli.types.splits import SPLITS, cluster_of, page_cluster, split_of_name
+
+SplitBy = Literal["auto", "file", "company"]
+
+FILES: Mapping[str, str] = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
+"""Split -> file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Rows by split, ready to be written.
+
+    Attributes:
+        split_by: `file` or `company`.
+        rows: Split -> rows, in the order of the sources; splits without rows are left out.
+        read: How many rows the sources have.
+        problems: Malformed rows that were left out.
+        shared_companies: Companies in more than one split; only a split by file can have any.
+        evaluation_only: The sources hold FinQA's test split only, or were not kept apart from it.
+    """
+
+    split_by: Literal["file", "company"]
+    rows: Mapping[str, tuple[FinqaRow, ...]]
+    read: int
+    problems: tuple[Problem, ...]
+    shared_companies: tuple[str, ...]
+    evaluation_only: bool
+
+    def files(self) -> dict[str, str]:
+        """File name -> text. A split without rows has an empty file."""
+        return {
+            name: "".join(
+                json.dumps(_record(row, split, self.evaluation_only or split == "test"), ensure_ascii=False) + "\n"
+                for row in self.rows.get(split, ())
+            )
+            for split, name in FILES.items()
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Counts for people and for the manifest."""
+        return {
+            "read": self.read,
+            "malformed": len(self.problems),
+            "splits": {split: len(rows) for split, rows in self.rows.items()},
+            "companies": {split: len({row.company for row in rows}) for split, rows in self.rows.items()},
+            "companies_in_several_splits": len(self.shared_companies),
+        }
+
+
+def prepare(
+    files: Sequence[Path],
+    *,
+    split_by: SplitBy = "auto",
+    seed: int = 0,
+    shares: SplitShares | None = None,
+    skip_bad: bool = False,
+    most: int | None = None,
+) -> Preparation:
+    """Reads FinQA files and divides their rows.
+
+    A split by company gives each company to one split, by its name and the seed alone. A split by file keeps what the
+    file names say (train, dev or val, test), as the published splits do: they share companies, but no page.
+
+    Args:
+        files: FinQA in JSON, JSONL or Parquet.
+        split_by: `auto` takes the files' names when they name at least two splits, else companies.
+        seed: Of the split by company.
+        shares: Of the companies by split. Not used when a file is FinQA's test split: all of it then becomes `test`.
+        skip_bad: Leave out malformed rows instead of failing.
+        most: Rows that are taken of each file, the first ones; all when None.
+
+    Raises:
+        DataError: A file or row is malformed, or two splits share an id, a page or a question.
+        UsageError: A file's name names no split, but files are to be kept as they are.
+    """
+    named = {path: split_of_name(path) for path in files}
+    by_file = split_by == "file" or (split_by == "auto" and all(named.values()) and len(set(named.values())) > 1)
+    if by_file and not all(named.values()):
+        nameless = next(path for path, split in named.items() if not split)
+        raise UsageError(f"{nameless} names no split (train, dev, val or test).", remedy="--split-by company")
+    evaluation_only = set(named.values()) == {"test"} if by_file else "test" in named.values()
+    chosen = SplitShares(train=0.0, dev=0.0, test=1.0) if evaluation_only else shares or SplitShares()
+    rows: dict[str, list[FinqaRow]] = {split: [] for split in SPLITS}
+    problems: list[Problem] = []
+    read = 0
+    seen: set[tuple[str, str]] = set()
+    for path in files:
+        for row in itertools.islice(_read(path), most):
+            read += 1
+            if isinstance(row, Problem):
+                problems.append(row)
+                continue
+            split = named[path] if by_file else split_of(_cluster(row), seed, chosen)
+            if (split, row.id) in seen:
+                reason = f"{row.id!r} is in an earlier file too"
+                problems.append(Problem(file=str(path), row=row.number, field="id", reason=reason))
+                continue
+            seen.add((split, row.id))
+            rows[split].append(row)
+    if problems and not skip_bad:
+        raise as_data_error(problems, remedy="--skip-bad leaves such rows out")
+    if read == len(problems):
+        raise DataError(f"There is no good row in {', '.join(map(str, files))}.", remedy="finqa data check FILE")
+    kept = {split: tuple(part) for split, part in rows.items() if part}
+    return Preparation(
+        split_by="file" if by_file else "company",
+        rows=kept,
+        read=read,
+        problems=tuple(problems),
+        shared_companies=_checked_apart(kept),
+        evaluation_only=evaluation_only,
+    )
+
+
+def _read(path: Path) -> Iterable[FinqaRow | Problem]:
+    try:
+        yield from read_finqa_rows(path)
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy="finqa data prepare FILE... --out DIR") from error
+
+
+def _cluster(row: FinqaRow) -> str:
+    return cluster_of(row.company, row.id, input_text(row), row.question)
+
+
+def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
+    """The companies in several splits, after checking that nothing worse is.
+
+    Raises:
+        DataError: An id, a page or a question of a page is in two splits, or comes twice.
+    """
+    companies: set[str] = set()
+    splits = list(rows)
+    for place, split in enumerate(splits):
+        for other in splits[place + 1 :]:
+            overlap = find_overlap(_tasks(rows[split]), _tasks(rows[other]))
+            if overlap:
+                raise DataError(
+                    f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
+                    remedy="--split-by company of the train and dev files, or leave one of the files out",
+                )
+            companies |= {row.company for row in rows[split]} & {row.company for row in rows[other]} - {""}
+    return tuple(sorted(companies))
+
+
+def _tasks(rows: Iterable[FinqaRow]) -> list[Task]:
+    """Rows for the guard, with the page as what they have in common."""
+    pages = ((row, row.filename or page_cluster(input_text(row), row.question)) for row in rows)
+    return [Task(id=row.id, prompt=row.question, split="", cluster=page) for row, page in pages]
+
+
+def _record(row: FinqaRow, split: str, evaluation_only: bool) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "input_text": input_text(row),
+        "target_answer": row.truth,
+        "target_program": row.program,
+        "question": row.question,
+        "exe_ans": row.exe_ans,
+        "percent": row.is_percent,
+        "answer_text": row.answer,
+        "company": row.company,
+        "filename": row.filename,
+        "table": [list(cells) for cells in row.table],
+        "split": split,
+        "evaluation_only": evaluation_only,
+    }

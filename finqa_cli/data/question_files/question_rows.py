@@ -1,0 +1,153 @@
+"""Rows of question files in JSON, JSONL, CSV and Parquet, one by one; a bad row does not spoil the others."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
+from finqa_cli.data.question_files.field_values import first_fault, repeated
+from finqa_cli.data.question_files.parquet import parquet_rows
+from finqa_cli.data.question_files.read_files import parse_json, read_bytes, read_json, require_file
+from finqa_cli.types.splits import split_of_name
+
+Row = tuple[int, dict[str, object]]
+"""Number and fields by name. The number is the line of a CSV or JSONL file, else the place in the list from 1."""
+
+_MAX_LINE_BYTES = 64 * 2**20
+_FIELD_LIMIT = 2**30
+
+
+def read_rows(path: Path) -> Iterator[Row | Problem]:
+    """The rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
+
+    A row that is no object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
+
+    Raises:
+        ProblemError: The file as a whole is missing, unreadable, of another kind, or broken from some place on.
+        MissingDependencyError: It is a Parquet file, and pyarrow is not installed.
+    """
+    suffix = path.suffix.lower()
+    reader = _READERS.get(suffix)
+    if reader is None:
+        require_file(path)
+        what = f"the ending {suffix!r} is" if suffix else "a file without ending is"
+        reason = f"{what} not known; finqa reads {', '.join(_READERS)}"
+        raise ProblemError(Problem(file=str(path), reason=reason))
+    for item in reader(path):
+        yield item if isinstance(item, Problem) else _checked(path, *item)
+
+
+def split_files(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder of `finqa data prepare` or of the original FinQA: those named by a split that hold bytes.
+
+    None for a data folder, whose questions and tables lie in folders of their own.
+    """
+    try:
+        if (folder / QUESTIONS_FILE).parent.exists():
+            return ()
+        named = [path for path in folder.iterdir() if path.suffix.lower() in _READERS and split_of_name(path)]
+        return tuple(sorted(path for path in named if path.is_file() and path.stat().st_size))
+    except OSError:  # whoever reads the folder next says why that fails
+        return ()
+
+
+def csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+    """The rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
+
+    Raises:
+        ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the
+            quoting is broken from some row on.
+    """
+    for item in _csv_rows(path, required):
+        if isinstance(item, Problem):
+            yield item
+            continue
+        line, fields = item
+        fault = first_fault(fields)
+        yield Problem(file=str(path), row=line, field=fault[0], reason=fault[1]) if fault else (line, fields)
+
+
+def _checked(path: Path, number: int, fields: object) -> Row | Problem:
+    if not isinstance(fields, dict):
+        return Problem(file=str(path), row=number, reason="must be an object")
+    fault = first_fault(fields)
+    return Problem(file=str(path), row=number, field=fault[0], reason=fault[1]) if fault else (number, fields)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, object] | Problem]:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise ProblemError(Problem(file=str(path), reason="must be a list of rows"))
+    yield from enumerate(rows, start=1)
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, object] | Problem]:
+    require_file(path)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""), start=1):
+                if len(line) > _MAX_LINE_BYTES:
+                    reason = f"the line is longer than {_MAX_LINE_BYTES} bytes"
+                    raise ProblemError(Problem(file=str(path), row=number, reason=reason))
+                if line.strip(b"\xef\xbb\xbf \t\r\n"):
+                    yield _json_line(path, number, line)
+    except OSError as error:
+        raise ProblemError(Problem(file=str(path), reason=f"cannot be read: {error.strerror or error}")) from error
+
+
+def _json_line(path: Path, number: int, line: bytes) -> tuple[int, object] | Problem:
+    try:
+        return number, parse_json(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return Problem(file=str(path), row=number, reason="is not valid UTF-8")
+    except ValueError as error:
+        return Problem(file=str(path), row=number, reason=str(error))
+
+
+def _csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+    text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
+    csv.field_size_limit(_FIELD_LIMIT)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header, required)
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                reason = f"ragged: {len(cells)} fields, but the header has {len(header)}"
+                yield Problem(file=str(path), row=line, reason=reason)
+            elif cells:
+                yield line, dict(zip(header, cells, strict=True))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ProblemError(Problem(file=str(path), row=reader.line_num, reason=f"is not valid CSV: {error}")) from error
+
+
+def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
+    if not header:
+        raise ProblemError(Problem(file=str(path), reason="is empty"))
+    if fault := first_fault({f"column {place}": name for place, name in enumerate(header, start=1)}):
+        raise ProblemError(Problem(file=str(path), row=1, field=fault[0], reason=fault[1]))
+    if twice := repeated(header):
+        reason = "the column name comes twice (case is ignored)"
+        raise ProblemError(Problem(file=str(path), row=1, field=twice, reason=reason))
+    if missing := [column for column in required if column not in header]:
+        reason = f"the header lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise ProblemError(Problem(file=str(path), row=1, field=missing[0], reason=reason))
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, object] | Problem]:
+    require_file(path)
+    yield from enumerate(parquet_rows(path), start=1)
+
+
+_READERS: Mapping[str, Callable[[Path], Iterable[tuple[int, object] | Problem]]] = {
+    ".json": _json_rows,
+    ".jsonl": _jsonl_rows,
+    ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
+}

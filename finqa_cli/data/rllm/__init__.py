@@ -1,0 +1,1 @@
+"""rLLM-FinQA: import of its tables and questions."""

@@ -1,0 +1,230 @@
+"""Imports rLLM-FinQA (https://huggingface.co/datasets/rLLM/finqa), the trainable sibling of Snorkel's set.
+
+Its archive unpacks to
+
+    data/{train,val,test}_finqa.csv                        single-table questions
+    data/multi_table_data/{train,val,test}_finqa.csv       multi-table questions
+    data/company_tables/<company>/<table>.json
+    data/company_tables/<company>/tables_cleaned_all_companies.json   {table: {"table": JSON text, "description", ...}}
+
+and its loader (rllm-org/rllm, projects/finqa) reads the tables from the second form when it is there, names a blank
+column `col_<place>` and leaves empty tables out; so does this import. Question files may be Parquet, JSON or JSONL too.
+
+| question        | column of the files | column after rLLM has registered them |
+| --------------- | ------------------- | ------------------------------------- |
+| `id`            | `id`                | `question_id`                         |
+| `company`       | `company`           | `company`                             |
+| `user_query`    | `user_query`        | `question`                            |
+| `question`      | `question`          | `core_question`                       |
+| `answer`        | `answer`            | `ground_truth`                        |
+| `type`          | `question_type`     | `question_type`                       |
+| `explanation`   | `explanation`       | `explanation`                         |
+| `table_name`    | `table_name`: one name, or a list (JSON text in a CSV file) | the same |
+
+Ids count from 0 in every file, so an imported id is `<split>_<id>`, with `multi_` before it for multi-table questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.dataset import DataSet, Question, Table, named_tables
+from finqa_cli.data.import_report import ImportReport, finished
+from finqa_cli.data.question_files.question_rows import Row, read_rows
+from finqa_cli.data.rllm.rllm_tables import read_company_tables
+from finqa_cli.errors import DataError
+from finqa_cli.types.splits import split_of_name
+
+SOURCE = "rLLM-FinQA (https://huggingface.co/datasets/rLLM/finqa)"
+LICENCE = "Apache-2.0"
+TABLE_FOLDERS = ("company_tables", "input_companies")
+MULTI_TABLE_FOLDER = "multi_table_data"
+
+COLUMNS: Mapping[str, str] = {
+    "id": "id",
+    "company": "company",
+    "user_query": "user_query",
+    "question": "question",
+    "answer": "answer",
+    "type": "question_type",
+    "explanation": "explanation",
+    "table_name": "table_name",
+}
+REGISTERED_COLUMNS: Mapping[str, str] = {
+    **COLUMNS,
+    "id": "question_id",
+    "user_query": "question",
+    "question": "core_question",
+    "answer": "ground_truth",
+}
+REQUIRED = ("company", "user_query", "answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: Path
+    split: str
+    prefix: str
+
+
+def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = False) -> ImportReport:
+    """Reads the questions with their own splits (`val` is our `dev`), and the tables of all companies.
+
+    Args:
+        folder: The unpacked archive, or its `data` folder.
+        tables: The folder with one folder per company, when it lies elsewhere.
+        skip_bad: Leave out bad rows and tables instead of failing.
+
+    Raises:
+        DataError: A file is missing, its columns do not fit, or a row or table is malformed.
+    """
+    try:
+        base = _base(folder)
+        files = _question_files(base)
+        where = tables or next(
+            (base / name for name in TABLE_FOLDERS if (base / name).is_dir()), base / TABLE_FOLDERS[0]
+        )
+        good, empty, problems = read_company_tables(where)
+        importer = _Importer(good, empty)
+        for file in files:
+            problems += importer.add_file(file)
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy="finqa data import rllm DIR --out OUT") from error
+    dataset = DataSet(tables=tuple(good.values()), questions=tuple(importer.questions), source=SOURCE, licence=LICENCE)
+    nothing = f"There is no good question in {base}."
+    return finished(
+        dataset, rows=importer.rows, problems=problems, skipped=importer.skipped, skip_bad=skip_bad, nothing=nothing
+    )
+
+
+class _Importer:
+    def __init__(self, tables: Mapping[tuple[str, str], Table], empty: frozenset[tuple[str, str]]) -> None:
+        self.rows = 0
+        self.questions: list[Question] = []
+        self.skipped: Counter[str] = Counter()
+        self._tables = tables
+        self._empty = empty
+        self._companies = {company for company, _ in tables}
+        self._ids: set[str] = set()
+
+    def add_file(self, file: _File) -> list[Problem]:
+        """Keeps the good questions of a file; gives the problems of the others.
+
+        Raises:
+            ProblemError: The file is unreadable, or its columns do not fit.
+        """
+        problems: list[Problem] = []
+        columns: Mapping[str, str] | None = None
+        for item in read_rows(file.path):
+            self.rows += 1
+            if isinstance(item, Problem):
+                problems.append(item)
+                continue
+            columns = columns or _columns(file.path, item[1])
+            try:
+                self._add(file, columns, item)
+            except ProblemError as error:
+                problems.append(error.problem)
+        return problems
+
+    def _add(self, file: _File, columns: Mapping[str, str], row: Row) -> None:
+        number, fields = row
+
+        def problem(name: str, reason: str) -> ProblemError:
+            return ProblemError(Problem(file=str(file.path), row=number, field=columns[name], reason=reason))
+
+        def text(name: str) -> str:
+            value = fields.get(columns[name])
+            if isinstance(value, list | dict | bool):
+                raise problem(name, "must be a text")
+            return "" if value is None else str(value).strip()
+
+        for name in REQUIRED:
+            if not text(name):
+                raise problem(name, "must not be empty")
+        identity = f"{file.prefix}{text('id') or number - 1}"
+        if identity in self._ids:
+            raise problem("id", f"{text('id')!r} comes twice")
+        company = text("company") if text("company") in self._companies else text("company").lower()
+        if company not in self._companies:
+            raise problem("company", f"there are no tables of {text('company')!r}")
+        names = _table_names(fields.get(columns["table_name"]))
+        if names is None:
+            raise problem("table_name", "must be a name or a list of names")
+        for name in names:
+            if (company, name) in self._empty:
+                self.skipped["its table is empty"] += 1
+                return
+            if (company, name) not in self._tables:
+                raise problem("table_name", f"{company!r} has no table {name!r}")
+        self._ids.add(identity)
+        self.questions.append(
+            Question(
+                id=identity,
+                company=company,
+                question=text("question") or text("user_query"),
+                user_query=text("user_query"),
+                answer=text("answer"),
+                split=file.split,
+                type=text("type"),
+                explanation=text("explanation"),
+                table_name=names[0] if len(names) == 1 else json.dumps(names) if names else "",
+            )
+        )
+
+
+def _base(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ProblemError(Problem(file=str(folder), reason="there is no such folder"))
+    return folder / "data" if not list(_named_files(folder)) and (folder / "data").is_dir() else folder
+
+
+def _question_files(base: Path) -> Sequence[_File]:
+    found = [
+        _File(path=path, split=split_of_name(path), prefix=f"{'multi_' * multi}{split_of_name(path)}_")
+        for multi, folder in enumerate((base, base / MULTI_TABLE_FOLDER))
+        for path in _named_files(folder)
+    ]
+    if not found:
+        reason = "holds no question file such as train_finqa.csv, val_finqa.csv or test_finqa.csv"
+        raise ProblemError(Problem(file=str(base), reason=reason))
+    forms: dict[str, _File] = {}
+    for file in found:
+        other = forms.setdefault(file.prefix, file)
+        if other.path.suffix != file.path.suffix:
+            reason = f"{other.path.name} and {file.path.name} both hold the split {file.split}; keep one of them"
+            raise DataError(f"{base}: {reason}.", remedy=f"rm {file.path}")
+    return found
+
+
+def _named_files(folder: Path) -> Iterator[Path]:
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return (path for path in files if path.suffix in (".csv", ".parquet", ".json", ".jsonl") and _is_questions(path))
+
+
+def _is_questions(path: Path) -> bool:
+    return bool(split_of_name(path)) and not path.name.startswith(".") and not path.is_dir()
+
+
+def _columns(path: Path, fields: Mapping[str, object]) -> Mapping[str, str]:
+    columns = REGISTERED_COLUMNS if "core_question" in fields else COLUMNS
+    missing = [columns[name] for name in REQUIRED if columns[name] not in fields]
+    if missing:
+        reason = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has: {', '.join(fields)}"
+        raise ProblemError(Problem(file=str(path), field=missing[0], reason=reason))
+    return columns
+
+
+def _table_names(value: object) -> list[str] | None:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return list(named_tables(value))
+    if isinstance(value, list) and all(isinstance(name, str) and name.strip() for name in value):
+        return [name.strip() for name in value]
+    return None

@@ -1,0 +1,1 @@
+"""Compiled data sets: the store on this machine and the compiler."""

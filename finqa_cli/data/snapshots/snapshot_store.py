@@ -1,0 +1,203 @@
+"""The store of compiled data sets on this machine: `<home>/snapshots/<name>/<digest>/`, and which one is current."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from finqa_cli.data.dataset import DataSet
+from finqa_cli.data.generated.embedded import embedded_layout
+from finqa_cli.data.openenv_layout.layout_reader import read_layout
+from finqa_cli.data.snapshots.compile import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    compile_snapshot,
+    file_digest,
+    manifest_digest,
+    write_durably,
+)
+from finqa_cli.errors import DataError, StorageError
+from finqa_cli.types import Snapshot
+
+DEFAULT_NAME = "openenv-finqa"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CURRENT = "current"
+_BUILDING = ".building-"
+_LEFTOVER_SECONDS = 3600.0
+
+
+class LocalSnapshots:
+    """Snapshots are immutable; building a changed source under a name adds one and makes it current."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = home / "snapshots"
+
+    def build(self, name: str, source: DataSet | Path, *, skip_bad: bool = False) -> tuple[Snapshot, bool]:
+        """Compiles a data set, or a data folder, under a name.
+
+        Args:
+            name: Of the snapshot.
+            source: What to compile.
+            skip_bad: Leave out bad rows of a data folder instead of failing.
+
+        Returns:
+            The snapshot, and whether it is new: building the same source again changes nothing.
+
+        Raises:
+            DataError: The name or the data is not acceptable.
+            StorageError: Writing failed; nothing of it is left behind, the current snapshot stays.
+        """
+        folder = self._folder(name)
+        dataset = read_layout(source, skip_bad) if isinstance(source, Path) else source
+        building: Path | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(folder)
+            building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=folder))
+            digest = compile_snapshot(dataset, building)
+            short = _short(digest)
+            fresh = self._place(building, folder / short)
+            write_durably(folder / _CURRENT, f"{short}\n".encode())
+        except OSError as error:
+            reason = error.strerror or str(error)
+            remedy = "free some disk space, or set FINQA_HOME to a folder on another disk"
+            raise StorageError(
+                f"Building the snapshot {name!r} in {folder} failed: {reason}.", remedy=remedy
+            ) from error
+        finally:
+            if building is not None:
+                shutil.rmtree(building, ignore_errors=True)
+        return self.get(name), fresh
+
+    def get(self, name: str) -> Snapshot:
+        """The current snapshot of a name, with every file checked against its sha256.
+
+        Raises:
+            DataError: There is none, or it is damaged; the remedy is the command that builds it.
+        """
+        folder = self._folder(name)
+        remedy = _rebuild(name)
+        try:
+            short = (folder / _CURRENT).read_text(encoding="utf-8").strip()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            known = [snapshot.name for snapshot in self.list()]
+            there = f" There are: {', '.join(known)}." if known else ""
+            raise DataError(f"There is no snapshot {name!r}.{there}", remedy=remedy) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"The snapshot {name!r} in {folder} cannot be read: {error}.", remedy=remedy) from error
+        if not re.fullmatch(r"[0-9a-f]{12}", short):
+            raise DataError(f"{folder / _CURRENT} is damaged.", remedy=remedy)
+        return _verified(name, folder / short)
+
+    def get_or_build(self, name: str) -> tuple[Snapshot, bool]:
+        """As `get`; the default name is built from the embedded data set when it is missing."""
+        if name != DEFAULT_NAME or (self._folder(name) / _CURRENT).exists():
+            return self.get(name), False
+        return self.build_default()
+
+    def build_default(self, name: str = DEFAULT_NAME) -> tuple[Snapshot, bool]:
+        """Builds the embedded data set under a name."""
+        with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
+            return self.build(name, embedded_layout(Path(folder)))
+
+    def list(self) -> Sequence[Snapshot]:
+        """The current snapshot of every name, by name; damaged ones are listed with an `error` in their metadata."""
+        found: list[Snapshot] = []
+        folders = sorted(self._root.iterdir()) if self._root.is_dir() else []
+        for folder in folders:
+            if not _NAME.fullmatch(folder.name) or not (folder / _CURRENT).is_file():
+                continue
+            try:
+                found.append(self.get(folder.name))
+            except DataError as error:
+                found.append(Snapshot(name=folder.name, digest="", path=folder, metadata={"error": error.message}))
+        return found
+
+    def versions(self, name: str) -> Sequence[str]:
+        """Digests (12 hex digits) of all snapshots that are kept under a name, sorted."""
+        folder = self._folder(name)
+        return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
+
+    def delete(self, name: str) -> Sequence[str]:
+        """Removes all snapshots of a name; returns their digests.
+
+        Raises:
+            DataError: There is none of that name.
+            StorageError: They cannot be removed.
+        """
+        folder = self._folder(name)
+        if not folder.is_dir():
+            raise DataError(f"There is no snapshot {name!r}.", remedy="finqa snapshot list")
+        versions = self.versions(name)
+        try:
+            (folder / _CURRENT).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StorageError(f"Removing {folder} failed: {error.strerror or error}.") from error
+        return versions
+
+    def _folder(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise DataError(
+                f"{name!r} is no name for a snapshot: letters, digits, '.', '_' and '-', at most 64.",
+                remedy=f"--snapshot-name {DEFAULT_NAME}",
+            )
+        return self._root / name
+
+    def _place(self, building: Path, target: Path) -> bool:
+        """Renames a finished build to its digest, unless the same one is there and sound."""
+        if target.exists():
+            try:
+                _verified(target.parent.name, target)
+            except DataError:
+                shutil.rmtree(target)
+            else:
+                (building / MANIFEST).replace(target / MANIFEST)  # source and licence are not part of the digest
+                return False
+        try:
+            building.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+            return False
+        return True
+
+
+def _verified(name: str, path: Path) -> Snapshot:
+    remedy = _rebuild(name)
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files = {str(file): str(digest) for file, digest in manifest["files"].items()}
+        wrong = [file for file, digest in files.items() if file_digest(path / Path(file).name) != digest]
+        recorded = str(manifest["digest"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"The snapshot {name!r} in {path} is damaged: {error}.", remedy=remedy) from error
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        found = str(manifest.get("schema_version"))[:20]
+        reason = f"has format {found}; this version of finqa reads {SCHEMA_VERSION}"
+        raise DataError(f"The snapshot {name!r} in {path} {reason}.", remedy=remedy)
+    if wrong or manifest_digest(files) != recorded or _short(recorded) != path.name:
+        what = ", ".join(wrong) or MANIFEST
+        raise DataError(f"The snapshot {name!r} in {path} is damaged: {what} does not match its sha256.", remedy=remedy)
+    return Snapshot(name=name, digest=recorded, path=path, metadata=manifest)
+
+
+def _rebuild(name: str) -> str:
+    return f"finqa snapshot build --snapshot-name {name}"
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for path in folder.glob(f"{_BUILDING}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Diagnostics: the machine, the model, sandboxes that were left behind."""

@@ -1,0 +1,248 @@
+"""What stands in the way of a run: looks at everything at once, for a few seconds at most, and starts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import platform
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args, get_type_hints
+
+from pluggy import HookCaller
+
+from finqa_cli import __version__
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.diagnostics.machine_checks import CHECKS
+from finqa_cli.diagnostics.model_checks import count, model_size, modelless, plan_report
+from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
+from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
+from finqa_cli.wiring.build import make_provider, open_environment
+from finqa_cli.wiring.placing import visible_devices
+from finqa_cli.wiring.policies import resolve
+from finqa_cli.wiring.sandbox_owners import HOST_LABEL, host_name, reap_command, strays
+
+DEADLINE_S = 10.0
+"""On a busy machine the import of a cloud's SDK alone takes several of them."""
+
+STATUSES = get_args(get_type_hints(Check)["status"])
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Something to look at.
+
+    Attributes:
+        name: Stands for it when it raises or hangs.
+        look: Looks, in a thread of its own.
+        vital: When it raises or hangs that is a failed check; otherwise nothing is said.
+    """
+
+    name: str
+    look: Callable[[], Sequence[Check]]
+    vital: bool = True
+
+
+def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> tuple[Check, ...]:
+    """All findings, in a fixed order. Never raises, and returns within the deadline whatever hangs.
+
+    Args:
+        loaded: The settings, or why they could not be read; without them only plugins are looked at.
+        deadline_s: Seconds for all probes together; they run side by side.
+    """
+    first = [Check(name="finqa", status="ok", detail=_versions())]
+    if isinstance(loaded, ConfigError):
+        broken = Check(name="settings", status="fail", detail=loaded.message, remedy=loaded.remedy)
+        return (*first, broken, *collect([Probe("plugins", plugins)], deadline_s))
+    settings = loaded.settings
+    probes = [
+        Probe("settings", lambda: [settings_check(loaded)]),
+        Probe("plugins", plugins),
+        Probe("backends", lambda: backends(settings)),
+        Probe("model", lambda: model(settings)),
+        Probe("placement", lambda: [plan_report(settings, loaded.undecided, visible_devices()).check]),
+        Probe("snapshot", lambda: snapshot(settings)),
+        *(Probe(name, lambda look=look: look(settings)) for name, look in CHECKS.items()),  # type: ignore[misc]
+        Probe("strays", lambda: left_behind(settings), vital=False),  # what keeps us from asking, hooks tell better
+        *hooks(settings),
+    ]
+    return (*first, *collect(probes, deadline_s))
+
+
+def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
+    """The findings of all probes in their order. One that raises or does not return in time becomes a failed check."""
+    answers: queue.SimpleQueue[tuple[int, list[Check]]] = queue.SimpleQueue()
+    for number, probe in enumerate(probes):
+        # daemons, not a pool: the interpreter would wait for a pool's threads when one of them hangs
+        threading.Thread(target=_answer, args=(answers, number, probe), daemon=True).start()
+    found: dict[int, list[Check]] = {}
+    end = time.monotonic() + deadline_s
+    while len(found) < len(probes):
+        try:
+            number, checks = answers.get(timeout=max(end - time.monotonic(), 0.0))
+        except queue.Empty:
+            break
+        found[number] = checks
+    return [check for number, probe in enumerate(probes) for check in found.get(number, _late(probe, deadline_s))]
+
+
+def plugins() -> list[Check]:
+    """Whether each entry point could be loaded: a broken one does not keep the others from working."""
+    reports = registry().reports
+    broken = [_broken(report) for report in reports if report.error]
+    sound = len(reports) - len(broken)
+    return broken or [Check(name="plugins", status="ok", detail=f"{sound} loaded, none is broken")]
+
+
+def settings_check(loaded: Loaded) -> Check:
+    """Where the settings come from."""
+    origins = [origin for origin in loaded.origins.values() if origin.startswith(("file", ".env", "environ"))]
+    places = sorted({re.sub(r":\d+$", "", origin) for origin in origins})  # a file once, not each of its lines
+    return Check(name="settings", status="ok", detail=", ".join(places) or "defaults")
+
+
+def backends(settings: Settings) -> list[Check]:
+    """Whether each chosen component is there, with its packages and with options that it takes."""
+    choices = {"environment": settings.environment, "engine": settings.engine, "sandbox": settings.sandbox}
+    if settings.reward.name != ENVIRONMENT:
+        choices["reward"] = settings.reward
+    if not modelless(settings):
+        choices |= {"codec": settings.codec, "learner": settings.learner, "optimizer": settings.optimizer}
+    wrong: list[Check] = []
+    for kind, choice in choices.items():
+        try:
+            component = registry().find(kind, choice.name)
+            if missing := missing_requirements(component):
+                wrong.append(_missing(component, missing))
+            else:
+                registry().config(component, choice.options)
+        except ConfigError as error:
+            wrong.append(Check(name=kind, status="fail", detail=error.message, remedy=error.remedy))
+    names = ", ".join(f"{kind} {choice.name}" for kind, choice in choices.items())
+    return wrong or [Check(name="backends", status="ok", detail=names)]
+
+
+def model(settings: Settings) -> list[Check]:
+    """Whether the policy is what it says, as far as this machine knows."""
+    if modelless(settings):
+        return []
+    resolve(settings.model.name)
+    size = model_size(settings)
+    detail = settings.model.name if size is None else f"{settings.model.name}, {count(size)} parameters"
+    return [Check(name="model", status="ok", detail=detail)]
+
+
+def snapshot(settings: Settings) -> list[Check]:
+    """Whether the data is on this machine, each file checked against its sha256."""
+    name, path = settings.data.snapshot, settings.data.path
+    if registry().find("environment", settings.environment.name).snapshotless:
+        if path is None or path.exists():
+            return [Check(name="data", status="ok", detail=str(path or "the environment's own tasks"))]
+        return [Check(name="data", status="fail", detail=f"There is no {path}.", remedy="give a path that exists")]
+    store = LocalSnapshots(settings.data.home)
+    if name == DEFAULT_NAME and not store.versions(name):
+        return [Check(name="snapshot", status="ok", detail=f"{name} is not built yet; the first run does it")]
+    found = store.get(name)
+    return [Check(name="snapshot", status="ok", detail=f"{name}, {found.digest[:19]}")]
+
+
+def left_behind(settings: Settings) -> list[Check]:
+    """Boxes whose owner was a process of this machine and is gone.
+
+    Raises:
+        Exception: The provider cannot be asked: no key, no network.
+    """
+    left = strays(asyncio.run(_boxes(settings)))
+    if not left:
+        return [Check(name="strays", status="ok", detail="no sandbox of an ended run is left")]
+    what = "sandbox of an ended run is" if len(left) == 1 else "sandboxes of ended runs are"
+    detail = f"{len(left)} {what} left"
+    return [Check(name="strays", status="warn", detail=detail, remedy=reap_command(settings.sandbox.name))]
+
+
+def hooks(settings: Settings) -> Iterator[Probe]:
+    """The checks of plugins, each plugin's apart, so that one that raises or hangs takes no other with it."""
+    given = to_public_dict(settings)
+    with contextlib.suppress(FinqaError):  # not built yet: the hooks do without
+        given["data"]["digest"] = LocalSnapshots(settings.data.home).get(settings.data.snapshot).digest
+    lock, executes = threading.Lock(), functools.cache(lambda: _executes(settings))
+
+    def look(caller: HookCaller) -> list[Check]:
+        with lock:  # one hook waits for the environment's data, the others for that one
+            facts = {**given, "environment": {**given["environment"], "executes": executes()}}
+        return [check for found in caller(settings=facts) for check in found]
+
+    for name, caller in registry().each("doctor_checks"):
+        yield Probe(name, functools.partial(look, caller))
+
+
+def _executes(settings: Settings) -> bool:
+    """Whether the environment executes code in its boxes, as far as it can be asked without building data."""
+    with contextlib.suppress(FinqaError):  # what is wrong with it, other checks tell
+        if registry().find("environment", settings.environment.name).snapshotless:
+            return isinstance(open_environment(settings, NullReporter()).sandbox_spec(), ExecutionSpec)
+    return False
+
+
+async def _boxes(settings: Settings) -> Sequence[SandboxInfo]:
+    provider = make_provider(settings)
+    try:
+        return await provider.list({HOST_LABEL: host_name()})
+    finally:
+        await provider.close()
+
+
+def _answer(answers: queue.SimpleQueue[tuple[int, list[Check]]], number: int, probe: Probe) -> None:
+    try:
+        checks = list(probe.look())
+        if strange := [check for check in checks if not isinstance(check, Check) or check.status not in STATUSES]:
+            raise TypeError(f"{strange[0]!r} is not a Check")
+    except BaseException as error:  # a stranger's hook; nobody else would hear of what ends this thread
+        checks = _raised(probe, error)
+    answers.put((number, checks))
+
+
+def _raised(probe: Probe, error: BaseException) -> list[Check]:
+    if not probe.vital:
+        return []
+    if isinstance(error, FinqaError):
+        return [Check(name=probe.name, status="fail", detail=error.message, remedy=error.remedy)]
+    detail = f"The check itself failed: {type(error).__name__}: {error}"
+    remedy = f"report it to the author of {probe.name!r}; finqa plugins lists where it comes from"
+    return [Check(name=probe.name, status="fail", detail=detail, remedy=remedy)]
+
+
+def _late(probe: Probe, seconds: float) -> list[Check]:
+    detail, remedy = f"no answer within {seconds:g} s", "check the network, then run finqa doctor again"
+    return [Check(name=probe.name, status="fail", detail=detail, remedy=remedy)] if probe.vital else []
+
+
+def _broken(report: PluginReport) -> Check:
+    source = report.distribution
+    return Check(
+        name="plugins",
+        status="warn",
+        detail=f"{report.name} ({report.module}) cannot be loaded: {report.error}",
+        remedy=f"pip install --upgrade {source}, or pip uninstall {source}" if source else "finqa plugins",
+    )
+
+
+def _missing(component: Component, missing: Sequence[str]) -> Check:
+    return Check(
+        name=component.kind,
+        status="fail",
+        detail=f"{component.name} needs {', '.join(missing)}, which is not installed",
+        remedy=f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {missing[0]}",
+    )
+
+
+def _versions() -> str:
+    return f"{__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"

@@ -1,0 +1,174 @@
+"""What this machine offers, held against what a run under given settings needs. Estimates are rough and say so."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import resource
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from finqa_cli.diagnostics.model_checks import GB, cpu_bytes, gpu, model_size, modelless
+from finqa_cli.settings import Settings
+from finqa_cli.settings.backend_choice import cuda_visible
+from finqa_cli.types import Check
+
+PROCESS_GB, TORCH_GB, SERVER_GB = 0.2, 0.8, 0.15
+"""Resident memory of the command itself, of PyTorch in it, and of one local environment server."""
+
+BOXES_PER_SERVER = 64
+"""As the local provider spreads them."""
+
+DISK_FAIL_GB, DISK_WARN_GB = 0.2, 2.0
+
+SPARE_FILES = 256
+"""Open files besides the sessions and starts: libraries, data, logs, health checks."""
+
+
+def disk(settings: Settings) -> list[Check]:
+    """Whether data and runs can be written, and how much."""
+    data = _disk("disk data", settings.data.home, "export FINQA_HOME=/a/folder/with/space")
+    return [data, _disk("disk runs", settings.run.dir or Path("runs"), "--run-dir /a/folder/with/space/NAME")]
+
+
+def memory(settings: Settings) -> list[Check]:
+    """Whether main memory holds servers, engine and learner."""
+    free = available_memory()
+    if free is None:
+        return []
+    servers = SERVER_GB * _servers(settings)
+    size = None if modelless(settings) else model_size(settings)
+    if size is None and not modelless(settings):
+        detail = f"{free / GB:.1f} GB free; the size of {settings.model.name} is not known"
+        return [Check(name="memory", status="ok", detail=detail)]
+    # on a GPU one copy passes through main memory while it is loaded
+    width = 2.0 if cuda_visible() else cpu_bytes(settings)
+    weights = size * width / GB if size else 0.0
+    need = PROCESS_GB + servers + (TORCH_GB if size else 0.0) + weights
+    detail = f"{free / GB:.1f} GB free, about {need:.1f} GB needed"
+    if need <= free / GB:
+        return [Check(name="memory", status="ok", detail=detail)]
+    status: Literal["warn", "fail"] = "fail" if weights > free / GB else "warn"
+    return [
+        Check(
+            name="memory",
+            status=status,
+            detail=detail,
+            remedy="choose a smaller --model, or a machine with more memory",
+        )
+    ]
+
+
+def open_files(settings: Settings) -> list[Check]:
+    """Whether each session and each start may have its socket; a run raises the soft limit to the hard one itself."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    pool = settings.pool
+    need = pool.concurrency + pool.max_concurrent_create + SPARE_FILES
+    if hard == resource.RLIM_INFINITY or need <= hard:
+        allowed = "no limit" if hard == resource.RLIM_INFINITY else f"{hard} allowed"
+        detail = f"{allowed}, {need} needed for {pool.concurrency} sessions"
+        return [Check(name="open files", status="ok", detail=detail)]
+    wanted = 2 ** max(math.ceil(math.log2(need)), 12)
+    return [
+        Check(
+            name="open files",
+            status="fail",
+            detail=f"{hard} allowed, {need} needed for {pool.concurrency} sessions",
+            remedy=f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}, or a smaller --max-concurrent-play",
+        )
+    ]
+
+
+def processes(settings: Settings) -> list[Check]:
+    """Whether the servers of local boxes and the threads of the command may be started."""
+    left = processes_left()
+    need = 128 + 64 * _servers(settings)
+    if left is None or left >= need:
+        detail = f"no limit, about {need} needed" if left is None else f"{left} more allowed, about {need} needed"
+        return [Check(name="processes", status="ok", detail=detail)]
+    remedy = f"ulimit -u {4 * need}, or docker run --pids-limit {4 * need}"
+    detail = f"{left} more processes and threads allowed, about {need} needed"
+    return [Check(name="processes", status="warn", detail=detail, remedy=remedy)]
+
+
+CHECKS: Mapping[str, Callable[[Settings], list[Check]]] = {
+    "gpu": gpu,
+    "memory": memory,
+    "disk": disk,
+    "open files": open_files,
+    "processes": processes,
+}
+"""Name of a probe -> what looks."""
+
+
+def available_memory() -> float | None:
+    """Bytes that can be taken without swapping, within the limit of the container."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    limits = [float(found[1]) * 1024] if found else []
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        most, used = _cgroup(limit), _cgroup(usage)
+        if most is not None and used is not None:
+            limits.append(max(most - used, 0.0))
+    return min(limits, default=None)
+
+
+def processes_left() -> int | None:
+    """How many more processes and threads this user, or this container, may start; None for no limit that is known."""
+    left: list[float] = []
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt, see setrlimit(2)
+        left.append(soft - _threads_of_user())
+    for folder in ("", "pids/"):
+        most, used = _cgroup(f"{folder}pids.max"), _cgroup(f"{folder}pids.current")
+        if most is not None and used is not None:
+            left.append(most - used)
+    return int(min(left)) if left else None
+
+
+def _disk(name: str, path: Path, remedy: str) -> Check:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    shown = str(path).replace(str(Path.home()), "~", 1)
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return Check(name=name, status="fail", detail=f"{shown} cannot be written", remedy=remedy)
+    free = shutil.disk_usage(there).free / GB
+    detail = f"{free:.1f} GB free in {shown}"
+    if free >= DISK_WARN_GB:
+        return Check(name=name, status="ok", detail=detail)
+    return Check(name=name, status="fail" if free < DISK_FAIL_GB else "warn", detail=detail, remedy=remedy)
+
+
+def _servers(settings: Settings) -> int:
+    if settings.sandbox.name != "local":
+        return 0
+    return min(os.cpu_count() or 1, math.ceil(settings.pool.sandboxes / BOXES_PER_SERVER))
+
+
+def _threads_of_user() -> int:
+    """Threads count as processes for RLIMIT_NPROC."""
+    own, threads = os.geteuid(), 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid == own:
+                threads += sum(1 for _ in (folder / "task").iterdir())
+        except OSError:
+            continue
+    return threads
+
+
+def _cgroup(name: str) -> float | None:
+    """A number that the kernel keeps for this container; None for `max` and where there is none."""
+    try:
+        text = (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return float(text) if text.isdigit() and float(text) < 2**60 else None

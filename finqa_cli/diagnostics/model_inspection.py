@@ -1,0 +1,137 @@
+"""Reads a model's architecture and finds the settings that fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+from finqa_cli.extend import registry
+from finqa_cli.placement import (
+    Device,
+    EngineKind,
+    Placement,
+    Refusal,
+    Request,
+    Workload,
+    memory_formulas,
+    plan,
+)
+from finqa_cli.settings import AUTO, Choice, Settings
+from finqa_cli.types import Architecture
+from finqa_cli.wiring.build import make_codec
+from finqa_cli.wiring.hub_models import check_on_hub
+from finqa_cli.wiring.policies import resolve
+
+GB = 1e9
+RANKS = (8, 16, 32, 64)
+GPU_COUNTS = (1, 2, 4, 8)
+ENGINE = EngineKind(name="vllm", spread="several", sleeps=True, graphs=memory_formulas.GIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """A model, and the settings that fit it.
+
+    Attributes:
+        name: What the user called it.
+        model: Folder or hub id that was read: of an adapter its base.
+        architecture: What it is built of.
+        codecs: Names of the codecs that take its tokenizer, `auto` among them where that finds one.
+        rank: Of the adapter; 0 where it has no layer that could be adapted.
+        targets: Layers to adapt.
+        token_budget: Tokens of a micro-batch.
+        gpu_bytes: Memory of one GPU.
+        plans: Number of such GPUs -> how training is placed on them, or why it is not.
+        learner_bytes: What the learner needs on its device.
+        warnings: What the user should know.
+    """
+
+    name: str
+    model: str
+    architecture: Architecture
+    codecs: tuple[str, ...]
+    rank: int
+    targets: tuple[str, ...]
+    token_budget: int
+    gpu_bytes: float
+    plans: Mapping[int, Placement | Refusal]
+    learner_bytes: int
+    warnings: tuple[str, ...]
+
+
+def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
+    """Reads configuration and tokenizer of a model, never its weights.
+
+    Raises:
+        FinqaError: There is no such model, the hub cannot be reached, or no plugin knows the architecture.
+    """
+    policy = resolve(name)
+    check_on_hub(policy)
+    architecture: Architecture | None = registry().hook.inspect_model(reference=policy.model)
+    if architecture is None:
+        raise MissingDependencyError(
+            f"No installed plugin can read the architecture of {policy.model!r}.", remedy="pip install 'finqa[train]'"
+        )
+    codecs, reason = _codecs(policy.model)
+    targets = architecture.lora_targets
+    rank = rank if targets else 0
+    tokens = Settings().train.token_budget
+    needed = int(sum(memory_formulas.learner_items(architecture, tokens, rank=rank, targets=targets).values()))
+    work = Workload(plays=True, trains=True, lora_rank=rank, lora_targets=targets)
+    plans = {
+        count: plan([Device(index=n, total=gpu_bytes) for n in range(count)], architecture, ENGINE, work, Request())
+        for count in GPU_COUNTS
+    }
+    warnings = [*([f"no codec fits, so it cannot play episodes: {reason}"] if reason else []), *architecture.warnings]
+    if policy.adapter is not None:
+        warnings.append(f"{name} is an adapter; this is its base model {policy.model}")
+    if not any(isinstance(found, Placement) for found in plans.values()):
+        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB do not hold engine and learner")
+    return Inspection(
+        name=name,
+        model=policy.model,
+        architecture=architecture,
+        codecs=codecs,
+        rank=rank,
+        targets=targets,
+        token_budget=tokens,
+        gpu_bytes=gpu_bytes,
+        plans=plans,
+        learner_bytes=needed,
+        warnings=tuple(warnings),
+    )
+
+
+def write(text: str, out: Path, *, force: bool) -> None:
+    """Writes a settings file; one that is there is kept unless `force` is given.
+
+    Raises:
+        UsageError: It is there, or its name does not end in .toml.
+        StorageError: It cannot be written.
+    """
+    if out.suffix.lower() != ".toml":
+        raise UsageError(f"--out writes TOML, so its name must end in .toml, not {out.name!r}.")
+    try:
+        with out.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{out} is there already.", remedy="name another file with --out, or give --force") from error
+    except OSError as error:
+        raise StorageError(f"Cannot write {out}: {error.strerror}.", remedy="name another file with --out") from error
+
+
+def _codecs(model: str) -> tuple[tuple[str, ...], str]:
+    """The codecs that take the tokenizer, and why `auto` finds none, if it finds none."""
+    fitting: list[str] = []
+    reason = ""
+    for component in registry().components("codec"):
+        try:
+            make_codec(Settings(codec=Choice(name=component.name)), model)
+        except FinqaError as error:
+            if component.name == AUTO:
+                reason = error.message
+        else:
+            fitting.append(component.name)
+    return tuple(fitting), reason

@@ -1,0 +1,1 @@
+"""Evaluations of policies: played, scored, reported and compared."""

@@ -1,0 +1,1 @@
+"""Comparisons of evaluated runs: tests, plots and reports."""

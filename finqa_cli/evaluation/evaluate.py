@@ -1,0 +1,223 @@
+"""Evaluation: the same rollout code with no learner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import Environment
+from finqa_cli.errors import DataError
+from finqa_cli.evaluation.cluster_nouns import cluster_noun
+from finqa_cli.evaluation.reward_tests import reward_facts
+from finqa_cli.extend import registry
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.measures import measured
+from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.rollout.stream import TrajectoryListener
+from finqa_cli.runs.durable_files import write_csv, write_json
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.jsonl import JsonlWriter
+from finqa_cli.runs.new_runs import new_run
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.tracking import Tracking
+from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.statistics import (
+    EvalReport,
+    breakdown_rows,
+    choose_samples,
+    evaluation_metrics,
+    item_rows,
+    read_outcome,
+    summarize,
+)
+from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
+from finqa_cli.wiring.policies import resolve_for
+from finqa_cli.wiring.pool_watch import EpisodeCount
+from finqa_cli.wiring.stage import Stage, stage
+
+OUTPUTS = (
+    "report.json",
+    "metrics.json",
+    "breakdown.csv",
+    "items.csv",
+    "trajectories.jsonl",
+    "samples/predictions.jsonl",
+)
+"""What an evaluation leaves in its folder; the manifest has their digests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """Where the evaluation lies, what was asked (the split that the tasks name), and what it says."""
+
+    run: Path
+    target: str
+    data: DataInfo
+    split: str
+    report: EvalReport
+
+
+async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Reporter, stopper: Stopper) -> EvalResult:
+    """Plays every question of the evaluation split; writes report.json, items.csv, manifest.json and `write_metrics`.
+
+    Raises:
+        DataError: The split has no questions.
+        ConfigError: A component or its options are wrong; then there is no run folder.
+        InterruptedRun: A signal stopped it; finished episodes are on disk.
+    """
+    policy = policy_of(target, settings.engine.name)
+    inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    facts = _Facts(target=target, policy=policy, inputs=inputs, parameters=_parameters(settings, target))
+    with new_run(run, command="eval", settings=settings) as folder:
+        tracking = Tracking(folder, (), reporter)
+        with tracking.run(to_public_dict(settings)):
+            return await _evaluate(settings, facts, folder, tracking, reporter, stopper)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What was found before there was a folder."""
+
+    target: str
+    policy: PolicyVersion
+    inputs: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+
+async def _evaluate(
+    settings: Settings, asked: _Facts, folder: RunFolder, tracking: Tracking, reporter: Reporter, stopper: Stopper
+) -> EvalResult:
+    run = folder.path
+    async with stage(
+        settings,
+        asked.policy,
+        run_id=run.name,
+        reporter=reporter,
+        check_stop=stopper.check,
+        run_dir=run,
+        episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
+        on_event=lambda name, facts: folder.event(name, **facts),
+    ) as parts:
+        tasks = eval_tasks(parts.environment, settings)
+        if not tasks:
+            raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+        inputs = {**asked.inputs, "data": asdict(parts.data)}
+        write_manifest(run, "eval", parameters=asked.parameters, inputs=inputs)
+        trajectories: list[Trajectory] = []
+
+        async def record(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(folder.trajectory(trajectory, phase="eval", iteration=0))
+            trajectories.append(trajectory)
+            tracking.trajectory(trajectory)
+
+        report = await evaluate_tasks(
+            parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
+        )
+        stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
+    facts = {"target": asked.target, "data": asdict(parts.data), "split": tasks[0].split}
+    write_json(run / "report.json", {**facts, **report.to_dict()})
+    trajectories.sort(key=lambda trajectory: trajectory.id)
+    write_csv(run / "items.csv", item_rows(trajectories))
+    write_metrics(run, trajectories, {**facts, "measures": report.measures})
+    outputs = [run / name for name in OUTPUTS]
+    await asyncio.to_thread(write_manifest, run, "eval", parameters=asked.parameters, inputs=inputs, outputs=outputs)
+    folder.finish("completed")
+    tracking.evaluated(0, report.to_dict())
+    return EvalResult(run=run, target=asked.target, data=parts.data, split=tasks[0].split, report=report)
+
+
+async def evaluate_tasks(
+    parts: Stage,
+    settings: Settings,
+    tasks: Sequence[Task],
+    *,
+    on_trajectory: TrajectoryListener,
+    reporter: Reporter,
+    stopper: Stopper,
+    key: str,
+) -> EvalReport:
+    """Plays the tasks at the evaluation temperature, `eval.attempts` times each, and sums up."""
+    attempts = [
+        Attempt(
+            id=f"{key}/{task.id}/{member}",
+            task=task,
+            member=member,
+            seed=derive(settings.train.seed, "eval", task.id, member),
+        )
+        for task in tasks
+        for member in range(settings.eval.attempts)
+    ]
+    shown = EpisodeCount(reporter, "eval", len(attempts))
+
+    async def heard(trajectory: Trajectory) -> None:
+        if (recorded := on_trajectory(trajectory)) is not None:
+            await recorded
+        shown.add(trajectory)
+
+    trajectories = await play_all(
+        parts.player(settings, temperature=settings.eval.temperature),
+        attempts,
+        concurrency=settings.pool.concurrency,
+        on_trajectory=heard,
+        stopping=lambda: stopper.requested,
+    )
+    reporter.finish("eval")
+    environment = settings.environment
+    return summarize(
+        trajectories,
+        measured(parts.environment, trajectories),
+        clustered_by=cluster_noun(environment.name, environment.options),
+    )
+
+
+def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
+    """The questions of the evaluation split, or `eval.limit` of them, by `eval.seed`: the same for runs of any seed."""
+    tasks = environment.tasks(settings.data.eval_split)
+    if not settings.eval.limit:
+        return tasks
+    seed = derive(settings.eval.seed, "eval-limit")
+    return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
+
+
+def is_engine(target: str) -> bool:
+    """True for the name of an engine, such as `scripted`, instead of a policy."""
+    return any(component.name == target for component in registry().components("engine"))
+
+
+def policy_of(target: str, engine: str) -> PolicyVersion:
+    """The policy of a target; an engine that brings its own mind (`scripted`) has none."""
+    return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
+
+
+def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
+    """Writes metrics.json, breakdown.csv with a row per attempt, and samples/predictions.jsonl, some of each ending."""
+    records = {trajectory.id: trajectory_record(trajectory) for trajectory in trajectories}
+    outcomes = {name: read_outcome(record) for name, record in records.items()}
+    write_json(run / "metrics.json", {"schema_version": 1, **facts, **evaluation_metrics(list(outcomes.values()))})
+    write_csv(run / "breakdown.csv", breakdown_rows(list(outcomes.values())))
+    names = {(outcome.question, outcome.member): name for name, outcome in outcomes.items()}
+    samples = JsonlWriter(run / "samples" / "predictions.jsonl")
+    for outcome in choose_samples(list(outcomes.values())):
+        record = records[names[outcome.question, outcome.member]]
+        samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
+    samples.close()
+
+
+def _parameters(settings: Settings, target: str) -> dict[str, Any]:
+    """What the figures depend on."""
+    public = to_public_dict(settings)
+    sections = ("eval", "generation", "environment", "engine", "codec")
+    return {
+        "target": target,
+        "split": settings.data.eval_split,
+        "seed": settings.train.seed,
+        **{section: public[section] for section in sections},
+        "reward": reward_facts(settings),
+    }

@@ -1,0 +1,170 @@
+"""Rewards without a run: what they are, and whether they give what their own tests expect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finqa_cli.contracts import Reward, RewardRequest, Specified
+from finqa_cli.errors import ConfigError, EnvironmentFault
+from finqa_cli.extend import registry
+from finqa_cli.grading.answers import Case
+from finqa_cli.masking import masked
+from finqa_cli.runs.durable_files import now, storage, write_json
+from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
+from finqa_cli.types import Task
+from finqa_cli.wiring.build import make_reward
+
+DEFAULT = "weighted"
+SPEC_FILE = "reward_spec.yaml"
+TEST_FOLDER = "unit_tests"
+TOTAL = "total"
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """One test: what was expected, what came, and why it came; `error` when the reward itself failed."""
+
+    name: str
+    expected: Mapping[str, float]
+    actual: Mapping[str, float]
+    passed: bool
+    explanation: str
+    error: str = ""
+
+
+def chosen(settings: Settings) -> Reward:
+    """The reward that the settings name.
+
+    Raises:
+        ConfigError: They name none, an unknown one, or options that it does not take.
+    """
+    reward = make_reward(settings)
+    if reward is None:
+        raise ConfigError(
+            "The environment's own verdict is no reward that can stand alone.", remedy="finqa rewards show"
+        )
+    return reward
+
+
+def name_of(settings: Settings, name: str | None) -> str:
+    """The reward that was asked for: by argument, by settings, or the default one."""
+    return name or (settings.reward.name if settings.reward.name != ENVIRONMENT else DEFAULT)
+
+
+def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
+    """What a reward was made from: its specification, or its options in the settings with their defaults."""
+    if isinstance(reward, Specified):
+        return dict(reward.spec())
+    component = registry().find("reward", settings.reward.name)
+    config = registry().config(component, settings.reward.options)
+    return config.model_dump(mode="json") if config is not None else {}
+
+
+def reward_facts(settings: Settings) -> dict[str, Any]:
+    """The `reward` of a manifest: name and options, and what was made of them with the files that they name."""
+    public: dict[str, Any] = to_public_dict(settings)["reward"]
+    reward = make_reward(settings)
+    return public if reward is None else {**public, "specification": masked(specification(reward, settings))}
+
+
+def reward_digest(facts: Mapping[str, Any]) -> str:
+    """sha256 of `reward_facts`: what a resumed run insists on."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def wants_json(reward: Reward, settings: Settings) -> bool:
+    """It reads answers out of JSON replies."""
+    return specification(reward, settings).get("format") == "json"
+
+
+def as_yaml(specification: Mapping[str, Any]) -> str:
+    """The text of `reward_spec.yaml`."""
+    return yaml.safe_dump(dict(specification), sort_keys=False, allow_unicode=True)
+
+
+def write_specification(name: str, document: Mapping[str, Any], folder: Path, stats: Mapping[str, int]) -> list[Path]:
+    """Writes `reward_spec.yaml` and `manifest.json`.
+
+    Raises:
+        StorageError: Writing failed.
+    """
+    spec, manifest = folder / SPEC_FILE, folder / "manifest.json"
+    write_text(spec, as_yaml(document))
+    facts = {"module": "rewards", "timestamp": now()}
+    write_json(manifest, {**facts, "config": {"reward": name, **document}, "stats": dict(stats)})
+    return [spec, manifest]
+
+
+def run_cases(reward: Reward, name: str) -> list[CaseResult]:
+    """Runs a reward's own tests.
+
+    Raises:
+        ConfigError: It brings none.
+    """
+    cases = _cases(reward)
+    if not cases:
+        raise ConfigError(f"Reward {name!r} brings no tests.", remedy=f"finqa rewards score FILE {name}")
+    return [_result(reward, case) for case in cases]
+
+
+def write_results(reward: Reward, results: Sequence[CaseResult], name: str, folder: Path) -> Path:
+    """Writes `unit_tests/test_results.json` and `unit_tests/test_cases.json`; gives the former.
+
+    Raises:
+        StorageError: Writing failed.
+    """
+    path = folder / TEST_FOLDER / "test_results.json"
+    passed = sum(result.passed for result in results)
+    totals = {"reward": name, "passed": passed, "failed": len(results) - passed}
+    write_json(folder / TEST_FOLDER / "test_cases.json", [asdict(case) for case in _cases(reward)])
+    write_json(path, {**totals, "results": [asdict(result) for result in results]})
+    return path
+
+
+def _cases(reward: Reward) -> Sequence[Case]:
+    return reward.cases() if isinstance(reward, Specified) else ()
+
+
+def _result(reward: Reward, case: Case) -> CaseResult:
+    request = RewardRequest(
+        task=Task(id=case.name, prompt=case.question, split="test", cluster="tests"),
+        solution=case.solution,
+        truth=case.truth,
+        program=case.program,
+        table=case.table,
+    )
+    try:
+        rewards = reward.score(request)
+    except EnvironmentFault as error:
+        return CaseResult(
+            name=case.name, expected=case.expected, actual={}, passed=False, explanation="", error=error.message
+        )
+    actual = {**rewards.components, TOTAL: rewards.total}
+    passed = all(abs(actual.get(part, float("nan")) - value) <= _EQUAL for part, value in case.expected.items())
+    return CaseResult(
+        name=case.name, expected=case.expected, actual=actual, passed=passed, explanation=rewards.explanation
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file so that a crash leaves the old or the new content.
+
+    Raises:
+        StorageError: Writing failed.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,247 @@
+"""Candidates: several attempts at each question of a split, played by the rollout code of training and evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import Environment
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.evaluation.candidate_records import CANDIDATES, LOG, SCORES, CandidateWriter, place, read_log, said
+from finqa_cli.evaluation.evaluate import eval_tasks, policy_of
+from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.scheduler import play_stream
+from finqa_cli.rollout.seeds import derive
+from finqa_cli.runs.durable_files import write_json
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.statistics import Outcome, by_question, evaluation_metrics, read_outcome
+from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.wiring.pool_watch import EpisodeCount
+from finqa_cli.wiring.stage import Stage, stage
+
+WANTED_PARSE_RATE = 0.7
+"""Below it candidates say more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleResult:
+    """Where the candidates lie and what they came to; `report` is the content of report.json."""
+
+    run: Path
+    report: dict[str, Any]
+    seconds: float
+
+
+def sampling_settings(
+    settings: Settings, *, candidates: int, temperature: float, top_p: float, split: str, limit: int
+) -> Settings:
+    """The settings with what a sampling run asks for: candidates are attempts of an evaluation at a temperature.
+
+    Raises:
+        ConfigError: The temperature is 0, so that all candidates would be alike.
+    """
+    if temperature <= 0 and candidates > 1:
+        raise ConfigError(
+            f"At temperature {temperature:g} all {candidates} candidates of a question are alike.",
+            remedy="--temperature 0.8",
+        )
+    wanted = {"attempts": candidates, "temperature": temperature, "limit": limit, "seed": settings.train.seed}
+    chosen = settings.eval.model_copy(update=wanted)
+    return settings.model_copy(
+        update={
+            "eval": chosen,
+            "data": settings.data.model_copy(update={"eval_split": split}),
+            "generation": settings.generation.model_copy(update={"top_p": top_p}),
+        }
+    )
+
+
+async def sample(
+    settings: Settings, target: str, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper
+) -> SampleResult:
+    """Plays `eval.attempts` candidates of each question of the split and writes candidates.jsonl and scores.jsonl.
+
+    Every attempt is in trajectories.jsonl, with its token ids, as soon as it ends. A resumed run plays those that are
+    not there or ended in a fault.
+
+    Args:
+        settings: As `sampling_settings` makes them; of a resumed run, its own.
+        target: Who plays.
+        run: A new folder, or with `resume` that of an interrupted run.
+        resume: Go on with the run.
+        reporter: Told of progress.
+        stopper: Asked whether to go on.
+
+    Raises:
+        DataError: The split has no questions, or records of the interrupted run are damaged.
+        ConfigError: The folder is in use, or data or policy are no longer those that the run began with.
+        InterruptedRun: A signal stopped it; what was played is kept.
+    """
+    started = time.perf_counter()
+    policy = policy_of(target, settings.engine.name)
+    inputs = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    with _folder(settings, run, resume) as folder, CandidateWriter(run, settings.eval.attempts) as writer:
+        folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
+        async with stage(
+            settings,
+            policy,
+            run_id=run.name,
+            reporter=reporter,
+            check_stop=lambda: stopper.check(f"finqa sample --resume {run}"),
+            run_dir=run,
+            episodes=lambda environment: len(list(_attempts(environment, settings, writer))),
+            on_event=lambda name, facts: folder.event(name, **facts),
+        ) as parts:
+            tasks = eval_tasks(parts.environment, settings)
+            if not tasks:
+                raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+            folder.pin("data digest", parts.data.digest)
+            parameters = _parameters(settings, target)
+            folder.pin("reward digest", reward_digest(parameters["reward"]))
+            inputs |= {"data": asdict(parts.data)}
+            write_manifest(run, "sample", parameters=parameters, inputs=inputs)
+            attempts = list(_attempts(parts.environment, settings, writer))
+            await _play(parts, settings, attempts, folder=folder, writer=writer, reporter=reporter, stopper=stopper)
+            stopper.check(f"finqa sample --resume {run}")
+        facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
+        report = {**facts, **sample_report(run, tasks, settings.eval.attempts)}
+        write_json(run / "report.json", report)
+        outputs = [run / name for name in (CANDIDATES, SCORES, LOG, "report.json")]
+        write_manifest(run, "sample", parameters=parameters, inputs=inputs, outputs=outputs)
+        folder.finish("completed")
+    _tell(report, policy, reporter)
+    return SampleResult(run=run, report=report, seconds=time.perf_counter() - started)
+
+
+def sample_report(run: Path, tasks: Sequence[Task], wanted: int) -> dict[str, Any]:
+    """Counts, parse rate and the metrics of an evaluation over the candidates in the log of a run."""
+    found: dict[tuple[str, int], Outcome] = {}
+    texts: dict[str, set[str]] = defaultdict(set)
+    token_ids = True
+    for record in read_log(run):
+        outcome = read_outcome(record)
+        if (known := found.get(place(record))) is None or known.correct is None:
+            found[place(record)] = outcome
+        if outcome.correct is not None:
+            texts[outcome.question].add(said(record))
+            token_ids &= all(
+                "completion_token_ids" in turn and turn["completion_token_ids"] for turn in record["turns"]
+            )
+    outcomes = [found[key] for key in sorted(found)]
+    questions = by_question(outcomes)
+    graded = sum(map(len, questions.values()))
+    right = {name: sum(bool(each.correct) for each in members) for name, members in questions.items()}
+    rewards = [[each.reward or 0.0 for each in members] for members in questions.values()]
+    metrics = evaluation_metrics(outcomes)
+    return {
+        "asked": len(tasks),
+        "candidates_per_question": wanted,
+        "candidates": graded,
+        "parse_rate": (metrics["format_compliance"] or {}).get("value"),
+        "questions_all_right": sum(right[name] == len(members) for name, members in questions.items()),
+        "questions_none_right": sum(not number for number in right.values()),
+        "questions_with_spread": sum(max(each) > min(each) for each in rewards),
+        "distinct_share": sum(map(len, texts.values())) / graded if graded else None,
+        "reward_mean": sum(map(sum, rewards)) / graded if graded else None,
+        "reward_of_best_mean": sum(map(max, rewards)) / len(rewards) if rewards else None,
+        "sampled_tokens": sum(each.tokens for each in outcomes),
+        "token_ids": token_ids and graded > 0,
+        **metrics,
+    }
+
+
+async def _play(
+    parts: Stage,
+    settings: Settings,
+    attempts: Sequence[Attempt],
+    *,
+    folder: RunFolder,
+    writer: CandidateWriter,
+    reporter: Reporter,
+    stopper: Stopper,
+) -> None:
+    shown = EpisodeCount(reporter, "sample", len(attempts))
+
+    async def heard(trajectory: Trajectory) -> None:
+        await asyncio.wrap_future(folder.trajectory(trajectory, iteration=0))
+        for written in writer.add(trajectory_record(trajectory, token_ids=True)):
+            await asyncio.wrap_future(written)
+        shown.add(trajectory)
+
+    await play_stream(
+        parts.player(settings, temperature=settings.eval.temperature),
+        _Once(iter(attempts)),
+        concurrency=settings.pool.concurrency,
+        on_trajectory=heard,
+        stopping=lambda: stopper.requested,
+    )
+    reporter.finish("sample")
+
+
+class _Once:
+    """A source that keeps nothing of what was played: thousands of episodes with their token ids are large."""
+
+    def __init__(self, attempts: Iterator[Attempt]) -> None:
+        self._attempts = attempts
+
+    def next(self) -> Attempt | None:
+        return next(self._attempts, None)
+
+    def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
+        pass
+
+
+def _attempts(environment: Environment, settings: Settings, writer: CandidateWriter) -> Iterator[Attempt]:
+    """What is still to be played, question by question, so that an interrupted run has whole questions."""
+    for task in eval_tasks(environment, settings):
+        for member in range(settings.eval.attempts):
+            if not writer.is_played(task.id, member):
+                again = "-again" * writer.tries(task.id, member)
+                seed = derive(settings.train.seed, "sample", task.id, member)
+                yield Attempt(id=f"sample/{task.id}/{member}{again}", task=task, member=member, seed=seed)
+
+
+def _folder(settings: Settings, run: Path, resume: bool) -> RunFolder:
+    facts = to_public_dict(settings)
+    if resume:
+        return RunFolder.reopen(run, settings=facts, save_token_ids=True, iteration=0)
+    return RunFolder.create(run, command="sample", settings=facts, save_token_ids=True)
+
+
+def _parameters(settings: Settings, target: str) -> dict[str, Any]:
+    generation = settings.generation
+    return {
+        "target": target,
+        "candidates": settings.eval.attempts,
+        "temperature": settings.eval.temperature,
+        "top_p": generation.top_p,
+        "max_gen_tokens": generation.max_gen_tokens,
+        "max_steps": generation.max_steps,
+        "split": settings.data.eval_split,
+        "limit": settings.eval.limit,
+        "seed": settings.train.seed,
+        "environment": settings.environment.name,
+        "reward": reward_facts(settings),
+    }
+
+
+def _tell(report: dict[str, Any], policy: PolicyVersion, reporter: Reporter) -> None:
+    rate = report["parse_rate"]
+    if rate is not None and rate < WANTED_PARSE_RATE:
+        reporter.line(
+            f"Only {100 * rate:.0f} % of the candidates could be read, fewer than the {100 * WANTED_PARSE_RATE:.0f} % "
+            f"that training on them wants: teach {policy.model or report['target']} the form first (finqa sft)."
+        )
+    if report["candidates"] and report["questions_none_right"] == report["questions"]:
+        reporter.line("No question has a right candidate: pairs of them would teach form, not answers.")

@@ -1,0 +1,1 @@
+"""Pipelines and experiments: steps that are finqa commands, recorded and resumable."""

@@ -1,0 +1,170 @@
+"""The end of an experiment: cells side by side, questions answered, the machinery of `finqa compare` for each group."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import Environment
+from finqa_cli.evaluation.compare.comparison import compare
+from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
+from finqa_cli.evaluation.compare.output_files import write_comparison
+from finqa_cli.experiments.answers import Answer, answers
+from finqa_cli.experiments.attempt_figures import Estimated, Figure, figure, jackknifed, read_attempts
+from finqa_cli.experiments.experiment_plan import ExperimentPlan, settings_of
+from finqa_cli.runs.durable_files import storage, write_json
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.types import Trajectory
+from finqa_cli.wiring.build import open_environment
+
+COMPARISON = "comparison"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """A cell that is done.
+
+    Attributes:
+        label: Of the cell.
+        seed: Of its training.
+        figures: Measure -> its value with an interval; None where it is not known.
+        evaluated: Its evaluation, with what training cost.
+    """
+
+    label: str
+    seed: int
+    figures: Mapping[str, Estimated | None]
+    evaluated: EvaluatedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentReport:
+    """What the cells that are done came to.
+
+    Attributes:
+        plan: Of the whole.
+        done: By name.
+        answers: To each question of the plan, in its order.
+        comparisons: Group -> folder of its comparison, relative to the experiment's.
+    """
+
+    plan: ExperimentPlan
+    done: Mapping[str, CellResult]
+    answers: Sequence[Sequence[Answer]]
+    comparisons: Mapping[str, str]
+
+
+def make_report(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> ExperimentReport:
+    """Reads the evaluations of the cells that are done, answers the questions and writes the comparisons anew.
+
+    Raises:
+        DataError: An evaluation is damaged, or cells of one group cannot be compared.
+    """
+    attempts = {name: read_attempts(run / "evals" / name) for name in done}
+    figures = _figures(plan)
+    results = {name: _result(plan, run, name, attempts[name], figures) for name in done}
+    arms: dict[str, list[list[Trajectory]]] = defaultdict(list)
+    for name in done:
+        arms[plan.cells[name].label].append(attempts[name])
+    return ExperimentReport(
+        plan=plan,
+        done=results,
+        answers=[answers(plan, question, arms, figures) for question in plan.questions],
+        comparisons=_compare(plan, run, done, plots=plots),
+    )
+
+
+def write_report(report: ExperimentReport, run: Path, text: str) -> None:
+    """Writes report.md and report.json.
+
+    Raises:
+        StorageError: One cannot be written.
+    """
+    write_json(run / "report.json", document(report))
+    with storage(run / "report.md"):
+        (run / "report.md").write_text(text, encoding="utf-8")
+
+
+def document(report: ExperimentReport) -> dict[str, Any]:
+    """JSON-ready."""
+    return {
+        "experiment": report.plan.name,
+        "cells": {name: _cell(report, name) for name in report.plan.cells},
+        "questions": [
+            {"name": question.name, "ask": question.ask, "answers": [asdict(one) for one in found]}
+            for question, found in zip(report.plan.questions, report.answers, strict=True)
+        ],
+        "comparisons": dict(report.comparisons),
+    }
+
+
+def _figures(plan: ExperimentPlan) -> dict[str, Figure]:
+    """The plan's measures; the environment that some need is opened once, as the first cell has it."""
+    opened: list[Environment] = []
+
+    def environment() -> Environment:
+        if not opened:
+            first = next(iter(plan.cells.values()))
+            opened.append(open_environment(settings_of(first), NullReporter()))
+        return opened[0]
+
+    return {name: figure(measure.of, environment) for name, measure in plan.measures.items()}
+
+
+def _result(
+    plan: ExperimentPlan, run: Path, name: str, attempts: Sequence[Trajectory], figures: Mapping[str, Figure]
+) -> CellResult:
+    evaluated = load_run(run / "evals" / name)
+    clusters = [each.task.cluster for each in attempts]
+
+    def of(measure: str) -> Estimated | None:
+        one = figures[measure]
+        found = jackknifed(lambda kept: one([each for each in attempts if each.task.cluster in kept]), clusters)
+        if found is None or plan.measures[measure].of != "accuracy":
+            return found
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+
+    return CellResult(
+        label=plan.cells[name].label,
+        seed=evaluated.seed,
+        figures={measure: of(measure) for measure in figures},
+        evaluated=evaluated,
+    )
+
+
+def _compare(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> dict[str, str]:
+    """A comparison for each group that has two cells or more; what was there is made from the same files, and goes."""
+    with storage(run / COMPARISON):
+        shutil.rmtree(run / COMPARISON, ignore_errors=True)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in done:
+        groups[plan.cells[name].group].append(name)
+    written = {}
+    for group, names in groups.items():
+        labels = list(dict.fromkeys(plan.cells[name].label for name in names))
+        if len(labels) > 1:
+            folder = f"{COMPARISON}/{group}".rstrip("/")
+            named = [f"{plan.cells[name].label}={run / 'evals' / name}" for name in names]
+            write_comparison(compare(named, baseline=labels[0]), run / folder, plots=plots)
+            written[group] = folder
+    return written
+
+
+def _cell(report: ExperimentReport, name: str) -> dict[str, Any]:
+    cell, result = report.plan.cells[name], report.done.get(name)
+    facts: dict[str, Any] = {"label": cell.label, "choices": cell.choices, "done": result is not None}
+    if result is None:
+        return facts
+    cost = result.evaluated.cost
+    return {
+        **facts,
+        "seed": result.seed,
+        "run": f"runs/{name}",
+        "figures": {measure: asdict(one) if one else None for measure, one in result.figures.items()},
+        "training_hours": cost.hours if cost else None,
+        "training_sampled_tokens": cost.sampled_tokens if cost else None,
+    }

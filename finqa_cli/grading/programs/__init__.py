@@ -1,0 +1,40 @@
+"""Programs of the original FinQA data (arXiv 2109.00122): reading, executing and comparing them.
+
+Pure, standard library only; reads text that a model or an opponent may have written. The rules are those of the data
+set's official evaluation; each module says where it is stricter or more lenient. Any text is judged in linear time.
+"""
+
+from __future__ import annotations
+
+from finqa_cli.grading.programs.equivalence import difference, overlap
+from finqa_cli.grading.programs.execute import Value, execute
+from finqa_cli.grading.programs.parse import parse
+from finqa_cli.grading.programs.program import MAX_CHARACTERS, MAX_STEPS, Program, ProgramError, Reference, Step
+from finqa_cli.grading.programs.program_metrics import (
+    ProgramVerdict,
+    compare,
+    execution_accuracy,
+    program_accuracy,
+    step_overlap,
+)
+from finqa_cli.grading.programs.program_tables import ProgramTable
+
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_STEPS",
+    "Program",
+    "ProgramError",
+    "ProgramTable",
+    "ProgramVerdict",
+    "Reference",
+    "Step",
+    "Value",
+    "compare",
+    "difference",
+    "execute",
+    "execution_accuracy",
+    "overlap",
+    "parse",
+    "program_accuracy",
+    "step_overlap",
+]

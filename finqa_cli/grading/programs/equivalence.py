@@ -1,0 +1,97 @@
+"""Do two programs compute the same formula? The question behind FinQA's program accuracy.
+
+Each literal (by its text, not its value: `5%` and `0.05` differ) and each table step is a symbol, and the programs'
+last steps are compared as formulas over these symbols. The official evaluation asks sympy to simplify both; here both
+are evaluated at one pseudo-random point of a large prime field, where different rational functions of degree d agree
+with probability d / 2^255 at most (Schwartz-Zippel). `MAX_STEPS` bounds d by 2^64. The cost is one operation in the
+field a step, whatever the formulas look like when they are written out.
+
+Where the answers differ from sympy's, which they equal for `add`, `subtract`, `multiply` and `divide`:
+
+- `exp(x, y)` is an unknown function of x and y: equal bases and exponents make it equal, a^x a^y = a^(x + y) does not.
+- `greater(x, y)` is an unknown function of x - y. sympy finds some common factors in addition.
+- A step is undefined when it uses the result of `greater` or divides by what is identically zero. Nothing equals it.
+- A table step is the same one at every place; the official script tells the first step's text from a later one's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from finqa_cli.grading.programs.program import Argument, Program, Reference, Step
+
+PRIME = 0x96EDC7EA458BB8F70257AF970A456173D4FCB42D76D79A333124FE8D105E78AF
+"""The first prime from SHA-256 of `finqa`, highest and lowest bit set, upwards.
+
+A prime of a special form, such as 2^255 - 19, would not do: a short program could compute it, and with it a zero.
+"""
+
+
+def difference(predicted: Program, gold: Program) -> str:
+    """Why the programs are not equivalent by the official definition; empty when they are.
+
+    The gold program's literals and table steps are the only ones that the predicted program may hold, even in steps
+    that its last one does not use.
+    """
+    known = {symbol for step in gold.steps for symbol in _symbols(step)}
+    for place, step in enumerate(predicted.steps):
+        if any(symbol not in known for symbol in _symbols(step)):
+            return f"step #{place} uses a number or row that the expected program does not"
+    value = _field_values(predicted)[-1]
+    if value is None:
+        return "the last step has no result for any numbers"
+    return "" if value == _field_values(gold)[-1] else "another formula than the expected one"
+
+
+def overlap(predicted: Program, gold: Program) -> float:
+    """Share of the gold program's steps, from 0 to 1, that some step of the predicted program is equivalent to.
+
+    A step stands for the formula that it computes, so that neither order nor numbering matters, and repeating a step
+    earns nothing.
+    """
+    computed = set(_field_values(predicted)) - {None}
+    return sum(value in computed for value in _field_values(gold)) / len(gold.steps)
+
+
+def _symbols(step: Step) -> Sequence[str]:
+    if step.reads_table:
+        return (str(step),)
+    return [argument for argument in (step.first, step.second) if isinstance(argument, str)]
+
+
+def _field_values(program: Program) -> list[int | str | None]:
+    """Of each step: its formula at the point; a digest for `greater`; None when it is undefined."""
+    values: list[int | str | None] = []
+    for step in program.steps:
+        values.append(_point("row", str(step)) if step.reads_table else _field_value(step, values))
+    return values
+
+
+def _field_value(step: Step, values: Sequence[int | str | None]) -> int | str | None:
+    first, second = _field_operand(step.first, values), _field_operand(step.second, values)
+    if not isinstance(first, int) or not isinstance(second, int):
+        return None
+    match step.operation:
+        case "add":
+            return (first + second) % PRIME
+        case "subtract":
+            return (first - second) % PRIME
+        case "multiply":
+            return first * second % PRIME
+        case "divide":
+            return first * pow(second, -1, PRIME) % PRIME if second else None
+        case "exp":
+            return _point("exp", f"{first:x} {second:x}")
+        case _:
+            return f"greater {(first - second) % PRIME:x}"
+
+
+def _field_operand(argument: Argument, values: Sequence[int | str | None]) -> int | str | None:
+    return values[argument.step] if isinstance(argument, Reference) else _point("literal", argument)
+
+
+def _point(kind: str, text: str) -> int:
+    """The coordinate of a symbol: fixed, and without relation to any other's."""
+    digest = hashlib.sha512(f"{kind} {text}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest, "big") % PRIME

@@ -1,0 +1,99 @@
+"""FinQA's two official metrics on the text of one prediction, with the reason for every miss.
+
+No predicted text raises anything: what is no program, or has no result, is wrong. The gold program comes from the
+data; one that cannot be read raises `ProgramError`, so that broken data is never scored as a wrong prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finqa_cli.grading.programs.equivalence import difference, overlap
+from finqa_cli.grading.programs.execute import Value, execute
+from finqa_cli.grading.programs.parse import parse
+from finqa_cli.grading.programs.program import Program, ProgramError
+from finqa_cli.grading.programs.program_tables import ProgramTable
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramVerdict:
+    """What both metrics say about one predicted program.
+
+    Attributes:
+        executed: Its result; None when it has none.
+        execution: Execution accuracy: the result is exactly the gold answer.
+        program: Program accuracy: it is equivalent to the gold program.
+        reason: Why one or both are false, without telling the truth; empty when both are true.
+    """
+
+    executed: Value | None
+    execution: bool
+    program: bool
+    reason: str
+
+
+def compare(predicted: str, gold: str, table: ProgramTable, gold_answer: Value) -> ProgramVerdict:
+    """Both metrics at once.
+
+    Args:
+        predicted: Text that a model wrote.
+        gold: The data set's program.
+        table: The question's table, as the data set writes it.
+        gold_answer: The data set's `exe_ans`.
+
+    Raises:
+        ProgramError: The gold program cannot be read.
+    """
+    expected = parse(gold)
+    try:
+        program = parse(predicted)
+    except ProgramError as error:
+        return ProgramVerdict(None, False, False, f"Not a program. {error}.")
+    executed, miss = _executed(program, table)
+    different = difference(program, expected)
+    is_right = executed == gold_answer
+    if not is_right and not miss:
+        miss = f"The result {executed} is not the expected one"
+    misses = [reason for reason in (miss, different and f"Not equivalent: {different}") if reason]
+    return ProgramVerdict(executed, is_right, not different, " ".join(f"{reason}." for reason in misses))
+
+
+def execution_accuracy(predicted: str, gold_answer: Value, table: ProgramTable) -> bool:
+    """Whether the program's result, rounded to 5 decimals, is exactly the gold answer; 0.5 is not 50."""
+    try:
+        return execute(parse(predicted), table) == gold_answer
+    except ProgramError:
+        return False
+
+
+def program_accuracy(predicted: str, gold: str) -> bool:
+    """Whether the program is equivalent to the gold one; it is not executed.
+
+    Raises:
+        ProgramError: The gold program cannot be read.
+    """
+    expected = parse(gold)
+    try:
+        return not difference(parse(predicted), expected)
+    except ProgramError:
+        return False
+
+
+def step_overlap(predicted: str, gold: str) -> float:
+    """Share of the gold program's steps, from 0 to 1, that the predicted program computes too; 0 when it is none.
+
+    Raises:
+        ProgramError: The gold program cannot be read.
+    """
+    expected = parse(gold)
+    try:
+        return overlap(parse(predicted), expected)
+    except ProgramError:
+        return 0.0
+
+
+def _executed(program: Program, table: ProgramTable) -> tuple[Value | None, str]:
+    try:
+        return execute(program, table), ""
+    except ProgramError as error:
+        return None, f"No result. {error}"

@@ -1,0 +1,1 @@
+"""What is made before a run: snapshots, images at providers, environments of components."""

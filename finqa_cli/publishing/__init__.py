@@ -1,0 +1,1 @@
+"""Policies and records for other tools: export, push, model cards."""

@@ -1,0 +1,242 @@
+"""A repository of the Hugging Face hub, filled by the hub's own client, `huggingface_hub`.
+
+All files of a push are one commit, so a repository has all of it or nothing; afterwards the hub is asked what it holds,
+and sizes and checksums are compared. A commit whose reply was lost is found by the next attempt, which then has nothing
+left to change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from finqa_cli import __version__
+from finqa_cli.data.fetch.known_sources import checked_endpoint
+from finqa_cli.data.fetch.retries import Patience, Transient, retry_after_s
+from finqa_cli.errors import (
+    AuthenticationError,
+    ConfigError,
+    MissingDependencyError,
+    ServiceUnavailableError,
+    StorageError,
+)
+from finqa_cli.runs.durable_files import sha256_of
+
+T = TypeVar("T")
+
+HUGGING_FACE = "https://huggingface.co"
+SIGN_IN = "hf auth login, or set HF_TOKEN, with a token that may write"
+_AGAIN = "run the same command again: what the hub has already is not sent twice"
+_PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
+"""409 and 412: another commit came between, ours of an attempt whose reply was lost perhaps."""
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What the hub holds now.
+
+    Attributes:
+        repository: `owner/name`.
+        url: Its page.
+        commit: Hash of the commit that has every file.
+        private: As the hub says.
+        files: Name -> size in bytes.
+    """
+
+    repository: str
+    url: str
+    commit: str
+    private: bool
+    files: Mapping[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Hub:
+    """The hub, or a mirror.
+
+    Attributes:
+        endpoint: None is HF_ENDPOINT, or huggingface.co.
+        patience: How long to try.
+        tell: Is told what went wrong and is tried again.
+    """
+
+    endpoint: str | None
+    patience: Patience
+    tell: Callable[[str], None]
+    _api: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            from huggingface_hub import HfApi, constants
+            from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # not in its stubs
+        except ImportError as error:
+            raise MissingDependencyError(
+                "This needs huggingface_hub, which is not installed.", remedy="pip install 'finqa[data]'"
+            ) from error
+        disable_progress_bars()
+        self._api = HfApi(endpoint=self.endpoint, library_name="finqa", library_version=__version__)
+        checked_endpoint(self._api.endpoint)
+        if self._api.endpoint != HUGGING_FACE:
+            # The client would wait for ever for an answer in a protocol that others need not speak; all speak LFS.
+            constants.HF_HUB_DISABLE_XET = True
+
+    def check_owner(self, owner: str) -> None:
+        """Looks whether there is a token, and whether it is of the owner or of a member of it.
+
+        Raises:
+            AuthenticationError: There is none, it is refused, or it is of somebody else.
+            ServiceUnavailableError: The hub cannot be reached.
+        """
+        from huggingface_hub import get_token
+
+        if not get_token():
+            raise AuthenticationError("There is no token for the Hugging Face hub.", remedy=SIGN_IN)
+        who = self._ask("who the token is of", lambda: self._api.whoami())
+        known = [str(who.get("name")), *(str(each.get("name")) for each in who.get("orgs") or ())]
+        if owner not in known:
+            raise AuthenticationError(
+                f"The token is of {known[0]}, who does not belong to {owner!r} on the hub.",
+                remedy=f"--repo-prefix with one of: {', '.join(known)}",
+            )
+
+    def licence_of(self, model: str) -> str:
+        """The licence that a model's card states; empty where it states none or cannot be read."""
+        from huggingface_hub import errors
+
+        try:
+            card = self._api.model_info(model, timeout=self.patience.connect_s).card_data
+        except (errors.HfHubHTTPError, errors.HTTPError, OSError, ValueError):  # type: ignore[attr-defined]
+            return ""
+        licence = getattr(card, "license", None)
+        return licence if isinstance(licence, str) else ""
+
+    def push(self, repository: str, files: Sequence[Path], *, private: bool, message: str) -> Pushed:
+        """Makes the repository where it is not there, and commits the files to its main branch.
+
+        Raises:
+            ConfigError: The repository is public and the push is to be private, or holds other weights.
+            AuthenticationError: The token may not write there.
+            ServiceUnavailableError: The hub fails or stays silent after every attempt, or holds something else after
+                the commit.
+            StorageError: A file cannot be read.
+        """
+        what = f"pushing to {repository}"
+        self._ask(what, lambda: self._api.create_repo(repository, private=private or None, exist_ok=True))
+        commit = self._ask(what, lambda: self._commit(repository, files, private=private, message=message))
+        info = self._ask(what, lambda: self._info(repository, commit))
+        self._check(repository, files, info)
+        return Pushed(
+            repository=repository,
+            url=f"{self._api.endpoint}/{repository}",
+            commit=commit,
+            private=bool(info.private),
+            files={path.name: path.stat().st_size for path in files},
+        )
+
+    def _commit(self, repository: str, files: Sequence[Path], *, private: bool, message: str) -> str:
+        from huggingface_hub import CommitOperationAdd
+
+        before = self._info(repository, "main")
+        if private and not before.private:
+            raise ConfigError(
+                f"{repository} is there already, and it is public.",
+                remedy=f"make it private at {self._api.endpoint}/{repository}/settings, or leave out --private",
+            )
+        own = {path.name for path in files}
+        others = [each.rfilename for each in before.siblings or () if each.rfilename not in own]
+        if stale := [name for name in others if name.endswith(_WEIGHTS) or name == "adapter_config.json"]:
+            raise ConfigError(
+                f"{repository} holds other weights already ({', '.join(stale[:3])}); beside these they would be loaded "
+                "or mistaken for them.",
+                remedy="another --repo-prefix, or delete them on the hub first",
+            )
+        made = self._api.create_commit(
+            repository,
+            [CommitOperationAdd(path_in_repo=path.name, path_or_fileobj=path) for path in files],
+            commit_message=message,
+            parent_commit=before.sha,
+        )
+        return str(made.oid)
+
+    def _info(self, repository: str, revision: str) -> Any:
+        return self._api.model_info(repository, revision=revision, files_metadata=True, timeout=self.patience.connect_s)
+
+    def _check(self, repository: str, files: Sequence[Path], info: Any) -> None:
+        there = {each.rfilename: each for each in info.siblings or ()}
+        for path in files:
+            found = there.get(path.name)
+            if found is None or not _is_same(path, found):
+                raise ServiceUnavailableError(
+                    f"{repository} was committed to, but does not hold {path.name} as it is here.", remedy=_AGAIN
+                )
+
+    def _ask(self, what: str, call: Callable[[], T]) -> T:
+        """Repeats a call until it succeeds, fails for good or has failed too often."""
+        for number in range(1, self.patience.attempts + 1):
+            try:
+                return _understood(what, self._api.endpoint, call)
+            except Transient as problem:
+                pause = self.patience.pause_s(number) if problem.wait_s is None else problem.wait_s
+                if number == self.patience.attempts or pause > self.patience.longest_pause_s:
+                    message = f"{problem}; gave up after attempt {number}."
+                    raise ServiceUnavailableError(message, remedy=_AGAIN) from problem
+                self.tell(f"{problem}; attempt {number + 1} of {self.patience.attempts} in {pause:.0f} s")
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
+    """Calls, and turns what the client raises into our errors; addresses, which may be signed, are not repeated."""
+    from huggingface_hub import errors
+
+    try:
+        return call()
+    except errors.OfflineModeIsEnabled as error:
+        raise ServiceUnavailableError(
+            f"{what}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set.",
+            remedy="unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
+        ) from error
+    except errors.HfHubHTTPError as error:
+        _refused(what, error)
+    except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
+        raise Transient(f"{what}: {endpoint} cannot be reached ({type(error).__name__})") from error
+    except RuntimeError as error:  # the upload of a large file, whatever the reason
+        cause = error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError):
+            _refused(what, cause)
+        raise Transient(f"{what}: a file could not be sent ({type(cause or error).__name__})") from error
+    except OSError as error:
+        raise StorageError(f"{what}: a file cannot be read: {error.strerror or type(error).__name__}.") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"{what}: {endpoint} did not answer as a Hugging Face hub does: {error}"
+        raise ServiceUnavailableError(message, remedy="check --endpoint and HF_ENDPOINT") from error
+
+
+def _refused(what: str, error: Any) -> NoReturn:
+    status, headers = error.response.status_code, error.response.headers
+    said = f" ({error.server_message})" if getattr(error, "server_message", None) else ""
+    if status in _PASSING:
+        wait = retry_after_s(headers.get("retry-after"))
+        raise Transient(f"{what}: the hub answered HTTP {status}{said}", wait) from error
+    if status == 401:
+        raise AuthenticationError(f"{what}: the hub does not accept the token{said}.", remedy=SIGN_IN) from error
+    if status == 403:
+        raise AuthenticationError(
+            f"{what}: the token may not write there{said}.",
+            remedy="a token with write access to this owner's repositories: https://huggingface.co/settings/tokens",
+        ) from error
+    raise ServiceUnavailableError(f"{what}: the hub answered HTTP {status}{said}.", remedy=_AGAIN) from error
+
+
+def _is_same(path: Path, there: Any) -> bool:
+    if there.lfs is not None:
+        return bool(there.lfs.sha256 == sha256_of(path))
+    data = path.read_bytes()
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return bool(there.blob_id == blob)

@@ -1,0 +1,149 @@
+"""An evaluation as a log that Inspect reads (`inspect view`, `inspect_ai.log.read_eval_log`): JSON, EvalLog version 2.
+
+The truth stays with the grader, so samples have an empty target; a fault is a sample with an error and without scores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from finqa_cli import __version__
+from finqa_cli.runs.trajectory_records import exchange
+from finqa_cli.statistics import clustered_interval, read_outcome
+from finqa_cli.types import Message, Status
+
+VERSION = 2
+
+_SCORER = "finqa"
+_LIMITS = {Status.MAX_TURNS: "message", Status.MAX_TOKENS: "token", Status.TIMEOUT: "time"}
+"""Statuses that Inspect tells as a limit of the sample."""
+
+
+def inspect_log(
+    records: Sequence[Mapping[str, Any]], *, task: str, model: str, data: str, created: str, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The log of one evaluation.
+
+    Args:
+        records: Of trajectories.jsonl, of one evaluation.
+        task: What Inspect calls the task: the environment.
+        model: The policy.
+        data: Name of the questions' data.
+        created: Time in ISO 8601.
+        metadata: Further facts about the run.
+    """
+    outcomes = [read_outcome(record) for record in records]
+    graded = [outcome for outcome in outcomes if outcome.correct is not None]
+    questions = sorted({outcome.question for outcome in outcomes})
+    identity = hashlib.sha256(
+        "\n".join(str(record["id"]) for record in records).encode() + created.encode()
+    ).hexdigest()
+    attempts = max((outcome.member for outcome in outcomes), default=0) + 1
+    return {
+        "version": VERSION,
+        "status": "success",
+        "eval": {
+            "eval_id": identity[:22],
+            "run_id": identity[22:44],
+            "created": created,
+            "task": task,
+            "task_id": identity[44:],
+            "task_version": 0,
+            "dataset": {"name": data, "samples": len(questions), "sample_ids": questions, "shuffled": False},
+            "model": model,
+            "config": {"epochs": attempts},
+            "packages": {"finqa": __version__},
+            "metadata": dict(metadata),
+        },
+        "plan": {"name": "plan", "steps": [{"solver": _SCORER, "params": {}}]},
+        "results": {
+            "total_samples": len(outcomes),
+            "completed_samples": len(graded),
+            "scores": list(_scores(graded)),
+        },
+        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+        "samples": [_sample(record, model) for record in records],
+    }
+
+
+def _scores(graded: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    if not graded:
+        return
+    right = [float(bool(outcome.correct)) for outcome in graded]
+    interval = clustered_interval(right, [outcome.company for outcome in graded])
+    rewards = [float(outcome.reward or 0.0) for outcome in graded]
+    accuracy = {"accuracy": interval.mean, "stderr": interval.standard_error}
+    for name, metrics in (("correct", accuracy), ("reward", {"mean": statistics.fmean(rewards)})):
+        found = {metric: {"name": metric, "value": value, "params": {}} for metric, value in metrics.items()}
+        yield {"name": name, "scorer": _SCORER, "params": {}, "metrics": found}
+
+
+def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
+    outcome, status = read_outcome(record), Status(record["status"])
+    asked = [{"role": item["role"], "content": item["content"], "source": "input"} for item in record["messages"]]
+    answer = list(_answer(record, model))
+    said = [message for message in answer if message["role"] == "assistant"]
+    sample: dict[str, Any] = {
+        "id": outcome.question,
+        "epoch": outcome.member + 1,
+        "input": asked,
+        "target": "",
+        "messages": [*asked, *answer],
+        "output": {"model": model, "choices": [_choice(said[-1], record)] if said else []},
+        "metadata": {"split": outcome.split, "cluster": outcome.company, "kind": outcome.kind, "status": status.value},
+        "total_time": outcome.seconds,
+        "model_usage": {},
+    }
+    if outcome.correct is None:
+        message = str(record.get("error") or status.value)
+        sample["error"] = {"message": message, "traceback": message, "traceback_ansi": message}
+        return sample
+    sample["scores"] = {
+        "correct": {
+            "value": "C" if outcome.correct else "I",
+            "answer": outcome.answer,
+            "explanation": outcome.explanation,
+        },
+        "reward": {"value": outcome.reward, "metadata": dict(outcome.components)},
+    }
+    if status in _LIMITS:
+        sample["limit"] = {"type": _LIMITS[status], "limit": len(said)}
+    return sample
+
+
+def _choice(message: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    cut = record["turns"][-1].get("stop") == "length"
+    return {
+        "message": message,
+        "stop_reason": "max_tokens" if cut else "tool_calls" if "tool_calls" in message else "stop",
+    }
+
+
+def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
+    call, calls = "", 0
+    for message in (message for turn in record["turns"] for message in exchange(turn)):
+        if message.role == "assistant":
+            row: dict[str, Any] = {
+                "role": "assistant",
+                "content": message.content,
+                "source": "generate",
+                "model": model,
+            }
+            call = ""
+            if message.tool_call is not None:
+                call, calls = f"call_{calls}", calls + 1
+                row["tool_calls"] = [_call(message, call)]
+            yield row
+        elif call:
+            yield {"role": "tool", "content": message.content, "tool_call_id": call, "function": message.name}
+        else:
+            yield {"role": "user", "content": message.content}
+
+
+def _call(message: Message, name: str) -> dict[str, Any]:
+    assert message.tool_call is not None
+    arguments = dict(message.tool_call.arguments)
+    return {"id": name, "type": "function", "function": message.tool_call.name, "arguments": arguments}

@@ -1,0 +1,131 @@
+"""Checkpoints: complete or absent, and checked against their manifest before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from finqa_cli.errors import DataError
+from finqa_cli.runs.durable_files import new_folder, sha256_of, write_json, write_text
+
+log = structlog.get_logger(__name__)
+
+LATEST = "latest_checkpointed_iteration.txt"
+"""Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself goes by the
+folders, so that it can pass over a damaged one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        path: `checkpoints/step_N`, with `adapter/` (or `model/`) and `learner/` inside.
+        iteration: N: this many iterations are behind it.
+        state: What the run needs besides weights: cursor, policy version.
+    """
+
+    path: Path
+    iteration: int
+    state: Mapping[str, Any]
+
+
+@contextmanager
+def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder to fill; it becomes `checkpoints/step_N`, manifest included, when the block ends well.
+
+    The run is locked, so what is unfinished there is of a process that was killed: it goes before more is written.
+    """
+    for unfinished in (run / "checkpoints").glob(".step_*.partial"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with new_folder(folder_of(run, iteration)) as folder:
+        yield folder
+        write_json(folder / "state.json", {"iteration": iteration, **state})
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        digests = {str(path.relative_to(folder)): sha256_of(path) for path in files}
+        write_json(folder / "manifest.json", {"schema_version": 1, "files": digests})
+    _point_to_latest(run)
+
+
+def folder_of(run: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return run / "checkpoints" / f"step_{iteration}"
+
+
+def latest(run: Path) -> Checkpoint | None:
+    """The newest checkpoint whose files all match its manifest; damaged ones are named and passed over.
+
+    Returns:
+        None when there is no checkpoint at all.
+
+    Raises:
+        DataError: There are checkpoints, and every one is damaged.
+    """
+    folders = sorted(_folders(run), key=_number, reverse=True)
+    for folder in folders:
+        try:
+            return verified(folder)
+        except DataError as error:
+            log.warning("checkpoint passed over", checkpoint=str(folder), reason=error.message)
+    if folders:
+        raise DataError(f"Every checkpoint of {run} is damaged.", remedy=f"ls {run / 'checkpoints'}")
+    return None
+
+
+def verified(folder: Path) -> Checkpoint:
+    """Checks every file of a checkpoint.
+
+    Raises:
+        DataError: A file of the manifest is missing or was changed; the message names it.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+        for name, digest in manifest.items():
+            if sha256_of(folder / name) != digest:
+                raise DataError(f"{folder / name} does not match its checksum.")
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return Checkpoint(path=folder, iteration=int(state["iteration"]), state=state)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"The checkpoint {folder} is damaged: {error}.") from error
+
+
+def discard_after(run: Path, iteration: int) -> None:
+    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
+    for folder in _folders(run):
+        if _number(folder) > iteration:
+            shutil.rmtree(folder, ignore_errors=True)
+    _point_to_latest(run)
+
+
+def prune(run: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
+    surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
+    for folder in surplus:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def iterations(run: Path) -> list[int]:
+    """The iterations that there are checkpoints of, oldest first, damaged ones included."""
+    return sorted(map(_number, _folders(run)))
+
+
+def _point_to_latest(run: Path) -> None:
+    if numbers := iterations(run):
+        write_text(run / "checkpoints" / LATEST, str(numbers[-1]))
+    else:
+        (run / "checkpoints" / LATEST).unlink(missing_ok=True)
+
+
+def _folders(run: Path) -> list[Path]:
+    return [path for path in (run / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name[5:])

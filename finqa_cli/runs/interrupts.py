@@ -1,0 +1,130 @@
+"""Signals: the first lets running episodes finish, the second ends them, the third ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from finqa_cli.errors import InterruptedRun
+from finqa_cli.runs.reporter import Reporter
+
+Result = TypeVar("Result")
+Rest = TypeVarTuple("Rest")
+
+DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
+"""How long running episodes may take to finish after the first signal. Whoever sends SIGTERM often kills in 30 s."""
+
+
+class SignalKeepingLoop(asyncio.SelectorEventLoop):
+    """Lets nobody else take the stopper's signals.
+
+    A library may try: python-socketio, inside the Daytona SDK, handles SIGINT by cancelling every task of the loop.
+    """
+
+    kept: tuple[signal.Signals, ...] = ()
+
+    def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Rest]], object], *args: *Rest) -> None:
+        """As the base class, but does nothing for the signals that are kept."""
+        if sig not in self.kept:
+            super().add_signal_handler(sig, callback, *args)
+
+
+class Stopper:
+    """Whether somebody asked the command to stop. Without patience the first signal already ends it."""
+
+    def __init__(self, reporter: Reporter, *, patient: bool = True) -> None:
+        self._reporter = reporter
+        self._patient = patient
+        self._main: asyncio.Task[Any] | None = None
+        self._drain: asyncio.TimerHandle | None = None
+        self._watched: tuple[signal.Signals, ...] = ()
+        self._remedy = ""
+        self.signal: signal.Signals | None = None
+
+    @property
+    def requested(self) -> bool:
+        """True from the first signal on."""
+        return self.signal is not None
+
+    def check(self, remedy: str = "") -> None:
+        """Raises InterruptedRun once a stop was requested."""
+        if self._drain is not None:
+            self._drain.cancel()  # drained in time: nothing may cut the clean-up short
+        if self.signal is not None:
+            error = InterruptedRun(f"Stopped by {self.signal.name}.", remedy=remedy)
+            error.exit_code = 128 + self.signal
+            raise error
+
+    def watch(self, main: asyncio.Task[Any], remedy: str = "") -> None:
+        """Handles the signals for the running loop; `remedy` is how to go on after a stop."""
+        self._main, self._remedy = main, remedy
+        # a closed terminal ends the run, so that its boxes are not left behind; under nohup it does not
+        detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._watched = tuple(number for number in DRAIN_SECONDS if not (detached and number is signal.SIGHUP))
+        loop = asyncio.get_running_loop()
+        for number in self._watched:
+            loop.add_signal_handler(number, self._on_signal, number)
+        if isinstance(loop, SignalKeepingLoop):
+            loop.kept = self._watched
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        first, self.signal = not self.requested, self.signal or number
+        if not (first and self._patient):
+            self._end()
+            return
+        seconds = DRAIN_SECONDS[number]
+        self._drain = asyncio.get_running_loop().call_later(seconds, self._end)
+        self._reporter.line(f"{number.name}: running episodes may finish in {seconds:.0f} s; once more ends them now.")
+        if self._remedy:
+            self._reporter.line(f"To go on later: {self._remedy}")
+
+    def _end(self) -> None:
+        """Cancels the work once; from then on a further signal ends the process itself.
+
+        A thread that is busy (a model download, an optimizer step) cannot be cancelled and would be waited for.
+        """
+        assert self._main is not None
+        if self._drain is not None:
+            self._drain.cancel()
+        for number in self._watched:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        self._main.cancel()
+        self._reporter.line("Ending now; once more kills the process, which may leave sandboxes behind.")
+
+
+def run(work: Coroutine[Any, Any, Result], stopper: Stopper, *, remedy: str = "") -> Result:
+    """Runs a workflow under the stopper. A cancelled workflow cleans up in its own `finally` blocks.
+
+    Raises:
+        InterruptedRun: A second signal, or the end of the drain, cancelled it.
+    """
+
+    async def watched() -> Result:
+        main = asyncio.current_task()
+        assert main is not None
+        stopper.watch(main, remedy)
+        return await work
+
+    try:
+        with asyncio.Runner(loop_factory=SignalKeepingLoop) as runner:
+            return runner.run(watched())
+    except asyncio.CancelledError:
+        stopper.check(remedy)
+        raise
+
+
+async def to_the_end(work: Awaitable[Result]) -> Result:
+    """Awaits work that may not be cut short, such as the end of sandboxes; a cancellation is raised when it is done."""
+    task = asyncio.ensure_future(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation from (None if task.cancelled() else task.exception())
+    return task.result()

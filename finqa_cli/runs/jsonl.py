@@ -1,0 +1,190 @@
+"""Append-only JSON lines: one record a line, written one by one or as a group commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError, StorageError
+from finqa_cli.runs.durable_files import storage, sync_folder
+
+SCHEMA_VERSION = 1
+
+
+class JsonlWriter:
+    """Appends records to one file. A torn last line, left by a crash, is cut off on opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _cut_torn_line(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes one line and waits until it is on disk.
+
+        Raises:
+            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
+        """
+        self.write(_encode(record))
+
+    def write(self, data: bytes) -> None:
+        """Writes whole lines and waits until they are on disk.
+
+        Raises:
+            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
+        """
+        with storage(self.path):
+            written = os.write(self._descriptor, data)
+            try:
+                if written != len(data):  # an unbuffered write to a full disk returns short instead of raising
+                    raise StorageError(
+                        f"Cannot write {self.path}: the disk took {written} of {len(data)} bytes.",
+                        remedy=f"free some space on the disk of {self.path.parent}",
+                    )
+                os.fsync(self._descriptor)
+            except (OSError, StorageError):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class GroupCommit:
+    """Appends records to one file in a thread of its own, with one fsync for all that came during the one before it.
+
+    The order of the file is that of the calls. A process that is killed loses only records whose `append` is not done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._writer = JsonlWriter(path)
+        self._queue: deque[tuple[Callable[[], Mapping[str, Any]], Future[None]]] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=path.name)
+
+    def append(self, make: Callable[[], Mapping[str, Any]]) -> Future[None]:
+        """Queues one record, which `make` gives in the thread.
+
+        Returns:
+            Done once the record is on disk, or with the StorageError of its batch, of which no record is on disk then.
+            Cancelling it does not take the record out of the queue.
+        """
+        future: Future[None] = Future()
+        self._queue.append((make, future))
+        self._thread.submit(self._commit)
+        return future
+
+    def close(self) -> None:
+        """Writes what is queued and closes the file. Idempotent."""
+        self._thread.shutdown()
+        self._writer.close()
+
+    def _commit(self) -> None:
+        """Writes all that is queued now; nothing when an earlier call took it along."""
+        lines: list[bytes] = []
+        futures: list[Future[None]] = []
+        for _ in range(len(self._queue)):
+            make, future = self._queue.popleft()
+            try:
+                lines.append(_encode(make()))
+            except Exception as error:  # of this record alone
+                _settle(future, error)
+            else:
+                futures.append(future)
+        failure: Exception | None = None
+        try:
+            if lines:
+                self._writer.write(b"".join(lines))
+        except Exception as error:
+            failure = error
+        for future in futures:
+            _settle(future, failure)
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file, a torn last line left out.
+
+    Raises:
+        DataError: A line that is not the last is no JSON object; the message names the line.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except (ValueError, UnicodeDecodeError) as error:
+                raise DataError(
+                    f"{path}, line {number}: no JSON ({error}).", remedy=f"mend or leave out that line of {path}"
+                ) from error
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}.")
+            yield record
+
+
+def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
+    """Takes records out of a file, for a resumed run that will write them anew; gives how many.
+
+    Nothing is lost: they go to `<name>.superseded.jsonl` beside it first. Files of long runs are larger than memory, so
+    one record is held at a time.
+    """
+    if not path.exists():
+        return 0
+    superseded = sum(not keep(record) for record in read_jsonl(path))
+    if not superseded:
+        return 0
+    archive = JsonlWriter(path.with_name(f"{path.stem}.superseded.jsonl"))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with storage(path):
+            with temporary.open("w", encoding="utf-8") as file:
+                for record in read_jsonl(path):
+                    if keep(record):
+                        file.write(json.dumps(record, ensure_ascii=True) + "\n")
+                    else:
+                        archive.append(record)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+    finally:
+        archive.close()
+        temporary.unlink(missing_ok=True)
+    return superseded
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    line = json.dumps({"schema_version": SCHEMA_VERSION, **record}, ensure_ascii=True, allow_nan=False)
+    return line.encode() + b"\n"
+
+
+def _settle(future: Future[None], failure: Exception | None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return  # the task that waited for it was cancelled
+    if failure is None:
+        future.set_result(None)
+    else:
+        future.set_exception(failure)
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        position, tail = size, b""
+        while position > 0 and b"\n" not in tail:
+            step = min(65536, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail
+        file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)

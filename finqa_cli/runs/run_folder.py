@@ -1,0 +1,182 @@
+"""One run's folder: who made it, with which settings, and its append-only records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from finqa_cli import __version__
+from finqa_cli.errors import ConfigError, DataError, InterruptedRun
+from finqa_cli.runs.durable_files import lock_folder, now, write_json
+from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, rewind
+from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.types import Trajectory
+
+_RESUMABLE = ("train", "sft", "dpo", "sample")
+"""Commands that take --resume."""
+
+
+class RunFolder:
+    """An open run folder, locked for this process.
+
+    `settings.json` and `run.json` are on disk before any record is. Use as a context manager: it writes the
+    final status, also when the block fails.
+    """
+
+    def __init__(self, path: Path, lock: int, facts: dict[str, Any], *, save_token_ids: bool) -> None:
+        self.path = path
+        self._lock = lock
+        self._facts = facts
+        self._save_token_ids = save_token_ids
+        write_json(path / "run.json", facts)
+        self._trajectories = GroupCommit(path / "trajectories.jsonl")
+        self._metrics = JsonlWriter(path / "metrics.jsonl")
+        self._events = JsonlWriter(path / "events.jsonl")
+
+    @classmethod
+    def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
+        """Starts a new run in an empty or missing folder.
+
+        Raises:
+            ConfigError: There is something in it already, or another process holds it.
+        """
+        if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
+            known = (path / "run.json").is_file()
+            begun = read_run(path).get("command") if known else ""
+            remedy = f"finqa {begun} --resume {path}, or another --run-dir" if begun in _RESUMABLE else ""
+            what = "holds a run already" if known else "is not empty"
+            raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")
+        lock = lock_folder(path)
+        facts = {
+            "schema_version": 1,
+            "id": path.name,
+            "command": command,
+            "created": now(),
+            "status": "running",
+            "pid": os.getpid(),
+            "finqa": __version__,
+            "python": platform.python_version(),
+            "resumed": [],
+        }
+        write_json(path / "settings.json", dict(settings))
+        return cls(path, lock, facts, save_token_ids=save_token_ids)
+
+    @classmethod
+    def reopen(cls, path: Path, *, settings: Mapping[str, Any], save_token_ids: bool, iteration: int) -> RunFolder:
+        """Continues a run after the checkpoint of `iteration`; records of later iterations are set aside.
+
+        Raises:
+            ConfigError: Another process holds it.
+        """
+        facts = read_run(path)
+        lock = lock_folder(path)
+        for name in ("trajectories.jsonl", "metrics.jsonl"):
+            rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
+        write_json(path / "settings.json", dict(settings))
+        resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
+        facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed}
+        return cls(path, lock, facts, save_token_ids=save_token_ids)
+
+    def pin(self, name: str, value: str) -> None:
+        """Records what the run depends on, or, in a resumed run, insists on it.
+
+        Raises:
+            ConfigError: It has another value than when the run began.
+        """
+        before = self._facts.setdefault(name, value)
+        if before != value:
+            raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
+        write_json(self.path / "run.json", self._facts)
+
+    def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
+        """Queues one trajectory; `where` says which phase and iteration it belongs to.
+
+        One that was retried, or went on after a lost connection, is an event as well.
+
+        Returns:
+            Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
+            it is awaited with `asyncio.wrap_future`.
+        """
+        written = self._trajectories.append(
+            lambda: {**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)}
+        )
+        counts = {"retries": trajectory.retries, "recoveries": trajectory.recoveries}
+        if any(counts.values()):
+            self.event("retried", id=trajectory.id, status=trajectory.status, **counts)
+        return written
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Appends one line of metrics."""
+        self._metrics.append(record)
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Appends one event with its time."""
+        self._events.append({"event": name, "time": time.time(), **facts})
+
+    def finish(self, status: str) -> None:
+        """Writes the final status."""
+        self._facts = {**self._facts, "status": status, "finished": now()}
+        write_json(self.path / "run.json", self._facts)
+
+    def close(self) -> None:
+        """Writes what is queued, closes the files and gives the lock back."""
+        for writer in (self._trajectories, self._metrics, self._events):
+            writer.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and self._facts.get("status") == "running":
+            stopped = isinstance(error, (KeyboardInterrupt, InterruptedRun, asyncio.CancelledError))
+            self.finish("interrupted" if stopped else "failed")
+        self.close()
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The facts of run.json.
+
+    Raises:
+        DataError: The folder is no run, or the file is damaged.
+    """
+    return _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The resolved settings of a run.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    return _read_json(path / "settings.json", f"{path} has no settings.json.")
+
+
+def new_run_path(base: Path, prefix: str = "") -> Path:
+    """`<base>/<prefix>YYYYMMDD_HHMMSS`, with a number behind it when two runs start in one second."""
+    stamp = f"{prefix}{datetime.now():%Y%m%d_%H%M%S}"
+    candidates = (base / (stamp if number == 0 else f"{stamp}_{number}") for number in range(10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _read_json(path: Path, missing: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(missing) from error
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}.") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged: expected a JSON object.")
+    return value

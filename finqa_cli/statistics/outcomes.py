@@ -1,0 +1,180 @@
+"""One attempt as statistics need it, read from its record in trajectories.jsonl, and why it was not right."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from finqa_cli.grading.answers import parse_reply
+from finqa_cli.grading.programs import ProgramError, parse
+from finqa_cli.statistics.evaluation_report import is_correct, stated_answer
+from finqa_cli.types import Status
+
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "sandbox_error": "the sandbox failed; not scored",
+        "engine_error": "the engine failed; not scored",
+        "environment_error": "the environment failed; not scored",
+        "max_turns": "no answer within the allowed turns",
+        "max_tokens": "cut at the token limit",
+        "timeout": "out of time",
+        "parse_error": "no tool call could be read",
+        "malformed": "the reply is not in the form that was asked for",
+        "no_answer": "ended without an answer",
+        "no_program": "the program in the reply cannot be read",
+        "wrong_program": "the stated answer is right, but the program does not give it",
+        "close": "near the truth, outside the tolerance of the verdict",
+        "wrong_answer": "another answer",
+    }
+)
+"""Why an attempt is not right, from the first boundary that failed to the last."""
+
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a value that is no record, or no file of a run, may raise."""
+
+OWN = "environment_"
+"""Stands before the environment's own part where a configured reward has one of the same name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One attempt.
+
+    Attributes:
+        question: The task's id.
+        company: The task's cluster.
+        kind: Question type; may be empty.
+        split: The task's split.
+        prompt: The question as the agent read it.
+        member: Which of the question's attempts.
+        status: Why it ended.
+        correct: The verdict; None for a fault, which is in no mean.
+        reward: Total reward; None for a fault.
+        components: Named parts of the reward.
+        answer: What was submitted or stated; empty when nothing was.
+        program_reads: The reply has a program in FinQA's language; None where the environment asks for none.
+        well_formed: Every tool call could be read, or the reply has the form that was asked for; None where the
+            environment asks for none.
+        reason: A key of `REASONS`; empty when it is right.
+        explanation: The grader's own words, or the fault's.
+        turns: Assistant turns.
+        tokens: Sampled tokens; 0 for engines without tokens.
+        seconds: Wall time.
+    """
+
+    question: str
+    company: str
+    kind: str
+    split: str
+    prompt: str
+    member: int
+    status: Status
+    correct: bool | None
+    reward: float | None
+    components: Mapping[str, float]
+    answer: str
+    program_reads: bool | None
+    well_formed: bool | None
+    reason: str
+    explanation: str
+    turns: int
+    tokens: int
+    seconds: float
+
+    def part(self, name: str) -> float | None:
+        """A part of the environment's verdict; None when it has none of this name."""
+        return _own_part(self.components, name)
+
+
+def _own_part(components: Mapping[str, float], name: str) -> float | None:
+    """See `Outcome.part`."""
+    return components.get(f"{OWN}{name}", components.get(name))
+
+
+def read_outcome(record: Mapping[str, Any]) -> Outcome:
+    """The outcome in one record of trajectories.jsonl.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: It is no such record.
+    """
+    task, turns, reward = record["task"], record["turns"], record["reward"]
+    status = Status(record["status"])
+    components = {str(name): _finite(value) for name, value in record["components"].items()}
+    graded = reward is not None
+    text = "" if record["tools"] or not turns else str(turns[-1]["text"])
+    form = (None, None) if record["tools"] else _form(components, text)
+    calls = [(call["name"], call["arguments"]) for turn in turns if (call := turn["tool_call"]) is not None]
+    answer = stated_answer(calls, text)
+    correct = is_correct(components, _finite(reward)) if graded else None
+    return Outcome(
+        question=str(task["id"]),
+        company=str(task["cluster"]),
+        kind=str(task["kind"]),
+        split=str(task["split"]),
+        prompt=str(task["prompt"]),
+        member=int(record["member"]),
+        status=status,
+        correct=correct,
+        reward=_finite(reward) if graded else None,
+        components=components,
+        answer=answer,
+        program_reads=form[0],
+        well_formed=all(not turn["parse_error"] for turn in turns) if record["tools"] else form[1],
+        reason="" if correct else _reason(status, components, answer, form),
+        explanation=str(record["explanation"] or record["error"]),
+        turns=len(turns),
+        tokens=sum(int(turn["completion_tokens"]) for turn in turns),
+        seconds=_finite(record["seconds"]),
+    )
+
+
+def by_question(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """The graded attempts at each question, questions in order of their ids."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.correct is not None:
+            found[outcome.question].append(outcome)
+    return dict(sorted(found.items()))
+
+
+def share_right(outcomes: Sequence[Outcome]) -> float:
+    """Share of the graded attempts that are right. Not for an empty list."""
+    return sum(bool(outcome.correct) for outcome in outcomes) / len(outcomes)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no finite number")
+    return number
+
+
+def _form(components: Mapping[str, float], text: str) -> tuple[bool | None, bool | None]:
+    """Whether the program of a text reply reads, and whether the reply has its form; None where neither is judged."""
+    reply = parse_reply(text)
+    form = _own_part(components, "format")
+    well_formed = None if form is None else reply.ok or form > 0
+    if "execution" not in components:
+        return None, well_formed
+    try:
+        parse(reply.program)
+    except ProgramError:
+        return False, well_formed
+    return True, well_formed
+
+
+def _reason(status: Status, components: Mapping[str, float], answer: str, form: tuple[bool | None, bool | None]) -> str:
+    program_reads, well_formed = form
+    if status is not Status.COMPLETED:
+        return status.value
+    if well_formed is False:
+        return "malformed"
+    if not answer.strip():
+        return "no_answer"
+    if program_reads is not None and (_own_part(components, "answer") or 0.0) > 0:
+        return "wrong_program" if program_reads else "no_program"
+    return "close" if components.get("numerical", 0.0) > 0 else "wrong_answer"

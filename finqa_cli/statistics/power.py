@@ -1,0 +1,219 @@
+"""What an evaluation can show before it is run: the smallest difference, or the questions and attempts it needs.
+
+The difference of two policies on the same n questions, k attempts at each, has the variance
+
+    V = (between * (1 + (m - 1) * correlation) + within / k) / n        m = questions per company
+
+`between` is the variance over questions of the difference of the two chances of being right, `within` the variance of
+one attempt at a question, summed over the two policies: Miller, "Adding Error Bars to Evals", arXiv 2411.00640,
+section 5. The factor is Kish's design effect (Survey Sampling 1965), on the first term only since attempts err
+independently. What is shown with probability `power` at a two-sided level 1 - alpha is
+
+    (t[1 - alpha/2] + t[power]) * sqrt(V)       Student's quantiles with companies - 1 degrees of freedom
+
+the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evaluation Review 19(5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from finqa_cli.statistics.clusters import clustered_mean
+from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
+from finqa_cli.statistics.student import t_quantile
+
+MOST = 10**9
+"""No plan looks for more questions or attempts than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """Where the spread of a difference comes from.
+
+    Attributes:
+        between: Variance over questions of the difference of the two policies' chances of being right.
+        within: Variance of one attempt at a question, averaged over questions and summed over the two policies.
+        correlation: Of the differences of two questions about one company.
+        unevenness: Size of the company of a question drawn at random, over the mean size; 1 for equal sizes.
+    """
+
+    between: float
+    within: float
+    correlation: float = 0.0
+    unevenness: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """An evaluation: how many questions about how many companies, attempts at each, and what is asked of the test."""
+
+    questions: int
+    companies: float
+    attempts: int = 1
+    level: float = 0.95
+    power: float = 0.8
+    comparisons: int = 1
+
+
+def assumed_variation(
+    accuracy: float, paired: float, repeated: float, *, company: float = 0.0, unevenness: float = 1.0
+) -> Variation:
+    """The variation of two policies that are right equally often.
+
+    Args:
+        accuracy: Share that each gets right.
+        paired: Correlation of one attempt of each at the same question; 0 for different questions.
+        repeated: Correlation of two attempts of one policy at the same question; 1 for greedy decoding.
+        company: See `Variation.correlation`.
+        unevenness: See `Variation.unevenness`.
+
+    Raises:
+        ValueError: A share or correlation outside [0, 1], or `paired` above `repeated`: two policies cannot be more
+            alike than each is to itself.
+    """
+    if not (0 < accuracy < 1 and 0 <= paired <= repeated <= 1 and 0 <= company <= 1):
+        raise ValueError(f"accuracy {accuracy}, correlations {paired}, {repeated} and {company}")
+    variance = 2 * accuracy * (1 - accuracy)
+    return Variation(
+        between=variance * (repeated - paired),
+        within=variance * (1 - repeated),
+        correlation=company,
+        unevenness=unevenness,
+    )
+
+
+def detectable(design: Design, variation: Variation) -> float:
+    """The smallest difference in accuracy that the design shows; infinite with fewer than two companies."""
+    degrees = design.companies - 1
+    if degrees <= 0:
+        return math.inf
+    alpha = (1 - design.level) / design.comparisons  # the first step of Holm, so the demand on every comparison
+    factor = t_quantile(1 - alpha / 2, degrees) + t_quantile(design.power, degrees)
+    size = design.questions / design.companies * variation.unevenness
+    effect = max(1.0, 1 + (size - 1) * variation.correlation)
+    variance = variation.between * effect + variation.within / design.attempts
+    return factor * math.sqrt(variance / design.questions)
+
+
+def questions_for(difference: float, design: Design, variation: Variation) -> int | None:
+    """Questions needed at as many per company as the design has; None when there are not that many in the world."""
+    per_company = design.questions / design.companies
+
+    def shows(questions: int) -> bool:
+        larger = replace(design, questions=questions, companies=questions / per_company)
+        return detectable(larger, variation) <= difference
+
+    return _first(shows)
+
+
+def attempts_for(difference: float, design: Design, variation: Variation) -> int | None:
+    """Attempts per question needed on the design's own questions; None when no number of attempts suffices."""
+    return _first(lambda attempts: detectable(replace(design, attempts=attempts), variation) <= difference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What an evaluation, or two of the same questions, tell about the variation.
+
+    Attributes:
+        questions: Questions with a graded attempt.
+        companies: Among them.
+        attempts: Attempts at a question, on average.
+        accuracy: Mean over the questions.
+        repeated: Correlation of two attempts at one question; None when there is one attempt each.
+        company: Correlation of two questions about one company.
+        unevenness: See `Variation.unevenness`.
+    """
+
+    questions: int
+    companies: int
+    attempts: float
+    accuracy: float
+    repeated: float | None
+    company: float
+    unevenness: float
+
+
+def observe(outcomes: Sequence[Outcome]) -> Observed:
+    """The components of variance of one evaluation.
+
+    Raises:
+        ValueError: It has no graded attempt.
+    """
+    questions = by_question(outcomes)
+    shares = [share_right(members) for members in questions.values()]
+    mean = clustered_mean(shares, [members[0].company for members in questions.values()])
+    counts = [len(members) for members in questions.values()]
+    attempts = [float(bool(member.correct)) for members in questions.values() for member in members]
+    names = [name for name, members in questions.items() for _ in members]
+    return Observed(
+        questions=mean.count,
+        companies=mean.clusters,
+        attempts=sum(counts) / len(counts),
+        accuracy=mean.mean,
+        repeated=clustered_mean(attempts, names).correlation if max(counts) > 1 else None,
+        company=mean.correlation,
+        unevenness=_unevenness([members[0].company for members in questions.values()]),
+    )
+
+
+def observed_variation(first: Sequence[Outcome], second: Sequence[Outcome], *, repeated: float) -> Variation:
+    """The variation of the difference of two evaluations, over the questions that both answered.
+
+    Where a question has one attempt, `repeated` (see `assumed_variation`) says how much of the spread is the attempt's.
+
+    Raises:
+        ValueError: They have fewer than two questions in common.
+    """
+    runs = by_question(first), by_question(second)
+    names = sorted(runs[0].keys() & runs[1].keys())
+    if len(names) < 2:
+        raise ValueError(f"{len(names)} questions in common")
+    differences = [share_right(runs[0][name]) - share_right(runs[1][name]) for name in names]
+    companies = [runs[0][name][0].company for name in names]
+    mean = clustered_mean(differences, companies)
+    total = math.fsum((value - mean.mean) ** 2 for value in differences) / (len(names) - 1)
+    parts = [_within([run[name] for name in names], repeated) for run in runs]
+    within, noise = (math.fsum(part[which] for part in parts) for which in (0, 1))
+    kept = min(1.0, total / noise) if noise else 1.0  # the noise of attempts is at most all of the spread
+    return Variation(
+        between=total - kept * noise,
+        within=kept * within,
+        correlation=mean.correlation,
+        unevenness=_unevenness(companies),
+    )
+
+
+def _within(questions: Sequence[Sequence[Outcome]], repeated: float) -> tuple[float, float]:
+    """Variance of one attempt, and of a question's share, both averaged over the questions of one policy."""
+    shares = [share_right(members) for members in questions]
+    accuracy = math.fsum(shares) / len(shares)
+    assumed = accuracy * (1 - accuracy) * (1 - repeated)
+    single = [
+        share * (1 - share) * len(members) / (len(members) - 1) if len(members) > 1 else assumed
+        for share, members in zip(shares, questions, strict=True)
+    ]
+    of_share = [value / len(members) for value, members in zip(single, questions, strict=True)]
+    return math.fsum(single) / len(single), math.fsum(of_share) / len(of_share)
+
+
+def _unevenness(companies: Sequence[str]) -> float:
+    sizes = Counter(companies).values()
+    return sum(size * size for size in sizes) * len(sizes) / sum(sizes) ** 2
+
+
+def _first(shows: Callable[[int], bool]) -> int | None:
+    """The smallest number that will do, by bisection; what a larger one does not do a smaller one does not either."""
+    high = 1
+    while not shows(high):
+        if high >= MOST:
+            return None
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if shows(middle) else (middle, high)
+    return high

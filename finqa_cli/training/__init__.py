@@ -1,0 +1,1 @@
+"""Training: reinforcement learning, supervised fine-tuning and preference learning."""

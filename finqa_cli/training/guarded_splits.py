@@ -1,0 +1,137 @@
+"""Applies the split guard (`finqa_cli.data.split_guard`) to what a run is about to train on, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from finqa_cli.contracts import Environment
+from finqa_cli.data import LocalSnapshots
+from finqa_cli.data.snapshots.compile import TASKS
+from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
+from finqa_cli.errors import FinqaError
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import read_settings
+from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
+from finqa_cli.types import DataInfo, Snapshot, Task
+from finqa_cli.wiring.build import open_environment
+
+
+def guard_training(settings: Settings, reporter: Reporter) -> None:
+    """Looks at the split to be trained on and at what is for evaluation: all other splits, and other snapshots.
+
+    Raises:
+        DataError: The data is for evaluation only, there is no such split, or it overlaps with another split or with a
+            snapshot that is for evaluation only.
+    """
+    environment, chosen = open_environment(settings, reporter), settings.data
+    check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
+    held_out = _other_splits(environment, {chosen.train_split} - {chosen.eval_split}, chosen.eval_split)
+    training = environment.tasks(chosen.train_split)
+    check_training_data(
+        environment.data(),
+        training,
+        held_out,
+        allow_evaluation_only=chosen.allow_evaluation_only,
+        allow_overlap=chosen.allow_overlap,
+    )
+    _check_other_snapshots(settings, training, environment.data(), reporter)
+
+
+def guard_demonstrations(
+    settings: Settings, sources: Sequence[Path], used: Collection[str], reporter: Reporter
+) -> None:
+    """Looks at the tasks that the used demonstrations (by id) solve, and at the data that they come from.
+
+    A run folder tells which data that was; where it is still here unchanged, its other splits are compared too. A bare
+    trajectories file tells its tasks only. Either is compared with the snapshots that are for evaluation only.
+
+    Raises:
+        DataError: Tasks are of the split `test`, the data is for evaluation only or has overlapping splits, or the
+            tasks overlap with a snapshot that is for evaluation only.
+    """
+    for source in sources:
+        run = source if source.is_dir() else source.parent
+        tasks = _solved_tasks(source / "trajectories.jsonl" if source.is_dir() else source, used)
+        recorded = _recorded_data(run)
+        environment = _environment_of(run, settings, recorded, reporter)
+        data = recorded or (environment.data() if environment else None)
+        allowed = settings.data.allow_evaluation_only
+        check_demonstrations(str(source), tasks, data, allow_evaluation_only=allowed)
+        if environment is not None and not settings.data.allow_overlap:
+            held_out = _other_splits(environment, {task.split for task in tasks})
+            check_training_data(environment.data(), tasks, held_out, allow_evaluation_only=allowed)
+        _check_other_snapshots(settings, tasks, data, reporter)
+
+
+def _check_other_snapshots(
+    settings: Settings, training: Sequence[Task], data: DataInfo | None, reporter: Reporter
+) -> None:
+    """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
+
+    Args:
+        settings: Say where snapshots are, and whether overlap is allowed.
+        training: What is trained on.
+        data: Where that comes from, if it is known.
+        reporter: Told about damaged snapshots, which cannot be compared.
+
+    Raises:
+        DataError: There is an overlap.
+    """
+    if settings.data.allow_overlap:
+        return
+    own = data.digest if data is not None and data.evaluation_only else ""
+    for snapshot in LocalSnapshots(settings.data.home).list():
+        if error := snapshot.metadata.get("error"):
+            reporter.line(f"Not compared with what is trained on: {error}")
+        elif snapshot.metadata.get("evaluation_only") is True and snapshot.digest != own:
+            check_other_data(training, snapshot.name, _snapshot_tasks(snapshot))
+
+
+def _snapshot_tasks(snapshot: Snapshot) -> list[Task]:
+    return [
+        Task(id=task["id"], prompt=task["user_query"], split=task["split"], cluster=task["company"])
+        for task in read_jsonl(snapshot.path / TASKS)
+    ]
+
+
+def _other_splits(environment: Environment, without: Collection[str], *more: str) -> list[Task]:
+    splits = [split for split in dict.fromkeys((*more, *environment.splits())) if split not in without]
+    return [task for split in splits for task in environment.tasks(split)]
+
+
+def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
+    fields = ("id", "prompt", "split", "cluster")
+    return [
+        Task(**{field: str(record["task"].get(field, "")) for field in fields})
+        for record in read_jsonl(path)
+        if record["id"] in used
+    ]
+
+
+def _recorded_data(run: Path) -> DataInfo | None:
+    """What an evaluation wrote down about its data."""
+    data = read_document(run / "report.json").get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
+        return None
+    name, evaluation_only = str(data.get("name", "")), data.get("evaluation_only") is True
+    return DataInfo(name=name, digest=data["digest"], evaluation_only=evaluation_only)
+
+
+def _environment_of(run: Path, settings: Settings, recorded: DataInfo | None, reporter: Reporter) -> Environment | None:
+    """The environment of a run over the same data, or None when its settings or its data are no longer to be had."""
+    if not (run / "settings.json").is_file():
+        return None
+    try:
+        theirs = from_public_dict(read_settings(run))
+        data = theirs.data.model_copy(update={"home": settings.data.home})
+        environment = open_environment(
+            theirs.model_copy(update={"data": data, "reward": Choice(name=ENVIRONMENT)}), reporter
+        )
+        digest = recorded.digest if recorded else read_document(run / "run.json").get("snapshot digest")
+        return environment if digest in (None, environment.data().digest) else None
+    except FinqaError as error:
+        reporter.line(f"The data behind {run} cannot be compared with its evaluation splits: {error.message}")
+        return None

@@ -1,0 +1,1 @@
+"""Preference learning: pairs of attempts, and training on them."""

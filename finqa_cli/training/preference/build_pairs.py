@@ -1,0 +1,253 @@
+"""Preference pairs from the attempts of earlier runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.algorithms.pairing import Candidate, Rule, choose_pairs
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.evaluation.candidate_records import said
+from finqa_cli.rollout.seeds import derive
+from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json
+from finqa_cli.runs.jsonl import SCHEMA_VERSION
+from finqa_cli.runs.pair_records import PAIRS
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.training.preference.pair_sources import Judged, Source, check_alike, open_source, read_attempts
+from finqa_cli.training.preference.pair_statistics import as_text, pair_statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRules:
+    """How pairs are made; see `finqa_cli.algorithms.pairing`.
+
+    Attributes:
+        rule: Which candidates are paired.
+        margin: Smallest difference of rewards.
+        most: Pairs of a question at most.
+        held_out_share: Share of the companies whose pairs measure and do not train.
+        questions: Look at so many questions only; 0 looks at all.
+        seed: Of ties, choices and held-out companies.
+    """
+
+    rule: Rule = "best-worst"
+    margin: float = 0.0
+    most: int = 4
+    held_out_share: float = 0.1
+    questions: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefsResult:
+    """Where the pairs lie, and the content of report.json."""
+
+    folder: Path
+    report: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Why questions gave no pair, and what was left out.
+
+    Attributes:
+        questions: With a graded attempt.
+        attempts: Graded.
+        paired: Questions with a pair.
+        single: Questions with one attempt.
+        no_spread: Questions whose rewards are too close.
+        right_missing: Questions without a right attempt; of them pairs teach form at best.
+        equal_texts: Pairs left out because both said the same.
+    """
+
+    questions: int = 0
+    attempts: int = 0
+    paired: int = 0
+    single: int = 0
+    no_spread: int = 0
+    right_missing: int = 0
+    equal_texts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    prompt: str
+    attempts: list[Judged] = field(default_factory=list)
+
+
+def build_pairs(paths: Sequence[Path], rules: PairRules, out: Path, reporter: Reporter) -> PrefsResult:
+    """Writes pairs.jsonl, report.json, stats.txt, settings.json and manifest.json into a new folder.
+
+    settings.json is that of the first run, so that later steps know the environment.
+
+    Raises:
+        UsageError: A run is given twice, or a number is out of range.
+        ConfigError: The folder is there already.
+        DataError: A source is missing, malformed or of another file version, the runs do not go together, or there is
+            no pair.
+    """
+    _check(paths, rules, out)
+    sources = [open_source(path) for path in paths]
+    check_alike(sources)
+    for source in sources:
+        if not source.finished:
+            reporter.line(f"{source.path} is not finished; pairs are made of what it holds.")
+    questions = _questions(sources)
+    names = sorted(questions)[: rules.questions or None]
+    tally = Tally()
+    pairs = [pair for name in names for pair in _pairs(name, questions[name].attempts, rules, tally)]
+    if not pairs:
+        raise _nothing(tally, rules)
+    held_out = _held_out(sorted({pair["task"]["cluster"] for pair in pairs}), rules)
+    records = [{**pair, "held_out": pair["task"]["cluster"] in held_out} for pair in pairs]
+    data = next((source.data for source in sources if source.data), {})
+    report = {"data": dict(data), "rules": asdict(rules), **asdict(tally), **pair_statistics(records)}
+    _tell(report, reporter)
+    _write(out, records, report, sources, rules)
+    return PrefsResult(folder=out, report=report)
+
+
+def _check(paths: Sequence[Path], rules: PairRules, out: Path) -> None:
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("A run is given twice.", remedy="finqa prefs RUN")
+    if not (rules.margin >= 0 and math.isfinite(rules.margin)):
+        raise UsageError(
+            f"The margin {rules.margin:g} would prefer what earned less; it must be 0 or more.", remedy="--margin 0"
+        )
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not an empty folder.", remedy="choose another --run-dir")
+
+
+def _questions(sources: Sequence[Source]) -> dict[str, _Question]:
+    questions: dict[str, _Question] = {}
+    for source in sources:
+        for judged in read_attempts(source):
+            record, name = judged.record, judged.outcome.question
+            prompt = json.dumps([record["messages"], record["tools"]], sort_keys=True)
+            question = questions.setdefault(name, _Question(prompt))
+            if question.prompt != prompt:
+                raise DataError(
+                    f"The attempts at {name!r} do not open alike ({question.attempts[0].run}, {judged.run}): prompt or "
+                    "tools differ, so that they are no alternatives.",
+                    remedy="give runs of one environment with the same settings",
+                )
+            question.attempts.append(judged)
+    return questions
+
+
+def _pairs(name: str, attempts: Sequence[Judged], rules: PairRules, tally: Tally) -> list[dict[str, Any]]:
+    candidates = [
+        Candidate(
+            reward=attempt.outcome.reward or 0.0,
+            right=bool(attempt.outcome.correct),
+            said=json.dumps([[turn["text"], turn["tool_call"]] for turn in attempt.record["turns"]], sort_keys=True),
+        )
+        for attempt in attempts
+    ]
+    seed = derive(rules.seed, "pairs", name)
+    found = choose_pairs(candidates, rule=rules.rule, margin=rules.margin, most=rules.most, seed=seed)
+    tally.questions += 1
+    tally.attempts += len(attempts)
+    tally.paired += bool(found.pairs)
+    tally.single += len(attempts) == 1
+    tally.no_spread += len(attempts) > 1 and not found.pairs and not found.equal_texts
+    tally.right_missing += not any(candidate.right for candidate in candidates)
+    tally.equal_texts += found.equal_texts
+    return [
+        _pair_record(f"{name}#{number}", attempts[first], attempts[second])
+        for number, (first, second) in enumerate(found.pairs)
+    ]
+
+
+def _pair_record(name: str, chosen: Judged, rejected: Judged) -> dict[str, Any]:
+    record = chosen.record
+    assert chosen.outcome.reward is not None and rejected.outcome.reward is not None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": name,
+        "task": record["task"],
+        "margin": chosen.outcome.reward - rejected.outcome.reward,
+        "prompt": {"messages": record["messages"], "tools": record["tools"]},
+        "chosen": _side(chosen),
+        "rejected": _side(rejected),
+    }
+
+
+def _side(judged: Judged) -> dict[str, Any]:
+    record, outcome = judged.record, judged.outcome
+    return {
+        "attempt": record["id"],
+        "run": str(judged.run),
+        "text": said(record),
+        "reward": outcome.reward,
+        "components": record["components"],
+        "correct": outcome.correct,
+        "well_formed": outcome.well_formed,
+        "turns": record["turns"],
+    }
+
+
+def _held_out(companies: list[str], rules: PairRules) -> set[str]:
+    """Companies that are held out whole, so that no question about them is trained on."""
+    if not rules.held_out_share or len(companies) < 2:
+        return set()
+    random.Random(derive(rules.seed, "held-out-pairs")).shuffle(companies)
+    return set(companies[: min(len(companies) - 1, math.ceil(rules.held_out_share * len(companies)))])
+
+
+def _nothing(tally: Tally, rules: PairRules) -> DataError:
+    if not tally.attempts:
+        return DataError("There is no graded attempt to make pairs of.", remedy="finqa sample TARGET")
+    reasons = {
+        "have one attempt only": tally.single,
+        f"have rewards that do not differ by {rules.margin:g}"
+        if rules.margin
+        else "have equal rewards": tally.no_spread,
+        "have no right attempt": tally.right_missing,
+    }
+    told = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
+    same = f"; {tally.equal_texts} pairs said the same" if tally.equal_texts else ""
+    return DataError(
+        f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {told}{same}.",
+        remedy="finqa sample TARGET --num-candidates 16 --temperature 1.0, a smaller --margin, or --rule all",
+    )
+
+
+def _tell(report: Mapping[str, Any], reporter: Reporter) -> None:
+    if report["right_missing"]:
+        wrong = 1 - report["chosen"]["right"]
+        teach = f"; {100 * wrong:.0f} % of the pairs prefer a wrong one: --rule right-wrong leaves these out"
+        missing = f"{report['right_missing']} of {report['questions']} questions have no right attempt"
+        reporter.line(missing + (teach if wrong else "") + ".")
+    if not report["held_out"]:
+        reporter.line("No pair is held out, so nothing will say how well preferences carry over.")
+
+
+def _write(
+    out: Path,
+    records: Sequence[Mapping[str, Any]],
+    report: Mapping[str, Any],
+    sources: Sequence[Source],
+    rules: PairRules,
+) -> None:
+    digests: dict[str, dict[str, str]] = defaultdict(dict)
+    for source in sources:
+        for file in source.files:
+            digests[str(source.path)][file.name] = sha256_of(file)
+    with new_folder(out) as folder:
+        with storage(folder):
+            with (folder / PAIRS).open("w", encoding="utf-8") as lines:
+                lines.writelines(json.dumps(record, ensure_ascii=True, allow_nan=False) + "\n" for record in records)
+            (folder / "stats.txt").write_text(as_text(report), encoding="utf-8")
+        write_json(folder / "report.json", report)
+        if settings := next((source.settings for source in sources if source.settings), None):
+            write_json(folder / "settings.json", settings)
+        outputs = [path for path in sorted(folder.iterdir()) if path.is_file()]
+        write_manifest(folder, "prefs", parameters=asdict(rules), inputs=digests, outputs=outputs)

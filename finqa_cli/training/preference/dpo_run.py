@@ -1,0 +1,185 @@
+"""Direct preference optimization on recorded pairs: no environment, no engine, no rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.runs import checkpoints
+from finqa_cli.runs.durable_files import sha256_of, write_json
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.new_runs import training_run
+from finqa_cli.runs.pair_records import pairs_file, read_pairs
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.tracking import Tracking
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.guarded_splits import guard_demonstrations
+from finqa_cli.training.kept_policies import best_policy, final_policy
+from finqa_cli.training.preference.pair_tokens import PairSet, load_pairs, refer
+from finqa_cli.training.preference.preference_loop import HeldOut, PreferenceTraining, pair_steps
+from finqa_cli.training.running_learner import fit_memory, learning
+from finqa_cli.training.schedules import over_steps
+from finqa_cli.training.start_points import find_start, start_inputs, whole_model
+from finqa_cli.types import PolicyVersion
+from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpoResult:
+    """`policy` is the folder of the last adapter (or model, rank 0), `best` of the one that did best on held-out pairs;
+    `before`, `after` and `best_step` are of held-out pairs, None without any.
+    """
+
+    run: Path
+    policy: Path
+    best: Path | None
+    best_step: int | None
+    steps: int
+    pairs: int
+    before: HeldOut | None
+    after: HeldOut | None
+    seconds: float
+
+
+async def dpo(
+    settings: Settings, source: Path, run: Path, *, resume: bool, most: int, reporter: Reporter, stopper: Stopper
+) -> DpoResult:
+    """Trains on the pairs that are not held out and measures on those that are.
+
+    Log-probabilities are taken at temperature 1, whatever the pairs were sampled at: the loss is defined on the policy
+    itself. The reference is the policy that training begins from.
+
+    Args:
+        settings: The optimizer among them learns from pairs.
+        source: A folder of `finqa prefs`, or its pairs.jsonl.
+        run: A new folder, or with `resume` that of an interrupted run.
+        resume: Go on after the newest checkpoint.
+        most: At most so many pairs of either kind; 0 takes all.
+        reporter: Told of progress.
+        stopper: Asked whether to go on.
+
+    Raises:
+        DataError: There are no usable pairs, a row is wrong, or they are of evaluation tasks.
+        ConfigError: Settings do not fit, or pairs or model are no longer those that the run began with.
+        FinqaError: A loss was not finite.
+        InterruptedRun: A signal stopped it; `--resume` goes on after the newest checkpoint.
+    """
+    started = time.perf_counter()
+    optimizer = make_optimizer(settings)
+    if not isinstance(optimizer, PreferenceOptimizer):
+        raise ConfigError(
+            f"Method {settings.optimizer.name!r} does not learn from pairs.", remedy="--set optimizer.name=dpo"
+        )
+    path = pairs_file(source)
+    trained = {pair.id for pair in read_pairs(path) if not pair.held_out}
+    guard_demonstrations(settings, [path], trained, reporter)
+    start = await asyncio.to_thread(find_start, settings.model.name, run)
+    checkpoint = checkpoints.latest(run) if resume else None
+    pairs = load_pairs(path, make_codec(settings, start.model), most=most)
+    _tell(pairs, reporter)
+    parameters = _parameters(settings, source, most)
+    with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
+        tracking = Tracking(folder, make_trackers(settings, run), reporter)
+        model = await asyncio.to_thread(whole_model, start, run, reporter)
+        inputs = {
+            "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
+            "policy": await asyncio.to_thread(start_inputs, model, run),
+        }
+        folder.pin("pairs digest", inputs["pairs"]["sha256"])
+        folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
+        write_manifest(run, "dpo", parameters=parameters, inputs=inputs)
+        training, steps = await _train(
+            settings, optimizer, model, pairs, checkpoint, folder, tracking, reporter, stopper
+        )
+        result = DpoResult(
+            run=run,
+            policy=final_policy(run),
+            best=best_policy(run) if training.best else None,
+            best_step=training.best.step if training.best else None,
+            steps=steps,
+            pairs=len(pairs.train),
+            before=training.before,
+            after=training.after,
+            seconds=time.perf_counter() - started,
+        )
+        write_json(run / "report.json", document(result))
+        outputs = [run / "report.json", *(file for file in sorted(result.policy.iterdir()) if file.is_file())]
+        write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=outputs)
+        folder.finish("completed")
+    return result
+
+
+def document(result: DpoResult) -> dict[str, Any]:
+    """The `--json` form."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
+
+
+async def _train(
+    settings: Settings,
+    optimizer: PreferenceOptimizer,
+    model: PolicyVersion,
+    pairs: PairSet,
+    checkpoint: checkpoints.Checkpoint | None,
+    folder: RunFolder,
+    tracking: Tracking,
+    reporter: Reporter,
+    stopper: Stopper,
+) -> tuple[PreferenceTraining, int]:
+    plan, loss = optimizer.plan(), optimizer.pair_loss()
+    count = len(pair_steps(pairs.train, plan, settings.train.seed))
+    if count < 1:
+        raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
+    of_plan = over_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count)
+    of_plan = fit_memory(of_plan, folder.path)
+    resume = f"finqa dpo --resume {folder.path}"
+    async with learning(of_plan, model.model, folder, reporter, resume=resume) as learner:
+        train, held_out = pairs.train, pairs.held_out
+        if not loss.parameters.get("reference_free"):
+            for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
+            train = await for_run(train, name="reference")
+            held_out = await for_run(held_out, name="held-out reference") if held_out else ()
+        training = PreferenceTraining(learner, loss, of_plan, folder, tracking, reporter, stopper)
+        done = 0
+        if checkpoint is not None:
+            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
+            training.restore(checkpoint.state)
+            done = checkpoint.iteration
+        steps = pair_steps(train, plan, settings.train.seed)
+        with tracking.run(to_public_dict(settings)):
+            taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
+            stopper.check(resume)
+        await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
+    return training, taken
+
+
+def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:
+    return {
+        "target": str(source),
+        "most_pairs": most,
+        "model": settings.model.name,
+        "optimizer": settings.optimizer.name,
+        **settings.optimizer.options,
+        "learning_rate": settings.train.learning_rate,
+        "max_grad_norm": settings.train.max_grad_norm,
+        "lora": settings.lora.model_dump(mode="json"),
+        "seed": settings.train.seed,
+    }
+
+
+def _tell(pairs: PairSet, reporter: Reporter) -> None:
+    reporter.line(f"{len(pairs.train)} pairs to train on, {len(pairs.held_out)} held out.")
+    if pairs.encoded_again:
+        reporter.line(
+            f"{pairs.encoded_again} pairs are encoded from their texts: they have no token ids, or those of another "
+            "tokenizer or template."
+        )
+    if pairs.alike:
+        reporter.line(f"{pairs.alike} pairs are left out: chosen and rejected are the same tokens.")

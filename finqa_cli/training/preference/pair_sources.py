@@ -1,0 +1,148 @@
+"""Attempts of earlier runs, as preference pairs are made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError
+from finqa_cli.evaluation.candidate_records import CANDIDATES, LOG, SCORES, Record, joined, place
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
+from finqa_cli.runs.trajectory_records import dealt_order
+from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
+
+_APART = "make pairs of each by itself: finqa prefs RUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One run.
+
+    Attributes:
+        path: As the user gave it.
+        run: Its folder.
+        files: What is read of it.
+        data: Name and digest of the questions' data, as far as it was recorded.
+        settings: Of the run; empty when they are not there.
+        finished: The run came to its end.
+    """
+
+    path: Path
+    run: Path
+    files: tuple[Path, ...]
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A graded attempt: its record, what it came to, and the run that it is of."""
+
+    record: Record
+    outcome: Outcome
+    run: Path
+
+
+def open_source(path: Path) -> Source:
+    """Finds the files of a run folder, or of a candidates.jsonl or trajectories.jsonl by itself.
+
+    Raises:
+        DataError: There is nothing that holds attempts.
+    """
+    run = path if path.is_dir() else path.parent
+    facts = read_document(run / "run.json")
+    if path.is_dir():
+        sampled = (run / CANDIDATES).is_file() and (run / SCORES).is_file()
+        files = (run / CANDIDATES, run / SCORES) if sampled else (run / LOG,)
+    else:
+        files = (path, run / SCORES) if path.name == CANDIDATES else (path,)
+    if missing := [file for file in files if not file.is_file()]:
+        raise DataError(f"There are no attempts at {path}: {missing[0]} is missing.", remedy="finqa sample TARGET")
+    recorded = read_document(run / "report.json").get("data")
+    digest = facts.get("data digest") or facts.get("snapshot digest")
+    data = recorded if isinstance(recorded, dict) else {"digest": digest} if digest else {}
+    finished = facts.get("status", "completed") == "completed"
+    settings = read_document(run / "settings.json")
+    return Source(path=path, run=run, files=files, data=data, settings=settings, finished=finished)
+
+
+def check_alike(sources: Sequence[Source]) -> None:
+    """Refuses runs over different data, or that were judged differently: their rewards cannot be compared.
+
+    Raises:
+        DataError: Two differ; the message says in what.
+    """
+    first = sources[0]
+    for other in sources[1:]:
+        digests = first.data.get("digest"), other.data.get("digest")
+        if all(digests) and digests[0] != digests[1]:
+            raise DataError(
+                f"{first.path} and {other.path} are over different data ({digests[0]}, {digests[1]}).", remedy=_APART
+            )
+        for section in ("environment", "reward"):
+            theirs = first.settings.get(section), other.settings.get(section)
+            if all(theirs) and theirs[0] != theirs[1]:
+                raise DataError(
+                    f"{first.path} and {other.path} were judged differently: {section} {json.dumps(theirs[0])} and "
+                    f"{json.dumps(theirs[1])}.",
+                    remedy=_APART,
+                )
+
+
+def read_attempts(source: Source) -> list[Judged]:
+    """The graded attempts of a run, in `dealt_order`.
+
+    Evaluations inside a training run are left out: they ask held-out questions.
+
+    Raises:
+        DataError: A row is malformed or of another file version; the message names file and row.
+    """
+    trained = read_document(source.run / "run.json").get("command") == "train"
+    attempts: list[Judged] = []
+    for row, found in enumerate(_rows(source), start=1):
+        try:
+            for record in found():
+                if not (trained and record.get("phase") != "train"):
+                    outcome = read_outcome(record)
+                    if outcome.correct is not None:
+                        dealt_order(record), place(record)
+                        attempts.append(Judged(record=record, outcome=outcome, run=source.run))
+        except MALFORMED as error:
+            raise DataError(f"{source.files[0]}, row {row}: not an attempt as finqa writes it ({error!r}).") from error
+    return sorted(attempts, key=lambda judged: dealt_order(judged.record))
+
+
+class _Row:
+    """One row of a source, whose reading may still fail."""
+
+    def __init__(self, *lines: Record) -> None:
+        self._lines = lines
+
+    def __call__(self) -> Iterator[Record]:
+        return joined(*self._lines) if len(self._lines) > 1 else iter(self._lines)
+
+
+def _rows(source: Source) -> Iterator[_Row]:
+    columns = [list(_lines(file)) for file in source.files]
+    if len({len(column) for column in columns}) > 1:
+        counts = " and ".join(f"{file.name} {len(column)}" for file, column in zip(source.files, columns, strict=True))
+        raise DataError(
+            f"The files of {source.run} do not belong together: {counts} questions.",
+            remedy=f"finqa sample --resume {source.run}",
+        )
+    return (_Row(*lines) for lines in zip(*columns, strict=True))
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for row, record in enumerate(read_jsonl(path), start=1):
+        if (version := record.get("schema_version", SCHEMA_VERSION)) != SCHEMA_VERSION:
+            raise DataError(
+                f"{path}, row {row}: written in file version {version!r}; this finqa reads {SCHEMA_VERSION}.",
+                remedy="finqa sample TARGET",
+            )
+        yield record

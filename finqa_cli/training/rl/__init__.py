@@ -1,0 +1,1 @@
+"""Reinforcement learning: the loop, its rollouts, updates and weight sync."""

@@ -1,0 +1,255 @@
+"""The rollouts of training without its updates: the same groups of the same tasks, played by any engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import ThresholdError
+from finqa_cli.extend import registry
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.measures import measured
+from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.task_walk import TaskWalk
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.new_runs import new_run
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.tracking import Tracking
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.rl.steps import step_line, success
+from finqa_cli.training.rl.training_tasks import split_tasks, training_tasks
+from finqa_cli.types import PolicyVersion, Trajectory
+from finqa_cli.wiring.build import make_trackers, open_environment
+from finqa_cli.wiring.policies import resolve_for
+from finqa_cli.wiring.pool_watch import EpisodeCount
+from finqa_cli.wiring.stage import Stage, stage
+
+COMMAND = "train --dry-run"
+_RULE = 60
+
+
+@dataclass(slots=True, kw_only=True)
+class DryRunResult:
+    """What was played.
+
+    Attributes:
+        run: The folder.
+        planned: Steps that were asked for.
+        steps: Steps that were played to their end.
+        trajectories: All attempts, faults among them.
+        successful: Attempts that were right.
+        reward_mean: Over the graded attempts; None without one.
+        faults: Attempts that infrastructure ended.
+        measures: The environment's own figures over all of them.
+        seconds: Wall time.
+    """
+
+    run: Path
+    planned: int
+    steps: int = 0
+    trajectories: int = 0
+    successful: int = 0
+    reward_mean: float | None = None
+    faults: int = 0
+    measures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper: Stopper) -> DryRunResult:
+    """Plays `train.iterations` steps of `train.target_groups_per_iter` tasks (0: one filling of the sandboxes), each
+    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing and holds nothing back.
+
+    Raises:
+        DataError: The training split has no tasks.
+        ConfigError: A component or its options are wrong; then there is no run folder.
+        InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was told.
+        ThresholdError: More episodes of a step ended in faults than the settings allow.
+    """
+    problems = len(split_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
+    policy = _policy(settings)
+    inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    with new_run(run, command=COMMAND, settings=settings) as folder:
+        tracking = Tracking(folder, make_trackers(settings, run), reporter)
+        with tracking.run(to_public_dict(settings)):
+            async with stage(
+                settings,
+                policy,
+                run_id=run.name,
+                reporter=reporter,
+                run_dir=run,
+                check_stop=stopper.check,
+                episodes=lambda environment: _batch(settings) * settings.train.group_size,
+                on_event=lambda name, facts: folder.event(name, **facts),
+            ) as parts:
+                inputs |= {"data": asdict(parts.data)}
+                write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs)
+                _head(settings, run, problems, reporter)
+                result = await _Rollouts(settings, parts, folder, tracking, reporter, stopper).play()
+        outputs = [run / "metrics.jsonl", run / "trajectories.jsonl"]
+        write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs, outputs=outputs)
+        folder.finish("completed")
+    return result
+
+
+def closing(result: DryRunResult) -> str:
+    """The summary for a person."""
+    graded = result.trajectories - result.faults
+    share = result.successful / graded if graded else 0.0
+    lines = [
+        f"  Total trajectories: {result.trajectories}",
+        f"  Successful: {result.successful} ({share:.1%})",
+        f"  Steps completed: {result.steps}",
+    ]
+    if result.faults:
+        lines.insert(2, f"  Faults, not scored: {result.faults}")
+    return "\n".join(lines)
+
+
+class _Rollouts:
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Stage,
+        folder: RunFolder,
+        tracking: Tracking,
+        reporter: Reporter,
+        stopper: Stopper,
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._folder = folder
+        self._tracking = tracking
+        self._reporter = reporter
+        self._stopper = stopper
+        self._played: list[Trajectory] = []
+
+    async def play(self) -> DryRunResult:
+        began = time.perf_counter()
+        train = self._settings.train
+        tasks = await training_tasks(self._parts, self._settings, self._reporter)
+        walk = TaskWalk(tasks, seed=train.seed)
+        result = DryRunResult(run=self._folder.path, planned=train.iterations)
+        self._reporter.start("train", train.iterations)
+        for step in range(train.iterations):
+            attempts = self._attempts(walk, step)
+            played = await self._step(step, attempts)
+            result.steps += len(played) == len(attempts)
+            if self._stopper.requested:
+                break
+        self._reporter.finish("train")
+        self._sum_up(result, seconds=time.perf_counter() - began)
+        if self._stopper.requested:
+            self._reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
+            self._stopper.check(f"what was played is in {self._folder.path}")
+        return result
+
+    def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:
+        """Ids and seeds are those of training, so that the same policy plays the same episodes there."""
+        train, attempts = self._settings.train, []
+        iteration = step + 1
+        for number in range(_batch(self._settings)):
+            _, task = walk.next()
+            attempts += [
+                Attempt(
+                    id=f"train/{iteration:04d}/{number}/{task.id}/{member}",
+                    task=task,
+                    member=member,
+                    seed=derive(train.seed, "attempt", iteration, number, task.id, member),
+                )
+                for member in range(train.group_size)
+            ]
+        return attempts
+
+    async def _step(self, step: int, attempts: Sequence[Attempt]) -> list[Trajectory]:
+        """Plays and records them; when a stop is asked for, as many as were running."""
+        began = time.perf_counter()
+        shown = EpisodeCount(self._reporter, "rollout", len(attempts))
+
+        async def heard(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(self._folder.trajectory(trajectory, phase="train", iteration=step + 1))
+            self._tracking.trajectory(trajectory)
+            shown.add(trajectory)
+
+        played = await play_all(
+            self._parts.player(self._settings, temperature=self._settings.generation.temperature),
+            attempts,
+            concurrency=self._settings.pool.concurrency,
+            on_trajectory=heard,
+            stopping=lambda: self._stopper.requested,
+        )
+        self._reporter.drop("rollout")
+        if played:
+            seconds = time.perf_counter() - began
+            self._played += played
+            self._tracking.iteration(self._metrics(step, played, seconds))
+            self._reporter.line(step_line(step, played, seconds=seconds))
+            self._check_faults(step, played)
+        return played
+
+    def _metrics(self, step: int, played: Sequence[Trajectory], seconds: float) -> dict[str, Any]:
+        graded = [each for each in played if each.rewards is not None]
+        metrics = {
+            "kind": "rollout",
+            "iteration": step + 1,
+            "episodes": len(played),
+            "faults": len(played) - len(graded),
+            **success(played),
+            "reward_mean": sum(each.reward or 0.0 for each in graded) / len(graded) if graded else 0.0,
+            "turns_mean": sum(len(each.turns) for each in played) / len(played),
+        }
+        measures = measured(self._parts.environment, played)
+        return metrics | ({"measures": measures} if measures else {}) | {"timing": {"rollout_s": round(seconds, 4)}}
+
+    def _check_faults(self, step: int, played: Sequence[Trajectory]) -> None:
+        faults = [each for each in played if each.status.is_fault]
+        if len(faults) > self._settings.pool.max_fault_share * len(played):
+            raise ThresholdError(
+                f"{len(faults)} of {len(played)} episodes of step {step} ended in faults. The first: {faults[0].error}",
+                remedy=f"see their errors in {self._folder.path / 'trajectories.jsonl'}",
+            )
+
+    def _sum_up(self, result: DryRunResult, *, seconds: float) -> None:
+        graded = [each for each in self._played if each.rewards is not None]
+        result.trajectories = len(self._played)
+        result.successful = int(success(graded)["successful"])
+        result.faults = len(self._played) - len(graded)
+        result.reward_mean = sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None
+        result.measures = measured(self._parts.environment, self._played)
+        result.seconds = seconds
+
+
+def _head(settings: Settings, run: Path, problems: int, reporter: Reporter) -> None:
+    engine, rule = settings.engine.name, "=" * _RULE
+    lines = (
+        f"Dry run ({run.name}): rollouts without training",
+        rule,
+        f"Model: {f'the {engine} engine' if _is_modelless(engine) else settings.model.name}",
+        f"Problems: {problems}",
+        f"Steps: {settings.train.iterations}",
+        f"Batch size: {_batch(settings)}",
+        rule,
+    )
+    reporter.line("\n".join(lines))
+
+
+def _batch(settings: Settings) -> int:
+    """Tasks of a step."""
+    places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
+    return settings.train.target_groups_per_iter or max(1, places // settings.train.group_size)
+
+
+def _policy(settings: Settings) -> PolicyVersion:
+    """What plays; an engine with a mind of its own needs no model."""
+    name = settings.engine.name
+    return PolicyVersion(number=0, model="") if _is_modelless(name) else resolve_for(name, settings.model.name)
+
+
+def _is_modelless(engine: str) -> bool:
+    return registry().find("engine", engine).modelless

@@ -1,0 +1,261 @@
+"""Proof after a sync: what the engine serves is what the learner published.
+
+A look takes texts that the engine writes for some tasks, and continuations of each from several positions. The learner
+scores all of it. The two computations differ by rounding, whose size depends on model, kernels and precision, so it is
+measured on the first version of a run, unless it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finqa_cli.contracts import ChatCodec, Learner, Probed, TokenEngine
+from finqa_cli.errors import EngineError
+from finqa_cli.rollout.seeds import derive
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.settings import Settings
+from finqa_cli.training.rl.probe_tolerance import WIDEST, Difference, Tolerance, compare
+from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
+
+TEXTS, TEXT_TOKENS = 4, 64
+"""Texts of a look, each for another task where there are as many, and most tokens of each."""
+
+POSITIONS, CONTINUED_TOKENS = 2, 16
+"""Places in a text that it is continued from, and most tokens of each continuation."""
+
+LONGEST_PROMPT = 1024
+"""Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
+
+LOOK_TRIES = 3
+"""Of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
+
+CALIBRATION_LOOKS = 4
+"""Whose tokens are taken together for the tolerance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Log-probabilities [N] of the tokens that a replica sampled in a look, by the replica and by the learner."""
+
+    sampled: Sequence[float]
+    scored: Sequence[float]
+
+
+Played = dict[int, list[tuple[GenerateRequest, Completion]]]
+"""Requests and completions, by number of a replica that answered them all."""
+
+
+class Probe:
+    """Compares an engine with the learner, under one policy version after the other.
+
+    Requests depend on the seed of the run, the version and the number of the look, so a resumed run makes the same.
+    Their keys name no episode.
+
+    Args:
+        engine: Not probed unless it is `Probed`.
+        learner: Its weights are those of the version that is probed.
+        codec: Of the engine's model.
+        tasks: That are trained on, at least one.
+        settings: Of the run.
+        folder: Of the run, whose events record the tolerance and every difference beyond it.
+        state: Of the checkpoint that is resumed: with it the tolerance is the one that was measured at the start.
+    """
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        learner: Learner,
+        codec: ChatCodec,
+        tasks: Sequence[Task],
+        settings: Settings,
+        folder: RunFolder,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._learner = learner
+        self._codec = codec
+        self._tasks = tasks
+        self._settings = settings
+        self._folder = folder
+        self._tolerance = self._known(state)
+
+    async def begin(self, policy: PolicyVersion) -> None:
+        """Proves that the version that a run begins with is served, and measures the tolerance on it if it is unknown.
+
+        Raises:
+            EngineError: As `prove`: the engine has another model than the learner.
+        """
+        await self.prove(policy)
+        if self._tolerance is WIDEST:
+            looks = [await self._look(policy, 2 + look) for look in range(CALIBRATION_LOOKS)]
+            rows = [row for look in looks for row in look.values()]
+            found = compare([x for row in rows for x in row.sampled], [x for row in rows for x in row.scored])
+            self._tolerance = Tolerance.measured(found, policy.number)
+            self._folder.event("probe_tolerance", **asdict(self._tolerance), tokens=found.tokens)
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint needs: the tolerance if it was measured."""
+        tolerance = self._tolerance
+        return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
+
+    async def prove(self, policy: PolicyVersion) -> dict[str, float]:
+        """Compares all replicas in service with the learner, a second time with another text where one differs by more.
+
+        Returns:
+            `probe_difference` and `probe_largest` (nats; see `Difference`) of the replica that differs most, and
+            `probe_looks`; empty for an engine that is not probed.
+
+        Raises:
+            EngineError: A replica failed, serves another version, or differed by more than the tolerance both times.
+        """
+        if (tolerance := self._tolerance) is None:
+            return {}
+        for look in (1, 2):
+            rows = await self._look(policy, look - 1)
+            found = {replica: compare(row.sampled, row.scored) for replica, row in rows.items()}
+            wrong = [replica for replica, difference in found.items() if not tolerance.explains(difference)]
+            if not wrong:
+                return {
+                    "probe_difference": max(difference.typical for difference in found.values()),
+                    "probe_largest": max(difference.largest for difference in found.values()),
+                    "probe_looks": look,
+                }
+            for replica in wrong:
+                differs = {
+                    name: value if math.isfinite(value) else None for name, value in asdict(found[replica]).items()
+                }
+                facts = {"version": policy.number, "look": look, "replica": replica}
+                self._folder.event("probe_differs", **facts, **differs)
+        raise self._error(policy, wrong[0], found[wrong[0]], tolerance)
+
+    def _nats(self) -> float | str | None:
+        return self._engine.probe_tolerance if isinstance(self._engine, Probed) else None
+
+    def _known(self, state: Mapping[str, Any] | None) -> Tolerance | None:
+        match self._nats():
+            case None:
+                return None
+            case "measured":
+                return Tolerance(**state) if state else WIDEST
+            case nats:
+                return Tolerance.fixed(float(nats))
+
+    async def _look(self, policy: PolicyVersion, number: int) -> dict[int, Rows]:
+        """By number of the replica, for those that answered all; one that leaves or joins meanwhile did not."""
+        first = self._derive(policy, number, "task")
+        tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
+        openings = [self._opening(task) for task in tasks]
+        beginnings = [self._request(one, TEXT_TOKENS, policy, number, text) for text, one in enumerate(openings)]
+        for _ in range(LOOK_TRIES):
+            if played := await self._play(policy, number, beginnings):
+                break
+        else:
+            raise EngineError(
+                f"No replica answered all requests of the probe of policy version {policy.number}, in {LOOK_TRIES} "
+                "tries.",
+                remedy=self._remedy,
+            )
+        samples = [_sample(request, completion) for pairs in played.values() for request, completion in pairs]
+        scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
+        return {
+            replica: Rows(
+                [logprob for _, completion in pairs for logprob in completion.logprobs],
+                [score for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
+            )
+            for replica, pairs in played.items()
+        }
+
+    async def _play(self, policy: PolicyVersion, number: int, beginnings: Sequence[GenerateRequest]) -> Played:
+        """Texts and continuations."""
+        texts = await self._complete(policy, beginnings)
+        if not texts:
+            return {}
+        prefixes = [
+            request.token_ids + completion.token_ids[: len(completion.token_ids) * place // (POSITIONS + 1)]
+            for request, completion in texts[min(texts)]
+            for place in range(1, POSITIONS + 1)
+        ]
+        continued = await self._complete(
+            policy,
+            [self._request(one, CONTINUED_TOKENS, policy, number, TEXTS + index) for index, one in enumerate(prefixes)],
+        )
+        return {replica: texts[replica] + continued[replica] for replica in sorted(texts.keys() & continued.keys())}
+
+    async def _complete(self, policy: PolicyVersion, requests: Sequence[GenerateRequest]) -> Played:
+        assert isinstance(self._engine, Probed), "there is no tolerance otherwise"
+        answers = await asyncio.gather(*(self._engine.probe(request) for request in requests))
+        for answer in answers:
+            for replica, completion in answer.items():
+                self._check_form(replica, completion, policy)
+        complete = set.intersection(*(set(answer) for answer in answers))
+        return {
+            replica: [(request, answer[replica]) for request, answer in zip(requests, answers, strict=True)]
+            for replica in complete
+        }
+
+    def _opening(self, task: Task) -> tuple[int, ...]:
+        """How a task begins, the end of it where it is long: there it is the model's turn."""
+        opening = self._codec.opening(Prompt(messages=(Message(role="user", content=task.prompt),), tools=()))
+        room = self._engine.max_context - TEXT_TOKENS - CONTINUED_TOKENS
+        return opening[-max(1, min(LONGEST_PROMPT, room)) :]
+
+    def _request(self, token_ids: tuple[int, ...], most: int, policy: PolicyVersion, *seed: int) -> GenerateRequest:
+        """At the run's temperature and of the whole distribution, which is what the learner scores."""
+        sampling = Sampling(
+            temperature=self._settings.generation.temperature,
+            max_tokens=most,
+            stop_ids=self._codec.stop_ids,
+            seed=self._derive(policy, *seed),
+        )
+        return GenerateRequest(key=f"probe#{seed[-1]:04d}", token_ids=token_ids, sampling=sampling)
+
+    def _derive(self, policy: PolicyVersion, *parts: str | int) -> int:
+        return derive(self._settings.train.seed, "probe", policy.number, *parts)
+
+    def _check_form(self, replica: int, completion: Completion, policy: PolicyVersion) -> None:
+        if completion.policy_version != policy.number:
+            raise EngineError(
+                f"Replica {replica} serves policy version {completion.policy_version} after version {policy.number} "
+                "was loaded.",
+                remedy=self._remedy,
+            )
+        tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
+        if not tokens or tokens != logprobs:
+            raise EngineError(
+                f"Replica {replica} answered the probe of policy version {policy.number} with {tokens} tokens and "
+                f"{logprobs} log-probabilities.",
+                remedy=self._remedy,
+            )
+
+    def _error(self, policy: PolicyVersion, replica: int, found: Difference, tolerance: Tolerance) -> EngineError:
+        return EngineError(
+            f"Replica {replica} reports that it serves policy version {policy.number}, but twice its log-probabilities "
+            f"differed from the learner's: the second time by {found.typical:.3g} nats a token and up to "
+            f"{found.largest:.3g}, over {found.tokens} tokens. Rounding explains {tolerance.typical:.3g} and up to "
+            f"{tolerance.largest:.3g} ({tolerance.source}). It serves other weights or computes otherwise.",
+            remedy=self._remedy,
+        )
+
+    @property
+    def _remedy(self) -> str:
+        run = self._folder.path
+        return (
+            f"finqa train --resume {run}, which loads the version again; if that fails too, compare model, "
+            f"revision and dtype of the engine with the learner's, and see the engine's log in {run / 'logs'}"
+        )
+
+
+def _sample(request: GenerateRequest, completion: Completion) -> Sample:
+    prompt, length = request.token_ids, len(completion.token_ids)
+    nothing = (0.0,) * (len(prompt) + length)
+    return Sample(
+        token_ids=prompt + completion.token_ids,
+        loss_mask=(False,) * len(prompt) + (True,) * length,
+        logprobs=nothing,
+        advantages=nothing,
+    )

@@ -1,0 +1,223 @@
+"""From settings to live objects. The only place that builds components."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from finqa_cli.contracts import (
+    ChatCodec,
+    ChatEngine,
+    CodecContext,
+    Demonstrator,
+    EngineContext,
+    Environment,
+    EnvironmentContext,
+    Learner,
+    LearnerContext,
+    Optimizer,
+    Reward,
+    SandboxContext,
+    SandboxProvider,
+    TokenEngine,
+    Tracker,
+    TrackerContext,
+)
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import missing_requirements, registry
+from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
+from finqa_cli.rollout.replica import ReplicaListener
+from finqa_cli.rollout.replicas import EngineSet
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.settings import ENVIRONMENT, Settings
+from finqa_cli.types import PolicyVersion, Snapshot
+from finqa_cli.wiring.sandbox_owners import offer_strays, owner_labels
+
+
+def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
+    """The snapshot that the settings name; the default one is built from the embedded data when it is missing.
+
+    Raises:
+        DataError: There is no such snapshot, or its files are damaged.
+    """
+    snapshot, built = LocalSnapshots(settings.data.home).get_or_build(settings.data.snapshot)
+    if built:
+        reporter.line(f"Built snapshot {snapshot.name} from the embedded data set ({snapshot.digest[:19]}).")
+    return snapshot
+
+
+def open_environment(settings: Settings, reporter: Reporter) -> Environment:
+    """The environment of the settings, with its data.
+
+    Raises:
+        ConfigError: A data file is given to an environment that takes a snapshot.
+        DataError: The snapshot or file is missing or damaged.
+    """
+    choice = settings.environment
+    snapshotless = registry().find("environment", choice.name).snapshotless
+    if settings.data.path is not None and not snapshotless:
+        path = settings.data.path
+        build = f"finqa snapshot build --snapshot-name {path.stem} --data"
+        raise ConfigError(
+            f"Environment {choice.name!r} takes a snapshot, not the data at {path}.",
+            remedy=f"{build} {path}, then --snapshot {path.stem}"
+            if path.is_dir()
+            else f"--environment finqa-text, or finqa data import finqa-json {path} --out DIR and {build} DIR",
+        )
+    context = EnvironmentContext(
+        snapshot=None if snapshotless else open_snapshot(settings, reporter),
+        data=settings.data.path,
+        reward=make_reward(settings),
+        max_turns=settings.generation.max_steps,
+    )
+    environment: Environment = registry().create("environment", choice.name, choice.options, context)
+    return environment
+
+
+def make_reward(settings: Settings) -> Reward | None:
+    """The reward of the settings; None stands for the environment's own verdict."""
+    choice = settings.reward
+    if choice.name == ENVIRONMENT:
+        if choice.options:
+            raise ConfigError(
+                f"The environment's own verdict takes no reward options, but got: {', '.join(choice.options)}.",
+                remedy="name a reward with --reward; finqa plugins lists them",
+            )
+        return None
+    reward: Reward = registry().create("reward", choice.name, choice.options)
+    return reward
+
+
+def make_provider(settings: Settings) -> SandboxProvider:
+    """The sandbox provider of the settings."""
+    context = SandboxContext(home=settings.data.home, max_concurrent_create=settings.pool.max_concurrent_create)
+    provider: SandboxProvider = registry().create("sandbox", settings.sandbox.name, settings.sandbox.options, context)
+    return provider
+
+
+async def make_pool(
+    settings: Settings, environment: Environment, run_id: str, size: int, reporter: Reporter, on_event: PoolListener
+) -> Pool:
+    """The boxes that the environment asks for, or none; says so when earlier runs left some behind."""
+    spec = environment.sandbox_spec()
+    if spec is None:
+        return NoSandboxes()
+    provider = make_provider(settings)
+    await offer_strays(provider, reporter, settings.sandbox.name)
+    return SandboxPool(
+        provider,
+        spec,
+        size=size,
+        max_concurrent_create=settings.pool.max_concurrent_create,
+        labels=owner_labels(run_id),
+        sessions_per_box=settings.pool.sessions_per_sandbox,
+        health_check_s=settings.pool.health_check_s,
+        breaker_share=settings.pool.breaker_share,
+        on_event=on_event,
+    )
+
+
+def make_engine(
+    settings: Settings,
+    policy: PolicyVersion,
+    environment: Environment,
+    *,
+    trains: bool = False,
+    log_dir: Path | None = None,
+    on_event: ReplicaListener = lambda name, facts: None,
+) -> TokenEngine | ChatEngine:
+    """The engine of the settings, not started; with `generation.engine_replicas` above 1 a set of them.
+
+    Args:
+        settings: What to build.
+        policy: What it is to serve at first.
+        environment: Whose gold solutions an engine without a model may be given.
+        trains: It is to serve training.
+        log_dir: Where servers that it starts write their output.
+        on_event: Called when a replica is left out and when it is back.
+
+    Raises:
+        ConfigError: An option is wrong, or a chat engine is asked for replicas.
+    """
+    choice, replicas = settings.engine, settings.generation.engine_replicas
+    modelless = registry().find("engine", choice.name).modelless
+    context = EngineContext(
+        model=policy.model,
+        seed=settings.train.seed,
+        dispatch_wait_ms=settings.generation.rollout_dispatch_wait_ms,
+        tensor_parallel_size=settings.model.tensor_parallel_size,
+        gpu_memory_utilization=settings.model.gpu_memory_utilization,
+        max_context=settings.model.max_model_len,
+        sleep=settings.model.sleep and trains,
+        lora_rank=settings.lora.rank,
+        needs_tokens=trains or policy.adapter is not None,
+        replicas=replicas,
+        versions=settings.train.max_staleness + 1 if trains else 1,
+        home=settings.data.home,
+        log_dir=log_dir,
+        demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
+    )
+    share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
+    contexts = [
+        replace(context, replica=number, devices=devices[number * share : (number + 1) * share])
+        for number in range(replicas)
+    ]
+    if replicas == 1:
+        engine: TokenEngine | ChatEngine = registry().create("engine", choice.name, choice.options, contexts[0])
+        return engine
+    engines = [registry().create("engine", choice.name, choice.options, each) for each in contexts]
+    if not all(isinstance(engine, TokenEngine) for engine in engines):
+        raise ConfigError(
+            f"Engine {choice.name!r} takes messages, not token ids; only token engines can be replicated.",
+            remedy="--engine-replicas 1",
+        )
+    return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model), on_event=on_event)
+
+
+def make_codec(settings: Settings, model: str) -> ChatCodec:
+    """The chat codec of the settings for a model."""
+    formats = [component.name for component in registry().components("call_format")]
+    makers = {name: partial(registry().create, "call_format", name, {}) for name in formats}
+    context = CodecContext(model=model, call_formats=makers)
+    codec: ChatCodec = registry().create("codec", settings.codec.name, settings.codec.options, context)
+    return codec
+
+
+def make_learner(settings: Settings, model: str, *, logs: Path | None = None) -> Learner:
+    """The learner of the settings, not started; `logs` is for processes that it starts."""
+    lora, train = settings.lora, settings.train
+    context = LearnerContext(
+        model=model,
+        learning_rate=train.learning_rate,
+        lora_rank=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        lora_target_modules=lora.target_modules,
+        gradient_checkpointing=train.gradient_checkpointing,
+        max_grad_norm=train.max_grad_norm,
+        temperature=settings.generation.temperature,
+        seed=train.seed,
+        token_budget=train.token_budget,
+        processes=train.learner_processes,
+        devices=settings.model.learner_devices,
+        logs=logs,
+    )
+    learner: Learner = registry().create("learner", settings.learner.name, settings.learner.options, context)
+    return learner
+
+
+def make_optimizer(settings: Settings) -> Optimizer:
+    """The training method of the settings."""
+    optimizer: Optimizer = registry().create("optimizer", settings.optimizer.name, settings.optimizer.options)
+    return optimizer
+
+
+def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
+    """The trackers of the settings, and the standing ones whose packages are here; the run folder itself needs none."""
+    context = TrackerContext(run_dir=run_dir, run_id=run_dir.name, project=settings.run.project)
+    named = {choice.name: choice.options for choice in settings.trackers}
+    standing = [part for part in registry().components("tracker") if part.standing and not missing_requirements(part)]
+    wanted = {**{part.name: {} for part in standing}, **named}
+    return [registry().create("tracker", name, options, context) for name, options in wanted.items()]

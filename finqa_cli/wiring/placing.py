@@ -1,0 +1,290 @@
+"""Applies the placement plan to settings: the machine's devices, the model's architecture, then numbers for `auto`.
+
+Every command that runs an engine or a learner, and `finqa doctor`, get their plan here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from finqa_cli.errors import ConfigError, FinqaError, UsageError
+from finqa_cli.extend import Component, registry
+from finqa_cli.placement import (
+    GIB,
+    Device,
+    EngineKind,
+    Placement,
+    Refusal,
+    Request,
+    Workload,
+    known,
+    plan,
+    read_architecture,
+)
+from finqa_cli.placement.placement_plan import WISHES
+from finqa_cli.settings import EMBEDDED, PLACED, Settings
+from finqa_cli.types import Architecture
+from finqa_cli.wiring.cuda_devices import cuda_devices, torch_cuda
+from finqa_cli.wiring.policies import resolve
+
+Purpose = Literal["train", "sft", "dpo", "play"]
+"""What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
+
+MOST_DEVICES = 64
+
+_COMMANDS: Mapping[Purpose, Sequence[str]] = {
+    "train": ("train", "--model"),
+    "sft": ("sft", "DATA", "--model"),
+    "dpo": ("dpo", "PAIRS", "--model"),
+    "play": ("eval",),
+}
+"""Words of the command up to the model, with names in capitals for what the user gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Settings with a plan.
+
+    Attributes:
+        settings: Every setting of `PLACED` has the plan's value.
+        plan: The plan.
+        undecided: The settings that the plan decided.
+    """
+
+    settings: Settings
+    plan: Placement
+    undecided: frozenset[str]
+
+
+def place(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Placed:
+    """Decides what is undecided in the settings, by the devices of this machine.
+
+    Args:
+        settings: What to run.
+        undecided: Those of `PLACED` that the user left open.
+        purpose: What the command runs.
+
+    Raises:
+        ConfigError: It does not fit on this machine; the remedy is a command that does.
+    """
+    found = find_plan(settings, undecided, purpose, visible_devices())
+    if isinstance(found, Refusal):
+        raise ConfigError(found.reason, remedy=remedy_of(settings, undecided, purpose, found))
+    return Placed(settings=apply_plan(settings, undecided, found), plan=found, undecided=frozenset(undecided))
+
+
+def place_again(settings: Settings, purpose: Purpose) -> Settings:
+    """The settings of a recorded run with a plan for this machine: what was planned then is planned again.
+
+    Raises:
+        ConfigError: As `place`.
+    """
+    return place(settings, settings.run.placed, purpose).settings
+
+
+def find_plan(
+    settings: Settings, undecided: Collection[str], purpose: Purpose, devices: Sequence[Device]
+) -> Placement | Refusal:
+    """The plan for these devices.
+
+    Raises:
+        ConfigError: The architecture of the model cannot be found out.
+    """
+    kind, work = _engine_kind(settings), workload(settings, purpose)
+    wishes = _wishes(settings, undecided, purpose)
+    uses_devices = (work.plays and kind.spread != "none") or (work.trains and not work.learner_on_cpu)
+    if not devices or not uses_devices:
+        return plan((), _NOTHING, kind, work, wishes)
+    model = architecture(settings.model.name)
+    if "model.max_model_len" not in undecided and not settings.model.max_model_len:  # the model's own limit
+        wishes = replace(wishes, max_model_len=model.context or None)
+    return plan(devices, model, kind, work, wishes)
+
+
+def visible_devices() -> tuple[Device, ...]:
+    """The CUDA devices that this process sees and its PyTorch can use."""
+    if torch_cuda() == "":
+        return ()
+    return tuple(
+        Device(index=number, name=device.name, total=device.total) for number, device in enumerate(cuda_devices())
+    )
+
+
+def assumed_devices(text: str) -> tuple[Device, ...]:
+    """Devices that are not there: `4x80` are four of 80 GiB.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    found = re.fullmatch(r"(\d{1,2})x(\d{1,4}(?:\.\d+)?)", text.strip().lower())
+    if not found or not 1 <= int(found[1]) <= MOST_DEVICES or not 1 <= float(found[2]) <= 1024:
+        raise UsageError(
+            f"--assume-gpus takes NUMBERxGIB with up to {MOST_DEVICES} GPUs, not {text!r}.",
+            remedy="finqa doctor --assume-gpus 4x80",
+        )
+    return tuple(
+        Device(index=number, name=f"GPU of {found[2]} GiB", total=float(found[2]) * GIB)
+        for number in range(int(found[1]))
+    )
+
+
+def architecture(model: str) -> Architecture:
+    """What a policy's base model is built of, without torch where that is possible.
+
+    Raises:
+        ConfigError: Nothing tells; or there is no such policy.
+        DataError: A run without a checkpoint, or a damaged one.
+    """
+    base = resolve(model).model
+    found = read_architecture(base)
+    if found is None:
+        try:
+            found = registry().hook.inspect_model(reference=base)
+        except FinqaError:
+            found = known(base, by_part=True)
+            if found is None:
+                raise
+    if found is None:
+        raise ConfigError(
+            f"The size of {model!r} is not known, so it cannot be placed on GPUs.",
+            remedy="give a model folder with a config.json, or a hub id that can be reached",
+        )
+    return found
+
+
+def workload(settings: Settings, purpose: Purpose) -> Workload:
+    """What is to run, as the plan sees it."""
+    engine, learner = _component("engine", settings), _component("learner", settings)
+    kl = settings.optimizer.options.get("kl", "off")
+    return Workload(
+        plays=purpose != "dpo" and not (purpose == "sft" and settings.sft.validation_samples == 0),
+        trains=purpose != "play" and not (engine.modelless and purpose != "dpo"),
+        alternates=purpose == "sft",
+        lora_rank=settings.lora.rank,
+        lora_targets=settings.lora.target_modules,
+        checkpointing=settings.train.gradient_checkpointing,
+        reference=kl != "off" or purpose == "dpo",
+        max_gen_tokens=settings.generation.max_gen_tokens,
+        max_prompt_tokens=settings.data.max_prompt_tokens or 0,
+        versions=settings.train.max_staleness + 1,
+        learner_on_cpu=_devices_used(learner, settings.learner.options) == "none",
+    )
+
+
+def apply_plan(settings: Settings, undecided: Collection[str], found: Placement) -> Settings:
+    """The settings with the plan's values for what was undecided."""
+    engine, learner = found.engine, found.learner
+    values: dict[str, Any] = {
+        "train.max_staleness": found.max_staleness,
+        "train.token_budget": found.token_budget,
+    }
+    if engine is not None:
+        values |= {
+            "model.tensor_parallel_size": engine.tensor_parallel_size,
+            "model.gpu_memory_utilization": engine.gpu_memory_utilization,
+            "model.max_model_len": engine.max_model_len,
+            "model.sleep": engine.sleep,
+            "model.engine_devices": engine.devices,
+            "generation.engine_replicas": engine.replicas,
+        }
+    if learner is not None:
+        values |= {"train.learner_processes": learner.processes, "model.learner_devices": learner.devices}
+    sections: dict[str, dict[str, Any]] = {"run": {"placed": tuple(sorted(undecided))}}
+    for path, value in values.items():
+        if path in undecided:
+            section, _, field = path.partition(".")
+            sections.setdefault(section, {})[field] = value
+    changed = {name: getattr(settings, name).model_copy(update=update) for name, update in sections.items()}
+    return settings.model_copy(update=changed)
+
+
+def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, refusal: Refusal) -> str:
+    """The command that fits: with the changes of the refusal, and what else the user decided about the placement."""
+    changes = dict(refusal.changes)
+    model = str(changes.pop("model.name", settings.model.name)) if changes else EMBEDDED
+    words = ["finqa", *_COMMANDS[purpose], model]
+    if not changes and model == EMBEDDED:
+        return shlex.join(words)
+    words += ["--engine", settings.engine.name] * (purpose != "dpo")
+    rank = changes.pop("lora.rank", settings.lora.rank)
+    words += ["--lora-rank", str(rank)] * (purpose != "play" and rank != type(settings.lora)().rank)
+    for path in PLACED:
+        if path not in undecided and path not in changes:
+            section, _, field = path.partition(".")
+            words += ["--set", f"{path}={_text(getattr(getattr(settings, section), field))}"]
+    return shlex.join(words)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(str, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Request:
+    """What the user decided, and what the learner or torchrun decides."""
+    decided: dict[str, Any] = {}
+    for path, name in WISHES.items():
+        section, _, field = path.partition(".")
+        value = getattr(getattr(settings, section), field)
+        if path not in undecided and value != ():
+            decided[name] = value or None if name == "max_model_len" else value
+    options = settings.learner.options
+    if purpose != "play":
+        if re.fullmatch(r"cuda:\d+", str(options.get("device", ""))):
+            decided.setdefault("learner_devices", (int(str(options["device"])[5:]),))
+        if _devices_used(_component("learner", settings), options) == "one":
+            decided.setdefault("learner_processes", 1)
+        if "LOCAL_WORLD_SIZE" in os.environ:
+            decided.setdefault("learner_processes", int(os.environ["LOCAL_WORLD_SIZE"]))
+    return Request(**decided)
+
+
+def _engine_kind(settings: Settings) -> EngineKind:
+    component = _component("engine", settings)
+    spread = _devices_used(component, settings.engine.options)
+    return EngineKind(
+        name=component.name,
+        spread="none" if component.modelless or component.remote else spread,
+        sleeps=component.sleeps,
+        graphs=component.overhead_gib * GIB,
+    )
+
+
+def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["none", "one", "several"]:
+    """What the component declares; the property `device_use` of its options wins."""
+    try:
+        config = registry().config(component, options) if component.config else None
+    except FinqaError:  # wrong options are reported when the component is made
+        config = None
+    used: Literal["none", "one", "several"] = getattr(config, "device_use", component.devices)
+    return used
+
+
+def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
+    return registry().find(kind, getattr(settings, kind).name)
+
+
+_NOTHING = Architecture(
+    family="",
+    class_name="",
+    dtype="",
+    layers=0,
+    hidden=0,
+    heads=0,
+    key_value_heads=0,
+    head_dim=0,
+    vocabulary=0,
+    context=0,
+    tied=True,
+    parameters=0,
+    kv_values_per_token=0,
+    linear=(),
+    lora_targets=(),
+)
+"""For plans without devices, in which no model is looked at."""

@@ -1,0 +1,97 @@
+"""Who owns a box, and boxes whose owner is gone.
+
+Every box is labelled with the process that started it. A process is named by its pid and its start time, since pids
+are reused, and by a host label that also tells two containers apart that share a host name but not their pids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from finqa_cli.contracts import SandboxProvider
+from finqa_cli.processes import start_time
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.types import SandboxInfo
+
+log = structlog.get_logger(__name__)
+
+RUN_LABEL, HOST_LABEL, PID_LABEL, CREATED_LABEL = "finqa.run", "finqa.host", "finqa.pid", "finqa.created"
+
+OFFER_TIMEOUT_S = 3.0
+
+OwnerState = Literal["alive", "gone", "elsewhere", "unknown"]
+
+
+def owner_labels(run_id: str) -> dict[str, str]:
+    """The labels of a box that this process starts now for a run."""
+    pid = os.getpid()
+    return {
+        RUN_LABEL: run_id,
+        HOST_LABEL: host_name(),
+        PID_LABEL: f"{pid}:{start_time(pid) or 0}",
+        CREATED_LABEL: str(int(time.time())),
+    }
+
+
+def owner_state(labels: Mapping[str, str]) -> OwnerState:
+    """Whether the process that started a box is running; `elsewhere` when only another machine can tell."""
+    pid, _, started = labels.get(PID_LABEL, "").partition(":")
+    if HOST_LABEL not in labels or not (_is_number(pid) and _is_number(started)):
+        return "unknown"
+    if labels[HOST_LABEL] != host_name():
+        return "elsewhere"
+    return "alive" if start_time(int(pid)) == int(started) else "gone"
+
+
+def strays(boxes: Iterable[SandboxInfo]) -> tuple[SandboxInfo, ...]:
+    """Those whose owner was a process of this machine and is gone."""
+    return tuple(box for box in boxes if owner_state(box.labels) == "gone")
+
+
+async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: str = "") -> None:
+    """Says in one line how to end the boxes that ended processes of this machine left behind, if there are any.
+
+    Never raises and takes a few seconds at most: a provider that cannot be asked fails by itself soon enough.
+    `sandbox` names the provider in the command that is offered.
+    """
+    try:
+        async with asyncio.timeout(OFFER_TIMEOUT_S):
+            left = strays(await provider.list({HOST_LABEL: host_name()}))
+    except Exception as error:
+        log.info("could not look for sandboxes that were left behind", reason=str(error) or type(error).__name__)
+        return
+    if left:
+        count = "1 sandbox of an ended run is" if len(left) == 1 else f"{len(left)} sandboxes of ended runs are"
+        reporter.line(f"{count} left: {reap_command(sandbox)}")
+
+
+def reap_command(sandbox: str = "") -> str:
+    """The command that ends the strays of this machine."""
+    return f"finqa sandbox reap{f' --sandbox {sandbox}' if sandbox else ''}"
+
+
+def host_name() -> str:
+    """This machine's name with a few characters that differ where process ids mean something else."""
+    name = socket.gethostname()
+    try:
+        machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
+    except OSError:
+        machine = ""
+    try:
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        pids = ""
+    return f"{name[:56]}-{hashlib.sha256(f'{machine} {pids}'.encode()).hexdigest()[:6]}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,1 +1,0 @@
-"""One use case per file; `wiring.py` alone builds components."""

@@ -1,0 +1,122 @@
+"""The codec of models whose chat template offers no tools, or that have none, such as DialoGPT, TinyLlama and GPT-2.
+
+It brings a turn format of its own: Zephyr's, which TinyLlama-Chat speaks (Tunstall et al., arXiv 2310.16944), with one
+more role for tools. A turn is its role in a line of text, the content, and the tokenizer's own end token:
+
+    <|user|>
+    What was the revenue?</s>
+    <|assistant|>
+
+Roles are ordinary text in most tokenizers, so a tool's reply may well read like a turn of the user. What tells turns
+apart is the end token, an id: a role counts only behind it, and no content can bring it in (see `shielding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from finqa_cli.contracts import CodecContext, ReplyRole
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import AssistantTurn, Message, Prompt
+from finqa_plugins.codecs.call_choice import named_format
+from finqa_plugins.codecs.config import PlainCodecConfig
+from finqa_plugins.codecs.exact_text import ExactText
+from finqa_plugins.codecs.loading import load_tokenizer
+from finqa_plugins.codecs.parsing import parse_turn
+from finqa_plugins.codecs.reasoning import split_reasoning
+from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
+from finqa_plugins.codecs.tools_text import tools_text
+
+_MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
+
+
+class PlainCodec:
+    """See `ChatCodec`. Episodes only append. It reads the tokenizer only, never the weights."""
+
+    def __init__(self, config: PlainCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
+        """Raises ConfigError when the model has no tokenizer, or one without an end token or that changes text."""
+        options = config or PlainCodecConfig()
+        tokenizer = tokenizer or load_tokenizer(context.model, template=False)
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"The tokenizer of {context.model!r} has no end token (eos_token) for codec 'plain' to end turns with.",
+                remedy='name it in tokenizer_config.json: "eos_token": "..."',
+            )
+        self._format = named_format("hermes" if options.call_format == "auto" else options.call_format, context)
+        self._text = ExactText(tokenizer, context.model)
+        self._shield = Shield(control_strings(tokenizer), self._text.encode)
+        self._end = str(tokenizer.eos_token)
+        self._stop_ids = (int(tokenizer.eos_token_id),)
+        self._begin = _begin(tokenizer)
+        self._indent = _space_in_front(tokenizer, self._text, "")
+        self._gap = _space_in_front(tokenizer, self._text, self._end) + "\n"
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokenizer's end token."""
+        return self._stop_ids
+
+    def opening(self, prompt: Prompt) -> tuple[int, ...]:
+        """[L] see `ChatCodec.opening`. Tools stand in the system text, one line each, with an example of a call."""
+        # A format that writes values as text needs their types; an environment has one schema for each tool name.
+        self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
+        contents: dict[str, str] = {}
+        turns = (self._turn(role, content, contents) for role, content in self._chat(prompt))
+        text = self._indent + self._gap.join([*turns, "<|assistant|>\n"])
+        return (*self._begin, *self._shield.encode(text, contents))
+
+    def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.tool_reply`."""
+        return self._reply("tool", text, stopped=stopped)
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.user_reply`."""
+        return self._reply("user", text, stopped=stopped)
+
+    def assistant(self, message: Message) -> tuple[int, ...]:
+        """[L] see `ChatCodec.assistant`. A reasoning block of another model's demonstration is left out."""
+        return (*self._shield.encode_content(self._spoken(message)), *self._stop_ids)
+
+    def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Decodes up to the end token, drops ids outside the vocabulary, and finds the one tool call."""
+        end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
+        return parse_turn(self._text.decode(completion_ids[:end]), self._format, self._schemas)
+
+    def _chat(self, prompt: Prompt) -> Iterator[tuple[str, str]]:
+        """Role and content of each turn. The first system text tells the tools; without one it is made."""
+        messages = list(prompt.messages)
+        if prompt.tools:
+            told = messages.pop(0).content if messages and messages[0].role == "system" else ""
+            yield "system", "\n\n".join(part for part in (told, tools_text(prompt.tools, self._format)) if part)
+        for message in messages:
+            yield message.role, self._spoken(message) if message.role == "assistant" else message.content
+
+    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
+        contents: dict[str, str] = {}
+        turns = ["" if stopped else self._end, self._turn(role, text, contents), "<|assistant|>\n"]
+        return tuple(self._shield.encode(self._gap.join(turns), contents))
+
+    def _turn(self, role: str, content: str, contents: dict[str, str]) -> str:
+        """A turn of which the content is a placeholder."""
+        return f"<|{role}|>\n{add_placeholder(content, contents, _MARK)}{self._end}"
+
+    def _spoken(self, message: Message) -> str:
+        _, words = split_reasoning(message.content, opened=False)
+        if message.tool_call is None:
+            return words
+        return words + (self._format.separator if words else "") + self._format.render(message.tool_call)
+
+
+def _begin(tokenizer: Any) -> tuple[int, ...]:
+    """What the tokenizer itself puts in front of a text, such as Llama's `<s>`."""
+    whole, bare = tokenizer.encode("x"), tokenizer.encode("x", add_special_tokens=False)
+    at = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
+    return tuple(whole[:at])
+
+
+def _space_in_front(tokenizer: Any, text: ExactText, before: str) -> str:
+    """The space, if any, that the tokenizer puts in front of a text that begins behind `before`."""
+    whole = tokenizer.encode(before + "<|user|>", add_special_tokens=False)
+    return " " if whole == text.encode(before) + text.encode(" <|user|>") else ""

@@ -1,0 +1,257 @@
+"""What the codecs of all model families share: the model's own chat template decides everything around the contents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import CodecContext, PlayedTurn, ReplyRole
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
+from finqa_plugins.codecs.appending import play_probes, rewrites_history
+from finqa_plugins.codecs.call_choice import choose_format
+from finqa_plugins.codecs.chat_template import ChatTemplate, as_is
+from finqa_plugins.codecs.config import CodecConfig
+from finqa_plugins.codecs.loading import MODEL_REMEDY
+from finqa_plugins.codecs.parsing import parse_turn
+from finqa_plugins.codecs.reasoning import THINK_CLOSE, opened_reasoning, render_reasoning, split_reasoning
+from finqa_plugins.codecs.replay import Replay, reader
+from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
+
+log = structlog.get_logger(__name__)
+
+OPENINGS = 512
+"""Encoded openings that are kept."""
+
+_SLOT = "\ue0001\ue000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What tells one family of chat models from another.
+
+    Attributes:
+        name: As error messages call it.
+        turn_end: The control token that its chat template closes an assistant turn with.
+        other_ends: Further control tokens that end a turn, where the tokenizer has them.
+        variables: Variables of its chat template.
+        thinking: The model is to reason before it speaks.
+    """
+
+    name: str
+    turn_end: str
+    other_ends: tuple[str, ...]
+    variables: Mapping[str, Any]
+    thinking: bool = False
+
+
+class TemplateCodec:
+    """See `RewritingCodec`. It reads the tokenizer only, never the weights."""
+
+    def __init__(self, tokenizer: Any, family: Family, options: CodecConfig, context: CodecContext) -> None:
+        """Raises ConfigError when the tokenizer or its chat template is not of this family.
+
+        Args:
+            tokenizer: Of the model.
+            family: Whose format it has.
+            options: How calls are written, and what is done where the template rewrites earlier turns.
+            context: Holds the call formats, and names the model in errors.
+        """
+        self._tokenizer = tokenizer
+        self._family = family
+        self._model = context.model
+        added = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
+        if family.turn_end not in added:
+            raise ConfigError(
+                f"The tokenizer of {context.model!r} has no {family.turn_end} token.", remedy=MODEL_REMEDY
+            )
+        self._stop_ids = tuple(added[text] for text in (family.turn_end, *family.other_ends) if text in added)
+        self._shield = Shield(control_strings(tokenizer), self._encode)
+        # All attempts of a group begin with the same opening, the longest text that an episode encodes.
+        self._encode_opening = lru_cache(OPENINGS)(partial(_encode_with, self._shield))
+        self._reader = reader(self._read)
+        self._template = ChatTemplate(tokenizer, context.model, family.variables)
+        self._frames = {"tool": self._render_frame("tool")}
+        self._reasoning_open = self._find_reasoning()
+        self._treat = self._template.treatments()
+        self._format, self._calls_trusted = choose_format(options.call_format, context, self._render_plain)
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+        self._history_mode = options.history
+        self._rewrites = {"tool": self._proven("tool")}
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids of the token that ends a turn and, where they exist, of the family's other ends."""
+        return self._stop_ids
+
+    def opening(self, prompt: Prompt) -> tuple[int, ...]:
+        """[L] see `ChatCodec.opening`."""
+        # A format that writes values as text needs their types; an environment has one schema for each tool name.
+        self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
+        messages, tools, contents, _ = self._as_chats(prompt)
+        return self._encode_opening(self._template.render(messages, tools), tuple(contents.items()))
+
+    def rewrites(self, role: ReplyRole) -> bool:
+        """See `RewritingCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
+        that cannot take them serves episodes with tools all the same.
+        """
+        if role not in self._rewrites:
+            self._rewrites[role] = self._proven(role)
+        return self._rewrites[role]
+
+    def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
+        """[L] see `RewritingCodec.history`."""
+        messages, tools, contents, mark = self._as_chats(prompt)
+        replay = Replay(self._reader, self._family.turn_end, self._reasoning_open, contents, mark)
+        for turn in turns:
+            messages.append({"role": "assistant", "content": replay.add(turn)})
+            reply = add_placeholder(self._treat[turn.role](turn.reply), contents, mark)
+            messages.append({"role": turn.role, "content": reply})
+        return replay.encode(self._template.render(messages, tools), self._shield)
+
+    def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.tool_reply`."""
+        return self._reply("tool", text, stopped=stopped)
+
+    def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.user_reply`."""
+        return self._reply("user", text, stopped=stopped)
+
+    def assistant(self, message: Message) -> tuple[int, ...]:
+        """[L] see `ChatCodec.assistant`. A thinking model's turn opens with the reasoning block of the content, which
+        is empty where the content has none; other turns leave it out.
+        """
+        call = message.tool_call
+        mark = free_mark([] if call is None else [self._format.render(call)])
+        contents: dict[str, str] = {}
+        text = ""
+        reasoning, words = split_reasoning(message.content, opened=self._family.thinking)
+        if self._family.thinking:
+            block = render_reasoning(add_placeholder(reasoning, contents, mark) if reasoning else "")
+            text = block.removeprefix(self._reasoning_open)
+        text += add_placeholder(words, contents, mark) if words else ""
+        if call is not None:
+            name, arguments = self._shield.hold([call.name, call.arguments], contents, mark)
+            held = ToolCall(name=name, arguments=arguments)
+            text += (self._format.separator if words else "") + self._format.render(held)
+        return tuple(self._shield.encode(text + self._family.turn_end, contents))
+
+    def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Decodes up to the first stop id, drops ids outside the vocabulary, and finds the one tool call."""
+        end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
+        reasoning = bool(self._reasoning_open) and THINK_CLOSE not in self._reasoning_open
+        return parse_turn(self._read(completion_ids[:end]), self._format, self._schemas, reasoning=reasoning)
+
+    def _as_chats(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None, dict[str, str], str]:
+        """Messages and tools for the template, what their placeholders stand for, and a mark for more of them."""
+        tools = [tool.as_function() for tool in prompt.tools]
+        calls = [_parts(message.tool_call) for message in prompt.messages if message.tool_call]
+        mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))
+        contents: dict[str, str] = {}
+        messages = [self._as_chat(message, contents, mark) for message in prompt.messages]
+        return messages, self._shield.hold(tools, contents, mark) or None, contents, mark
+
+    def _as_chat(self, message: Message, contents: dict[str, str], mark: str) -> dict[str, Any]:
+        treat = self._treat[message.role]
+        content = treat(message.content)
+        # Beside a call, and where the template trims, it may ask whether there is any content.
+        empty = not content and (message.tool_call is not None or treat is not as_is)
+        chat: dict[str, Any] = {"role": message.role}
+        chat["content"] = "" if empty else add_placeholder(content, contents, mark)
+        if message.tool_call is not None:
+            chat["tool_calls"] = [_as_chat_call(*self._shield.hold(_parts(message.tool_call), contents, mark))]
+        return chat
+
+    def _render_plain(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        """The template's own rendering, contents and all."""
+        chats: list[dict[str, Any]] = []
+        for message in messages:
+            chats.append({"role": message.role, "content": message.content})
+            if message.tool_call is not None:
+                chats[-1]["tool_calls"] = [_as_chat_call(*_parts(message.tool_call))]
+        return self._template.render(chats, [tool.as_function() for tool in tools] or None)
+
+    def _proven(self, role: ReplyRole) -> bool:
+        probes = play_probes(
+            self,
+            self._render_plain,
+            self._decode,
+            role=role,
+            thinking=self._family.thinking,
+            calls=self._calls_trusted,
+        )
+        if rewrites := rewrites_history(probes, self._history_mode):
+            log.warning(
+                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
+                "so its whole prompt is computed again, in rollout and in update",
+                model=self._model,
+                instead="codec.options.history=append, where it is only reasoning that the template drops",
+            )
+        return rewrites
+
+    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
+        if role not in self._frames:
+            self._frames[role] = self._render_frame(role)
+        frame = self._frames[role]
+        frame = frame.removeprefix(self._family.turn_end) if stopped else frame
+        return tuple(self._shield.encode(frame, {_SLOT: self._treat[role](text)}))
+
+    def _render_frame(self, role: ReplyRole) -> str:
+        """What the template puts between an assistant's last word and its next, around the slot for the reply."""
+        said = "\ue0000\ue000"
+        messages = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": said},
+            {"role": role, "content": _SLOT},
+        ]
+        _, found, frame = self._template.render(messages, tools=None).partition(said)
+        if not found or not frame.startswith(self._family.turn_end) or frame.count(_SLOT) != 1:
+            missing = "no tool messages" if role == "tool" else "no second message of the user"
+            raise ConfigError(
+                f"The chat template of {self._model!r} is not {self._family.name}'s: it has {missing}.",
+                remedy=MODEL_REMEDY,
+            )
+        return frame
+
+    def _find_reasoning(self) -> str:
+        """What the template's generation prompt opens or skips the reasoning with."""
+        opened = opened_reasoning(self._frames["tool"])
+        if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
+            problem, mended = "has no thinking", "codec.options.thinking=false"
+        elif not self._family.thinking and opened and THINK_CLOSE not in opened:
+            problem, mended = "cannot switch thinking off", "codec.options.thinking=true"
+        elif self._family.thinking and THINK_CLOSE in opened:
+            problem, mended = "cannot switch thinking on", "codec.options.thinking=false"
+        else:
+            return opened
+        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {mended}")
+
+    def _encode(self, text: str) -> list[int]:
+        valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
+        # verbose: transformers would warn about the model limit, which the engine checks by itself
+        return list(self._tokenizer.encode(valid, add_special_tokens=False, verbose=False))
+
+    def _read(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids; a model may know more ids than its tokenizer."""
+        known = len(self._tokenizer)  # which asks the tokenizer each time
+        return self._decode([token for token in ids if 0 <= token < known])
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _encode_with(shield: Shield, text: str, contents: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    return tuple(shield.encode(text, dict(contents)))
+
+
+def _parts(call: ToolCall) -> tuple[str, Mapping[str, Any]]:
+    return call.name, dict(call.arguments)
+
+
+def _as_chat_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}

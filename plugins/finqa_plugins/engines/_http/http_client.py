@@ -1,0 +1,225 @@
+"""HTTP: one request with its repetitions. Nothing here knows what an episode is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import structlog
+from pydantic import SecretStr
+
+from finqa_cli.contracts import uncounted
+from finqa_plugins.engines._http.config import ServerConfig
+from finqa_plugins.engines._http.faults import (
+    ControlError,
+    PromptTooLongError,
+    UnreadableCallError,
+    exhausted,
+    refused,
+    unreachable,
+)
+from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document, write_document
+from finqa_plugins.engines._http.model_listing import ModelCard, read_listing
+from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.refusals import Meaning
+from finqa_plugins.engines._http.transport import Answer, PassingError, Transport
+from finqa_plugins.engines._http.usage import Usage
+
+log = structlog.get_logger(__name__)
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+
+LISTING_S = 20.0
+"""Seconds for the list of models: longer than that and nobody is there."""
+
+CHARACTERS_PER_TOKEN = 4
+"""For the estimate that holds a place in the token limit until the reply says what was used."""
+
+
+class Used(Protocol):
+    """A reply as it was read."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it took."""
+        ...
+
+
+R = TypeVar("R", bound=Used)
+
+
+class Client:
+    """One server."""
+
+    def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int) -> None:
+        self.config = config
+        self._seed = seed
+        self._known: tuple[str, ...] = ()
+        self._gate = Gate(
+            places=config.max_concurrent,
+            requests_per_minute=config.requests_per_minute,
+            tokens_per_minute=config.tokens_per_minute,
+        )
+        self._transport = Transport(config, key)
+
+    async def listing(self) -> tuple[ModelCard, ...] | None:
+        """The models that the server lists, by name; None when it does not say.
+
+        Raises:
+            ServiceUnavailableError: Nothing answers at the address.
+            AuthenticationError: The key is refused.
+        """
+        try:
+            timeout_s = min(self.config.request_timeout_s, LISTING_S)
+            answer = await self._transport.send("GET", "/models", timeout_s=timeout_s)
+        except PassingError as failure:
+            raise unreachable(failure.reason, self.config) from failure
+        if answer.status != 200:
+            refusal = self._transport.refusal(answer)
+            if refusal.meaning is Meaning.KEY:
+                raise refused(refusal, self.config)
+            return None
+        cards = read_listing(answer.document())
+        if cards is not None:
+            self._known = tuple(card.name for card in cards)
+        return cards
+
+    async def complete(
+        self,
+        body: Mapping[str, Any],
+        *,
+        key: str,
+        limit: int,
+        read: Callable[[Mapping[str, Any]], R],
+        unreadable: Callable[[str, str], R] | None = None,
+        path: str = COMPLETIONS,
+    ) -> R:
+        """One completion; passing failures are repeated with growing, seeded waits, or those that the server names.
+
+        Args:
+            body: The request.
+            key: The request's name; the jitter of waits depends on it.
+            limit: Tokens that it may bring, for the token limit.
+            read: Reads the reply; raises BadReplyError.
+            unreadable: The reply where the server could not read the model's tool call, from its reason and what was
+                written; None: that is a passing failure.
+            path: Of the API.
+
+        Raises:
+            PromptTooLongError: The context is too short for it.
+            NoAnswerError: The server is gone, hangs or answers nonsense, repetitions included.
+            UnknownModelError: The server does not have the body's model.
+            EngineError: This request fails for good.
+            FinqaError: Every request would fail so: the key, the account, the address.
+        """
+        content = write_document(body)
+        reserved = len(content) // CHARACTERS_PER_TOKEN + limit
+        jitter = random.Random(f"openai:{self._seed}:{key}")
+        began, tries = 0.0, 0
+        while True:
+            tries, spent = tries + 1, 0
+            async with self._gate.place(reserved):
+                began = began or time.monotonic()
+                try:
+                    timeout_s = self.config.request_timeout_s
+                    answer = await self._transport.send("POST", path, content, timeout_s=timeout_s)
+                    reply = read(self._checked(answer, path, str(body["model"])))
+                    spent = reply.usage.tokens or reserved
+                    return reply
+                except UnreadableCallError as error:
+                    if unreadable is not None:
+                        spent = reserved
+                        log.info("the server could not read a tool call", request=key, reason=error.reason)
+                        return unreadable(error.reason, error.written)
+                    failure = PassingError(error.reason)
+                except BadReplyError as error:
+                    failure = PassingError(f"the server answers nonsense: {error}")
+                except PassingError as error:
+                    failure = error
+                finally:
+                    self._gate.used(spent, reserved)
+            backoff = self.config.backoff_s * 2.0 ** min(tries - 1, 30) * (0.5 + jitter.random() / 2)
+            wait = max(min(backoff, self.config.max_wait_s), failure.wait_s or 0.0)
+            over = time.monotonic() + wait - began > self.config.give_up_s
+            if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
+                asked = "" if failure.wait_s is None else f" (it asks for {failure.wait_s:.0f} s)"
+                raise exhausted(f"{failure.reason}{asked}", failure.limited, tries, self.config)
+            log.info("request repeated", request=key, reason=failure.reason, tries=tries, wait_s=round(wait, 2))
+            if failure.limited:
+                self._gate.pause(wait)
+            with uncounted.get()():
+                await asyncio.sleep(wait)
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float,
+        query: Mapping[str, str] | None = None,
+        root: bool = False,
+    ) -> Mapping[str, Any]:
+        """A control call, once, beside the limits for completions.
+
+        Args:
+            path: Below the address of the API.
+            body: JSON; None sends nothing.
+            timeout_s: For the whole call.
+            query: Parameters of the address.
+            root: The path lies beside `/v1`, not below it (vLLM: `/sleep`, `/pause`).
+
+        Returns:
+            The JSON object of the reply; empty where it is something else.
+
+        Raises:
+            ControlError: The server refused, in its own words.
+            NoAnswerError: It did not answer.
+            AuthenticationError: It refused the key.
+        """
+        content = None if body is None else write_document(body)
+        try:
+            answer = await self._transport.send("POST", path, content, timeout_s=timeout_s, query=query, root=root)
+        except PassingError as failure:
+            raise exhausted(failure.reason, limited=False, tries=1, config=self.config) from failure
+        if answer.status == 200:
+            return answer.document() or {}
+        refusal = self._transport.refusal(answer)
+        if refusal.meaning is Meaning.KEY:
+            raise refused(refusal, self.config)
+        raise ControlError(f"{self.config.base_url} refused {path}: {refusal.text} (HTTP {answer.status})", refusal)
+
+    async def healthy(self, timeout_s: float) -> bool:
+        """Whether the server says so under `/health` beside `/v1` (vLLM, SGLang, llama.cpp)."""
+        try:
+            answer = await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)
+        except PassingError:
+            return False
+        return answer.status == 200
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._transport.close()
+
+    def _checked(self, answer: Answer, path: str, model: str) -> Mapping[str, Any]:
+        if answer.status == 200:
+            try:
+                document = parse_document(answer.data)
+            except BadReplyError as error:
+                raise BadReplyError(f"{error}: {answer.text[:100]!r}") from error
+            if not document.get("error"):
+                return document
+        refusal = self._transport.refusal(answer)
+        match refusal.meaning:
+            case Meaning.UNREADABLE:
+                raise UnreadableCallError(refusal.text, refusal.written)
+            case Meaning.CONTEXT:
+                raise PromptTooLongError(refusal.room)
+            case Meaning.LIMIT | Meaning.PASSING:
+                reason = f"{refusal.text or 'no reason given'} (HTTP {refusal.status})"
+                limited = refusal.meaning is Meaning.LIMIT
+                raise PassingError(reason, limited=limited, wait_s=refusal.retry_after_s)
+            case _:
+                raise refused(refusal, self.config, model=model, known=self._known, path=path)

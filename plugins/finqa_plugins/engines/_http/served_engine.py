@@ -1,0 +1,245 @@
+"""A token engine on a server that takes policy versions as LoRA adapters over HTTP.
+
+Each version is an adapter under a name that was never used before: vLLM keeps adapters and cached prefixes by name. A
+request names its version, so a swap needs no pause, and what is under way ends under the version that it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.engines._http.completions import TokenReply
+from finqa_plugins.engines._http.faults import NoAnswerError, PromptTooLongError, UnknownModelError, away
+from finqa_plugins.engines._http.start_check import check_adapters, check_tokens, serve
+from finqa_plugins.engines._http.token_server import ServerFacts, TokenServer
+from finqa_plugins.engines._http.usage import Ledger, Price
+from finqa_plugins.engines._http.versions import Version, Versions
+
+log = structlog.get_logger(__name__)
+
+Revive = Callable[[], Awaitable[None]]
+"""Sees to it that a server answers again (restarts it when it is dead or hung); raises EngineError if it cannot."""
+
+
+class ServedTokenEngine:
+    """Fulfils `TokenEngine`, `Probed` and `Metered`.
+
+    A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
+    completion and stop `length`. A server that forgot the adapter, as restarted ones do, gets it again, once a request.
+
+    Args:
+        server: The server, reachable when `start` is called.
+        context: What wiring says; `lora_rank` is the largest rank that the server takes.
+        tolerance: See `Probed.probe_tolerance`.
+        revive: Called, by one request at a time, when the server answers nobody; None: such requests fail.
+        price: Of the model's tokens.
+    """
+
+    def __init__(
+        self,
+        server: TokenServer,
+        *,
+        context: EngineContext,
+        tolerance: float | Literal["measured"] | None,
+        revive: Revive | None = None,
+        price: Price | None = None,
+    ) -> None:
+        self._server = server
+        self._context = context
+        self._tolerance = tolerance
+        self._revive = revive
+        self._ledger = Ledger(price, model=context.model)
+        self._changing = asyncio.Lock()
+        self._facts: ServerFacts | None = None
+        self._versions: Versions | None = None
+        self._restorations = 0
+        self._closed = False
+
+    async def start(self) -> None:
+        """Looks whether the server does what training needs (see `start_check`). Idempotent.
+
+        Raises:
+            ConfigError: It does not, or does not have the model.
+            AuthenticationError: It refuses the key.
+            ServiceUnavailableError: It does not answer.
+            EngineError: The engine was closed.
+        """
+        async with self._changing:
+            if self._closed:
+                raise EngineError("The engine is closed.")
+            if self._versions is not None:
+                return
+            server, context = self._server, self._context
+            facts = await server.facts()
+            remedy = serve(context)
+            await check_tokens(server, facts.model, remedy=remedy)
+            if not facts.max_context:
+                raise ConfigError(
+                    f"The server at {server.url} does not say how long its context is (max_model_len).", remedy=remedy
+                )
+            if context.lora_rank:
+                scratch = next((one for one in _folders(context.log_dir) if one.is_dir()), None)
+                await check_adapters(
+                    server, facts.model, folder=context.model, rank=context.lora_rank, scratch=scratch, remedy=remedy
+                )
+            self._facts = facts
+            self._versions = await Versions.begin(server, base=facts.model, model=context.model, rank=context.lora_rank)
+
+    def seat(self) -> AbstractContextManager[None]:
+        """Nothing: the server batches as requests come."""
+        return nullcontext()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Samples one completion under the loaded policy version. Cancellation frees its place.
+
+        Raises:
+            EngineError: The engine is not started or closed, or the server failed for this request.
+            FinqaError: Every request would fail: the key or the account.
+        """
+        return await self._generate(request)
+
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        """The completion, without any cached prefix.
+
+        Raises:
+            EngineError: As `generate`.
+            UnreachableEngineError: The server does not answer, and the engine did not start it.
+        """
+        try:
+            return {0: await self._generate(request, {"cache_salt": uuid.uuid4().hex})}
+        except NoAnswerError as error:
+            raise away(error) from error
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Switches to another policy version in flight.
+
+        Raises:
+            EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it; the old
+                version keeps serving.
+            UnreachableEngineError: The server does not answer, and the engine did not start it.
+        """
+        async with self._changing:
+            versions = self._serving()
+            try:
+                version = await versions.make(policy)
+            except NoAnswerError as error:
+                if self._revive is None:
+                    raise away(error) from error
+                await self._revive()
+                await versions.give(versions.current)
+                self._restorations += 1
+                version = await versions.make(policy)
+            versions.switch(version)
+
+    async def reload(self) -> None:
+        """Gives the current adapter to a server that forgot it, after a restart or a deep sleep.
+
+        Raises:
+            EngineError: The server refuses it or does not answer.
+        """
+        async with self._changing:
+            versions = self._serving()
+            await versions.give(versions.current)
+
+    @property
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
+        """Nats that rounding explains, or whether the run measures them; None: no probe."""
+        return self._tolerance
+
+    @property
+    def lockstep(self) -> bool:
+        """False: the server batches."""
+        return False
+
+    @property
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; 0 before `start`."""
+        return self._facts.max_context if self._facts else 0
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """What an episode used, all its restarts together: `requests`, tokens and `cost_usd` (None without a price)."""
+        return self._ledger.episode(episode)
+
+    async def close(self) -> None:
+        """Has the server forget the adapters, says what was used and closes the connections. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        versions, self._versions = self._versions, None
+        if versions is not None:
+            self._ledger.report("tokens used in all")
+            await versions.end()
+        await self._server.close()
+
+    def _serving(self) -> Versions:
+        if self._versions is None:
+            raise EngineError("The engine is closed." if self._closed else "The engine is not started.")
+        return self._versions
+
+    async def _generate(self, request: GenerateRequest, extra: Mapping[str, Any] | None = None) -> Completion:
+        versions, restorations = self._serving(), self._restorations
+        version = versions.current
+        room = self.max_context - len(request.token_ids)
+        if room <= 0:
+            return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
+        limit = min(request.sampling.max_tokens, room)
+        try:
+            return await self._ask(version, request, limit, extra)
+        except (NoAnswerError, UnknownModelError) as failure:
+            await self._restore(failure, version, restorations)
+        try:
+            return await self._ask(self._serving().current, request, limit, extra)
+        except UnknownModelError as error:
+            raise EngineError(f"The server forgot an adapter twice: {error.message}") from error
+
+    async def _ask(
+        self, version: Version, request: GenerateRequest, limit: int, extra: Mapping[str, Any] | None
+    ) -> Completion:
+        async def send(max_tokens: int) -> TokenReply:
+            return await self._server.generate(request, served_name=version.name, max_tokens=max_tokens, extra=extra)
+
+        with self._serving().used(version):
+            try:
+                reply = await send(limit)
+            except PromptTooLongError as error:
+                if error.room is None or not 0 < error.room < limit:
+                    return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
+                try:
+                    reply = await send(error.room)
+                except PromptTooLongError:
+                    return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
+        self._ledger.add(request.key, reply.usage)
+        return Completion(
+            token_ids=reply.token_ids, logprobs=reply.logprobs, stop=reply.stop, policy_version=version.number
+        )
+
+    async def _restore(self, failure: NoAnswerError | UnknownModelError, lost: Version, seen: int) -> None:
+        """Has the server revived and the current adapter loaded again, once for all requests that failed together."""
+        async with self._changing:
+            if self._restorations != seen:
+                return
+            versions = self._serving()
+            if isinstance(failure, NoAnswerError):
+                if self._revive is None:
+                    raise failure
+                await self._revive()
+            elif self._facts is None or lost.name == self._facts.model:
+                raise failure  # the base model itself is another one now
+            log.warning("policy version loaded again", version=versions.current.number, reason=failure.message)
+            await versions.give(versions.current)
+            self._restorations += 1
+
+
+def _folders(log_dir: Path | None) -> tuple[Path, ...]:
+    """Where the run's files lie, nearest first: what a server of another file system is likely to see."""
+    return () if log_dir is None else (log_dir, log_dir.parent)

@@ -1,0 +1,201 @@
+"""One HTTP request to the server and its whole reply, with time and size limits; the key never comes back out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import certifi
+from pydantic import SecretStr
+
+from finqa_cli.errors import ConfigError
+from finqa_plugins.engines._http.bodies import ACCEPTED, BadBodyError, Body
+from finqa_plugins.engines._http.config import LOOPBACK, ServerConfig
+from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document
+from finqa_plugins.engines._http.refusals import Refusal, one_line, read_refusal
+
+LARGEST_REPLY = 16 * 2**20
+"""Bytes; a server that sends more is broken."""
+
+KEEP_ALIVE_S = 4.0
+"""Seconds after which an idle connection is not used again: uvicorn, and so vLLM, closes them after 5."""
+
+SHORTEST_KEY = 8
+"""Characters of what is hidden in the server's words; servers without keys are often given one such as `EMPTY`."""
+
+
+class PassingError(Exception):
+    """One try failed in a way that another may not. `wait_s` is what the server asks for, `limited`: a rate limit."""
+
+    def __init__(self, reason: str, *, limited: bool = False, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.limited = limited
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply, not judged yet; `data` is without the key."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """Its beginning."""
+        return self.data[:4000].decode("utf-8", errors="replace")
+
+    def document(self) -> Mapping[str, Any] | None:
+        """The JSON object that it is, or None."""
+        try:
+            return parse_document(self.data)
+        except BadReplyError:
+            return None
+
+
+class Transport:
+    """The connections to one server: made when they are needed, in the event loop that runs then.
+
+    Raises:
+        ConfigError: The proxy of the environment is of a kind that is not supported.
+    """
+
+    def __init__(self, config: ServerConfig, key: SecretStr | None) -> None:
+        self._base = config.base_url
+        self._connect_timeout_s = config.connect_timeout_s
+        self._key = key.get_secret_value().encode() if key else b""
+        self._headers = {"Accept-Encoding": ACCEPTED}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key.get_secret_value()}"
+        # A proxy of the environment does not see the servers of this machine. aiohttp's own `trust_env` would look the
+        # proxy up in a thread for each request, and send a password of ~/.netrc.
+        self._proxy = None if config.host in LOOPBACK else find_proxy(config.base_url)
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        *,
+        timeout_s: float,
+        query: Mapping[str, str] | None = None,
+        root: bool = False,
+    ) -> Answer:
+        """Sends one request.
+
+        Args:
+            method: GET or POST.
+            path: Below the address of the API.
+            content: JSON.
+            timeout_s: For everything.
+            query: Parameters of the address.
+            root: The path lies beside `/v1`, not below it.
+
+        Raises:
+            PassingError: No whole reply came.
+        """
+        url = (self._base.removesuffix("/v1") if root else self._base) + path
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(method, url, content, query)
+        except BadBodyError as error:
+            raise PassingError(str(error)) from error
+        except aiohttp.ConnectionTimeoutError:
+            raise PassingError(f"no connection within {self._connect_timeout_s:g} s") from None
+        except TimeoutError:
+            raise PassingError(f"no whole reply within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
+            said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+            said = self._without_key(said.encode(errors="replace")).decode()
+            raise PassingError(one_line(said) or type(error).__name__) from error
+
+    def refusal(self, answer: Answer) -> Refusal:
+        """What the server says in an answer that is no completion."""
+        refusal = read_refusal(answer.status, answer.headers, answer.text, answer.document())
+        return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
+
+    async def close(self) -> None:
+        """Closes the connections. Idempotent."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _exchange(self, method: str, url: str, content: bytes | None, query: Mapping[str, str] | None) -> Answer:
+        """Sends the request and reads the reply.
+
+        A server may close an idle connection in the moment in which it is used again (RFC 9112, 9.3.1), so a
+        connection that ends before the reply begins gets the request a second time, on another connection.
+        """
+        headers = self._headers if content is None else {**self._headers, "Content-Type": "application/json"}
+        for last in (False, True):
+            try:
+                async with self._opened().request(
+                    method, url, data=content, headers=headers, params=query, proxy=self._proxy, allow_redirects=False
+                ) as response:
+                    body = Body(response.headers.get("Content-Encoding", ""), LARGEST_REPLY)
+                    async for chunk in response.content.iter_any():
+                        body.add(chunk)
+                    # before anything is cut: a key that is cut in two would not be found
+                    return Answer(response.status, response.headers, self._without_key(bytes(body.data)))
+            except aiohttp.ClientConnectorError:
+                raise
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                if last:
+                    raise
+        raise AssertionError("the second try returns or raises")
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise aiohttp.ClientConnectionError("the connections were closed")
+        if self._session is None:
+            secure = urlsplit(self._base).scheme == "https"
+            self._session = aiohttp.ClientSession(
+                # no limit of its own: `Gate` limits completions, and health and control calls must not wait for them
+                connector=aiohttp.TCPConnector(
+                    limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates() if secure else True
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),  # `send` limits all
+                auto_decompress=False,  # `Body` unpacks, up to a limit
+                skip_auto_headers=("Content-Type",),
+            )
+        return self._session
+
+    def _without_key(self, data: bytes) -> bytes:
+        """Some servers repeat the key."""
+        return data.replace(self._key, b"**********") if len(self._key) >= SHORTEST_KEY else data
+
+
+def find_proxy(url: str) -> str | None:
+    """The proxy that the environment names for an address: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, and NO_PROXY.
+
+    Raises:
+        ConfigError: It is no HTTP proxy.
+    """
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    scheme, _, place = proxy.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ConfigError(
+            f"The environment names a {scheme} proxy for {url}, but only HTTP proxies are supported.",
+            remedy=f"export NO_PROXY={parts.hostname}, or {parts.scheme.upper()}_PROXY=http://...",
+        )
+    return f"{scheme or 'http'}://{place}"
+
+
+def _certificates() -> ssl.SSLContext:
+    """Trusts the authorities of SSL_CERT_FILE or SSL_CERT_DIR where they are set, else those of certifi."""
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)

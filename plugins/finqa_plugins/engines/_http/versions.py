@@ -1,0 +1,158 @@
+"""Policy versions on a server: each an adapter under a name of its own, dropped when nobody uses it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from finqa_cli.errors import EngineError
+from finqa_cli.types import PolicyVersion
+from finqa_plugins.engines._http.faults import UnknownModelError
+from finqa_plugins.engines._http.served_adapters import Shapes, check_adapter, model_shapes
+from finqa_plugins.engines._http.token_server import TokenServer
+
+log = structlog.get_logger(__name__)
+
+GOODBYE_S = 5.0
+"""For dropping adapters at the end: a server that is gone has none."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Version:
+    """One version as the server knows it.
+
+    Attributes:
+        number: Of the policy.
+        name: Of the model or adapter on the server.
+        adapter: Its folder; None for the base model.
+        changes: Whether the adapter differs from the base model.
+        users: Requests under way.
+    """
+
+    number: int
+    name: str
+    adapter: Path | None = None
+    changes: bool = False
+    users: int = 0
+
+
+class Versions:
+    """Which version later requests get, and which ones are still in use."""
+
+    def __init__(
+        self, server: TokenServer, *, base: str, model: str, rank: int, shapes: Shapes, answer: tuple[Any, ...]
+    ) -> None:
+        self.current = Version(number=0, name=base)
+        self._server = server
+        self._base = base
+        self._model = model
+        self._rank = rank
+        self._shapes = shapes
+        self._answer = answer
+        self._names = (f"finqa-{uuid.uuid4().hex[:12]}-{count}" for count in itertools.count())
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._ended = False
+
+    @classmethod
+    async def begin(cls, server: TokenServer, *, base: str, model: str, rank: int) -> Versions:
+        """Serves the base model at first.
+
+        Args:
+            server: The server.
+            base: Its name of the base model.
+            model: The run's name of it.
+            rank: Largest rank of an adapter.
+        """
+        shapes = await asyncio.to_thread(model_shapes, model)
+        return cls(server, base=base, model=model, rank=rank, shapes=shapes, answer=await server.answer(base))
+
+    async def make(self, policy: PolicyVersion) -> Version:
+        """Loads a version and proves that it is served; nothing has changed when that fails.
+
+        Raises:
+            EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it.
+        """
+        if not _same_model(policy.model, self._model):
+            raise EngineError(f"The server has {self._model} and takes adapters on it, not the model {policy.model}.")
+        if policy.adapter is None:
+            return Version(number=policy.number, name=self._base)
+        folder = policy.adapter.resolve()
+        changes = await asyncio.to_thread(check_adapter, folder, self._shapes, max_rank=self._rank)
+        version = Version(number=policy.number, name=next(self._names), adapter=folder, changes=changes)
+        try:
+            await self.give(version)
+        except BaseException:
+            self._drop(version)
+            raise
+        return version
+
+    async def give(self, version: Version) -> None:
+        """Loads a version's adapter, again where the server forgot it, and proves that it is served.
+
+        Raises:
+            EngineError: The server refuses or ignores it, or does not answer.
+        """
+        if version.adapter is None:
+            return
+        await self._server.load_adapter(version.name, version.adapter)
+        if not version.changes:
+            return
+        try:
+            served = await self._server.answer(version.name)
+        except UnknownModelError as error:
+            raise EngineError(f"The server does not serve the adapter that it loaded: {error.message}") from error
+        if served == self._answer:
+            raise EngineError(f"The server ignores the adapter {version.adapter}: it answers as the base model does.")
+
+    def switch(self, version: Version) -> None:
+        """Later requests get this version."""
+        old, self.current = self.current, version
+        self._drop(old)
+
+    @contextmanager
+    def used(self, version: Version) -> Iterator[None]:
+        """Keeps a version for as long as the context is open."""
+        version.users += 1
+        try:
+            yield
+        finally:
+            version.users -= 1
+            if version is not self.current and not self._ended:
+                self._drop(version)
+
+    async def end(self) -> None:
+        """Drops what is loaded, where the server still answers."""
+        self.current.users = 0
+        self._drop(self.current)
+        self._ended = True
+        if self._farewells:
+            _, late = await asyncio.wait(self._farewells, timeout=GOODBYE_S)
+            for task in late:
+                task.cancel()
+
+    def _drop(self, version: Version) -> None:
+        """Has the server forget a version that nobody uses, beside everything else."""
+        if version.adapter is None or version.users:
+            return
+        version.adapter = None
+        task = asyncio.create_task(self._unload(version.name))
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    async def _unload(self, name: str) -> None:
+        try:
+            await self._server.unload_adapter(name)
+        except EngineError as error:
+            log.warning("an adapter stays loaded", adapter=name, reason=error.message)
+
+
+def _same_model(one: str, other: str) -> bool:
+    return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())

@@ -1,0 +1,137 @@
+"""A chat engine whose turns are typed by a person."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, ToolSpec
+from finqa_plugins.engines.human.terminal import LineReader, choose_reader, show
+
+FENCE = "```"
+
+
+class HumanEngine:
+    """Shows what is new in the conversation, then asks for a tool and its arguments until they make a call."""
+
+    def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:
+        self._reader = reader
+
+    async def start(self) -> None:
+        """Looks whether standard input is a terminal."""
+        self._reader = self._reader or choose_reader()
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+    async def respond(self, request: ChatRequest) -> AssistantTurn:
+        """One call, or the text of an episode without tools, as the person typed it.
+
+        Raises:
+            PersonLeftError: Ctrl-D or Ctrl-C.
+        """
+        reader = self._reader = self._reader or choose_reader()
+        _show_news(request.messages, request.tools)
+        if not request.tools:
+            return AssistantTurn(text=await _ask_text(reader))
+        tools = {tool.name: tool for tool in request.tools}
+        while True:
+            line = await reader.ask("tool", words=list(tools), default="")
+            name, _, rest = line.partition(" ")
+            tool = tools.get(name)
+            if tool is None:
+                show(_unknown_tool(name, list(tools)))
+                continue
+            arguments = _inline_arguments(rest, tool) if rest.strip() else await _ask_arguments(reader, tool, request)
+            if isinstance(arguments, str):
+                show(arguments)
+                continue
+            payload = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+            call = ToolCall(name=name, arguments=arguments)
+            return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+
+
+async def _ask_text(reader: LineReader) -> str:
+    """One line; or several, from a line that begins with ``` to the next one that does."""
+    while not (text := await reader.ask("answer (several lines between lines of ```)", words=[], default="")):
+        show("The answer must not be empty.")
+    if not text.startswith(FENCE) or FENCE in text[len(FENCE) :]:
+        return text
+    lines = [text]
+    while len(lines) == 1 or not lines[-1].startswith(FENCE):
+        lines.append(await reader.line(""))
+    return "\n".join(lines)
+
+
+def _show_news(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
+    """Everything at the start of an episode, later only what came after the person's last call."""
+    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    for message in messages[spoken[-1] + 1 if spoken else 0 :]:
+        show(f"--- {message.name or message.role} ---\n{message.content}\n")
+    if tools and not spoken:
+        show("Tools (type a name; Ctrl-D ends the episode):")
+        for tool in tools:
+            show(f"  {tool.name}({', '.join(_parameters(tool))})")
+
+
+def _parameters(tool: ToolSpec) -> list[str]:
+    properties = tool.parameters.get("properties", {})
+    return [str(name) for name in properties] if isinstance(properties, Mapping) else []
+
+
+def _unknown_tool(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {nearest[0]}?" if nearest else ""
+    return f"There is no tool {name!r}.{hint} Type one of: {', '.join(known)}."
+
+
+def _inline_arguments(text: str, tool: ToolSpec) -> dict[str, str] | str:
+    """Arguments in JSON after the name, or bare text for a tool of one argument. A string back explains a mistake."""
+    names = _parameters(tool)
+    if len(names) == 1 and not text.lstrip().startswith("{"):
+        return {names[0]: text.strip()}
+    example = json.dumps(dict.fromkeys(names, "..."))
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"That is not JSON ({error}). Type `{tool.name}` alone to be asked, or `{tool.name} {example}`."
+    if not isinstance(given, dict) or set(given) != set(names):
+        return f"{tool.name} takes exactly {', '.join(names)}: `{tool.name} {example}`."
+    return {name: str(given[name]) for name in names}
+
+
+async def _ask_arguments(reader: LineReader, tool: ToolSpec, request: ChatRequest) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    for name in _parameters(tool):
+        words = _table_names(request.messages) if name == "table_name" else []
+        default = _default(name, request.messages)
+        while not (value := await reader.ask(f"  {name}", words=words, default=default)):
+            show(f"{name} must not be empty.")
+        arguments[name] = value
+    return arguments
+
+
+def _default(name: str, messages: Sequence[Message]) -> str:
+    """The value of the last call for names that repeat; at first the company of the question."""
+    if name not in ("company_name", "table_name"):
+        return ""
+    calls = [message.tool_call for message in messages if message.tool_call and name in message.tool_call.arguments]
+    if calls:
+        return str(calls[-1].arguments[name])
+    pattern = re.compile(r"^\s*company:\s*(.+?)\s*$", re.IGNORECASE | re.MULTILINE)
+    found = [match for message in messages if message.role == "user" and (match := pattern.search(message.content))]
+    return found[0].group(1) if found and name == "company_name" else ""
+
+
+def _table_names(messages: Sequence[Message]) -> list[str]:
+    for message in reversed(messages):
+        if message.role == "tool" and message.name == "get_descriptions":
+            try:
+                names = json.loads(message.content)
+            except (ValueError, RecursionError):
+                return []
+            return [str(name) for name in names] if isinstance(names, list) else []
+    return []

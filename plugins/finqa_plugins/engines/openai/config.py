@@ -1,0 +1,109 @@
+"""Options of the `openai` engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from finqa_cli.errors import ConfigError
+from finqa_plugins.engines._http.config import OMITTABLE, OPENAI_HOST, ServerConfig
+from finqa_plugins.engines._http.usage import Price
+
+OURS = frozenset(
+    (*OMITTABLE, "model", "messages", "tools", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
+)
+"""Fields of a request that other settings decide."""
+
+
+CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body"))
+"""Options that mean nothing, or another distribution, where token ids are asked for; `omit` may name the seed there."""
+
+
+class OpenAIEngineConfig(ServerConfig):
+    """What `finqa plugins show openai` lists."""
+
+    base_urls: tuple[str, ...] = Field(
+        default=(), description="Addresses of one server for each of generation.engine_replicas, in place of base_url"
+    )
+
+    model: str | None = Field(
+        default=None, min_length=1, description="Name by which the server knows the model (default: --model)"
+    )
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+        default=None, description="How the server calls the token limit (default: max_tokens; OpenAI's own differs)"
+    )
+    omit: tuple[Literal["temperature", "top_p", "seed", "parallel_tool_calls"], ...] = Field(
+        default=(),
+        description="Fields that are not to be sent, as the model refuses them; seed also because vLLM draws seeded "
+        "requests one by one",
+    )
+    thoughts_field: Literal["reasoning_content", "reasoning"] | None = Field(
+        default=None,
+        description="Field of a message that takes a model's earlier thoughts back, which some models want between "
+        "calls (default: thoughts are not sent back)",
+    )
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="Further fields of every request")
+    prices: dict[str, Price] = Field(
+        default_factory=dict,
+        description="Model -> {input, output, cached_input}: US dollars for a million tokens",
+    )
+
+    adapter_paths: dict[str, str] = Field(
+        default_factory=dict,
+        description="Folder here -> the same folder as the server sees it, where file systems differ; for adapters",
+    )
+    load_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the server to load an adapter")
+    probe_tolerance: float | None = Field(
+        default=None,
+        gt=0,
+        description="Largest difference (nats) of any token between the server's log-probabilities and the learner's "
+        "after a sync, 1e-4 where both compute in float32 (default: measured on the first version)",
+    )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all servers."""
+        return self.base_urls or (self.base_url,)
+
+    def of_replica(self, replica: int, replicas: int) -> OpenAIEngineConfig:
+        """The options of one replica, with its own address.
+
+        Raises:
+            ConfigError: There is not one address for each.
+        """
+        addresses = self.addresses
+        if len(addresses) != replicas:
+            raise ConfigError(
+                f"engine.options names {len(addresses)} server(s), but there are {replicas} replicas.",
+                remedy=f"--set generation.engine_replicas={len(addresses)}, or base_urls with one address for each",
+            )
+        return self.model_copy(update={"base_url": addresses[replica], "base_urls": ()})
+
+    @property
+    def limit_field(self) -> str:
+        """How the token limit of a reply is called: OpenAI's newer models refuse `max_tokens`."""
+        return self.max_tokens_field or ("max_completion_tokens" if self.host == OPENAI_HOST else "max_tokens")
+
+    @field_validator("base_urls")
+    @classmethod
+    def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(ServerConfig(base_url=url).base_url for url in urls)
+
+    @model_validator(mode="after")
+    def _one_kind_of_address(self) -> OpenAIEngineConfig:
+        if self.base_urls and "base_url" in self.model_fields_set:
+            raise ValueError("take base_url or base_urls, not both")
+        return self
+
+    @field_validator("extra_body")
+    @classmethod
+    def _leaves_ours_alone(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OURS & body.keys()):
+            raise ValueError(f"must not hold {', '.join(taken)}: other settings decide that")
+        try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:  # dates and NaN, which settings files can write
+            raise ValueError(f"must be JSON: {error}") from error
+        return body

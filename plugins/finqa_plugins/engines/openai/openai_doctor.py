@@ -1,0 +1,75 @@
+"""What `finqa doctor` finds out about the server: whether it answers, takes the key and knows the model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from finqa_cli.errors import AuthenticationError, ServiceUnavailableError
+from finqa_cli.types import Check
+from finqa_plugins.engines._http.api_access import find_key
+from finqa_plugins.engines._http.config import LOOPBACK
+from finqa_plugins.engines._http.faults import NAME_MODEL
+from finqa_plugins.engines._http.http_client import Client
+from finqa_plugins.engines.openai.config import OpenAIEngineConfig
+
+DEADLINE_S = 5.0
+
+
+def checks(settings: Mapping[str, Any]) -> list[Check]:
+    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`, with secrets masked."""
+    given = settings["engine"]["options"]
+    options = {name: value for name, value in given.items() if name != "api_key"}
+    try:
+        config = OpenAIEngineConfig.model_validate({**options, "request_timeout_s": DEADLINE_S})
+    except ValidationError:
+        return []  # wrong options are told by the check of the settings
+    if "api_key" in given:
+        detail = "the key of the settings is not shown to checks; name a variable to have it checked"
+        return [Check(name="openai key", status="warn", detail=detail, remedy="--set engine.options.api_key_env=NAME")]
+    model = config.model or str(settings["model"]["name"])
+    found: list[Check] = []
+    for address in config.addresses:
+        own = config.model_copy(update={"base_url": address})
+        try:
+            key = find_key(own)
+            found += _plain_key(own, key is not None)
+            found += asyncio.run(_ask(Client(own, key, seed=0), own, model))
+        except AuthenticationError as error:
+            found.append(Check(name="openai key", status="fail", detail=error.message, remedy=error.remedy))
+    return found
+
+
+def _plain_key(config: OpenAIEngineConfig, has_key: bool) -> list[Check]:
+    if not has_key or config.base_url.startswith("https") or config.host in LOOPBACK:
+        return []
+    detail = f"the key is sent to {config.host} unencrypted"
+    return [Check(name="openai key", status="warn", detail=detail, remedy="use an https address")]
+
+
+async def _ask(client: Client, config: OpenAIEngineConfig, model: str) -> list[Check]:
+    began = time.monotonic()
+    try:
+        cards = await client.listing()
+    except ServiceUnavailableError as error:
+        return [Check(name="openai server", status="fail", detail=error.message, remedy=error.remedy)]
+    finally:
+        await client.close()
+    took_ms = 1000 * (time.monotonic() - began)
+    reached = Check(name="openai server", status="ok", detail=f"{config.base_url} answered in {took_ms:.0f} ms")
+    return [reached, model_check(model, None if cards is None else tuple(card.name for card in cards))]
+
+
+def model_check(model: str, known: tuple[str, ...] | None) -> Check:
+    """Whether the server lists the model; Ollama lists `NAME:latest` for NAME."""
+    if not known:
+        detail = f"the server lists no models, so whether it knows {model!r} shows with the first request"
+        return Check(name="openai model", status="warn", detail=detail, remedy=NAME_MODEL)
+    if model in known or f"{model}:latest" in known:
+        return Check(name="openai model", status="ok", detail=f"{model} is served")
+    names = ", ".join(known[:20])
+    return Check(name="openai model", status="warn", detail=f"{model!r} is not among {names}", remedy=NAME_MODEL)

@@ -1,0 +1,133 @@
+"""The `openai` engine: a `ChatEngine` on a server that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.types import AssistantTurn, ChatRequest
+from finqa_plugins.engines._http.api_access import find_key
+from finqa_plugins.engines._http.faults import NAME_MODEL, PromptTooLongError
+from finqa_plugins.engines._http.http_client import CHAT, Client
+from finqa_plugins.engines._http.model_listing import ModelCard
+from finqa_plugins.engines._http.usage import Ledger
+from finqa_plugins.engines.openai.chat_messages import request_body
+from finqa_plugins.engines.openai.chat_replies import Reply, read_reply, unreadable_reply
+from finqa_plugins.engines.openai.config import OpenAIEngineConfig
+
+log = structlog.get_logger(__name__)
+
+
+class OpenAIEngine:
+    """Stateless but for the count of what was used: each request carries the whole conversation."""
+
+    def __init__(self, config: OpenAIEngineConfig | None, context: EngineContext) -> None:
+        self._config = config or OpenAIEngineConfig()
+        self._model = self._config.model or context.model
+        self._seed = context.seed
+        self._ledger = Ledger(self._config.prices.get(self._model), model=self._model)
+        self._client: Client | None = None
+        self._starting = asyncio.Lock()
+        self._told_written_call = False
+
+    async def start(self) -> None:
+        """Looks whether the server answers and takes the key. Idempotent.
+
+        Raises:
+            ConfigError: No model is named, or a folder of this machine is named that the server does not know.
+            AuthenticationError: The key is missing or refused.
+            ServiceUnavailableError: Nothing answers at the address.
+        """
+        async with self._starting:
+            if self._client is not None:
+                return
+            if not self._model:
+                raise ConfigError("Engine 'openai' needs the name of a model.", remedy=NAME_MODEL)
+            client = Client(self._config, find_key(self._config), seed=self._seed)
+            try:
+                self._check_model(await client.listing())
+            except BaseException:
+                await client.close()
+                raise
+            if self._config.prices and self._model not in self._config.prices:
+                log.warning("no price for this model, so no cost is counted", model=self._model)
+            self._client = client
+
+    async def respond(self, request: ChatRequest) -> AssistantTurn:
+        """The next assistant turn.
+
+        A reply that holds no call, several or an unreadable one is a turn with a parse error.
+
+        Raises:
+            EngineError: The server failed for this request after all repetitions.
+            FinqaError: Every request would fail: the key, the model, the account or the address is wrong.
+        """
+        try:
+            reply = await self._complete(request)
+        except PromptTooLongError:
+            return AssistantTurn(text="", stop="full")
+        if reply.written_call and not self._told_written_call:
+            self._told_written_call = True
+            log.warning(
+                "the server left a tool call in the text; start it with a tool-call parser that fits the model",
+                model=self._model,
+            )
+        return reply.turn
+
+    def usage(self, episode: str) -> dict[str, Any]:
+        """What an episode used, all its restarts together: `requests`, tokens and `cost_usd` (None without a price).
+
+        Args:
+            episode: The part of the requests' keys before `#`.
+        """
+        return self._ledger.episode(episode)
+
+    async def close(self) -> None:
+        """Says what was used and closes the connections. Idempotent."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        self._ledger.report("tokens used in all")
+        await client.close()
+
+    async def _complete(self, request: ChatRequest) -> Reply:
+        client = self._client
+        if client is None:
+            raise EngineError("The engine is not started, or closed already.")
+        body = request_body(request, self._model, self._config)
+
+        async def send(body: Mapping[str, Any], limit: int) -> Reply:
+            return await client.complete(
+                body,
+                key=request.key,
+                limit=limit,
+                read=lambda document: read_reply(document, tools=bool(request.tools)),
+                unreadable=unreadable_reply if request.tools else None,
+                path=CHAT,
+            )
+
+        try:
+            reply = await send(body, request.sampling.max_tokens)
+        except PromptTooLongError as error:
+            if error.room is None or not 0 < error.room < request.sampling.max_tokens:
+                raise
+            # the prompt fits, but not with a whole reply
+            reply = await send({**body, self._config.limit_field: error.room}, error.room)
+        self._ledger.add(request.key, reply.usage)
+        return reply
+
+    def _check_model(self, cards: tuple[ModelCard, ...] | None) -> None:
+        """A folder is a name only for a server that was started with it; other unknown names are left to the server."""
+        known = [card.name for card in cards or ()]
+        if known and self._model not in known and Path(self._model).is_dir():
+            raise ConfigError(
+                f"{self._model} is a folder of this machine; the server at {self._config.base_url} serves: "
+                f"{', '.join(known[:20])}.",
+                remedy=f"--set engine.options.model={known[0]}",
+            )

@@ -1,0 +1,62 @@
+"""Registers the `openai` engine and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
+
+NAME = "openai"
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """One engine, for chat or, on servers that can, for tokens."""
+    return [
+        Component(
+            kind="engine",
+            name=NAME,
+            remote=True,
+            target="finqa_plugins.engines.openai.factory:make_engine",
+            config="finqa_plugins.engines.openai.config:OpenAIEngineConfig",
+            readiness="finqa_plugins.engines.openai.plugin:readiness",
+            summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; vLLM can train",
+        )
+    ]
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is a key for every address that wants one; see `Component.readiness`."""
+    from pydantic import ValidationError
+
+    from finqa_cli.errors import AuthenticationError
+    from finqa_plugins.engines._http.api_access import KEY_VARIABLE, find_key
+    from finqa_plugins.engines.openai.config import OpenAIEngineConfig
+
+    options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}
+    if options.get("api_key"):
+        return []
+    try:
+        config = OpenAIEngineConfig.model_validate(options)
+        for address in config.addresses:
+            find_key(config.model_copy(update={"base_url": address}))
+    except ValidationError as error:
+        detail = f"wrong options: {error.errors()[0]['msg']}"
+        return [Check(name=NAME, status="fail", detail=detail, remedy=f"finqa plugins show {NAME}")]
+    except AuthenticationError as error:
+        remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that wants no key"
+        detail = f"needs {config.api_key_env or KEY_VARIABLE}"
+        return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
+    return []
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """The server, where it is to be the engine."""
+    if settings["engine"]["name"] != NAME:
+        return []
+    from finqa_plugins.engines.openai.openai_doctor import checks
+
+    return checks(settings)

@@ -1,0 +1,173 @@
+"""The decoding loop: one token for every live row, until all rows have stopped or others are to join them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from finqa_cli.errors import EngineError
+from finqa_cli.types import Completion, GenerateRequest
+from finqa_plugins.engines.transformers.batch_cache import BatchCache
+from finqa_plugins.engines.transformers.kv_store import Entry, KvStore
+from finqa_plugins.engines.transformers.prefill import Filled
+from finqa_plugins.engines.transformers.sampling import Sampler
+from finqa_plugins.engines.transformers.served_model import CausalModel
+
+MIN_STEPS = 16  # tokens between two regroupings of a batch: each copies the keys and values of its rows
+
+
+def _nobody() -> None:
+    """Whom an outcome is told to when nobody listens."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way through the engine.
+
+    Attributes:
+        request: What was asked.
+        told: Called in the worker thread once there is an outcome; its row may end long before its batch.
+        limit: Most tokens that may be generated, the context considered.
+        abandoned: Set from outside when nobody waits any more; the row is dropped at the next token.
+        outcome: What became of it.
+        round: Of the generator, in which it came or, if later, was last decoded.
+        token_ids: Generated so far: a row that was interrupted goes on from here.
+        logprobs: Of `token_ids`.
+    """
+
+    request: GenerateRequest
+    told: Callable[[], None] = _nobody
+    limit: int = 0
+    abandoned: bool = False
+    outcome: Completion | EngineError | None = None
+    round: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def episode(self) -> str:
+        """Which turns extend each other: the key up to its last `#`; empty when the key has none."""
+        return self.request.key.rpartition("#")[0]
+
+    @property
+    def place(self) -> str:
+        """Under which its keys and values are kept."""
+        return self.episode or self.request.key
+
+    @property
+    def sequence(self) -> tuple[int, ...]:
+        """The prompt and what was generated so far."""
+        return (*self.request.token_ids, *self.token_ids) if self.token_ids else self.request.token_ids
+
+    @property
+    def left(self) -> int:
+        """How many tokens may still be generated."""
+        return self.limit - len(self.token_ids)
+
+    def take(self, token_id: int, logprob: float) -> bool:
+        """Adds a token; True when the row ends with it."""
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        return token_id in self.request.sampling.stop_ids or len(self.token_ids) >= self.limit
+
+    def finish(self, version: int) -> None:
+        """Sets the outcome from the tokens so far."""
+        if not all(math.isfinite(logprob) for logprob in self.logprobs):
+            self.settle(
+                EngineError(
+                    f"Policy version {version} returned numbers that are not finite for request {self.request.key!r}.",
+                    remedy="resume from an earlier checkpoint with a lower learning rate",
+                )
+            )
+            return
+        stopped = bool(self.token_ids) and self.token_ids[-1] in self.request.sampling.stop_ids
+        self.settle(
+            Completion(
+                token_ids=tuple(self.token_ids),
+                logprobs=tuple(self.logprobs),
+                stop="stop" if stopped else "length",
+                policy_version=version,
+            )
+        )
+
+    def settle(self, outcome: Completion | EngineError) -> None:
+        """Sets the outcome and tells it."""
+        self.outcome = outcome
+        self.told()
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Generates for one filled batch.
+
+    Rows are `jobs`, in the order of the buffer. A row that ends leaves at once: the last live row moves into its
+    place, so that every forward covers exactly the live rows.
+
+    Attributes:
+        interrupted: Whether others wait to join: the rows are then left as they are, their keys and values kept.
+    """
+
+    model: CausalModel
+    store: KvStore
+    version: int
+    interrupted: Callable[[], bool]
+
+    @torch.inference_mode()
+    def run(self, jobs: list[Job], filled: Filled, opening: Entry | None) -> None:
+        """Sets the outcome of every job that was neither abandoned nor interrupted."""
+        start = len(opening.token_ids) if opening else 0
+        device = self.model.device
+        steps = max(job.left for job in jobs)
+        sampler = Sampler.of(
+            [job.request.sampling for job in jobs], steps, device, drawn=[len(job.token_ids) for job in jobs]
+        )
+        places = torch.tensor([[len(job.sequence)] for job in jobs], device=device)
+        valid, logits = filled.valid, filled.logits
+        for step in range(steps):
+            ids, logprobs = sampler.draw(logits, step)
+            ended = [
+                job.take(token_id, logprob) or job.abandoned or not math.isfinite(logprob)
+                for job, token_id, logprob in zip(jobs, ids.tolist(), logprobs.tolist(), strict=True)
+            ]
+            length = filled.length + step
+            if any(ended):
+                order = self._compact(jobs, ended, replace(filled, length=length), start)
+                if not order:
+                    return
+                jobs = [jobs[row] for row in order]
+                filled = replace(filled, first=[filled.first[row] for row in order])
+                index = torch.tensor(order, device=device)
+                sampler, valid, places, ids = sampler.select(index), valid[index], places[index], ids[index]
+            if step + 1 >= MIN_STEPS and self.interrupted():
+                self._keep(jobs, replace(filled, length=length), start)
+                return
+            cache = BatchCache(filled.buffer, slice(0, len(jobs)), length)
+            logits = self.model.forward(
+                ids[:, None], places + step, valid[:, : length + 1], cache, opening.tensor if opening else None
+            )
+
+    def _compact(self, jobs: list[Job], ended: list[bool], filled: Filled, start: int) -> list[int]:
+        """Finishes the ended rows, keeps their keys and values, closes the gaps; returns the old rows in new order."""
+        for row, job in enumerate(jobs):
+            if ended[row] and not job.abandoned:
+                job.finish(self.version)
+                if job.episode and self.store.budget and isinstance(job.outcome, Completion):
+                    self.store.put(job.place, filled.entry(row, job.sequence[:-1], start))
+            if ended[row] and not job.episode:
+                self.store.discard(job.place)  # from an interruption; nobody extends it
+        live = len(jobs) - sum(ended)
+        movers = [row for row in range(live, len(jobs)) if not ended[row]]
+        order = [movers.pop() if ended[row] else row for row in range(live)]
+        for row, source in enumerate(order):
+            if row != source:
+                begin, end = filled.first[source], filled.length
+                filled.buffer[:, :, row, :, begin:end] = filled.buffer[:, :, source, :, begin:end]
+                filled.buffer[:, :, row, :, filled.first[row] : begin].zero_()  # masked, but 0 * nan is nan
+        return order
+
+    def _keep(self, jobs: list[Job], filled: Filled, start: int) -> None:
+        for row, job in enumerate(jobs):
+            self.store.put(job.place, filled.entry(row, job.sequence[:-1], start))

@@ -1,0 +1,203 @@
+"""From requests to completions: openings, batches, failures. Runs in the engine's worker thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import structlog
+
+from finqa_cli.errors import EngineError
+from finqa_cli.types import Completion
+from finqa_plugins.engines.transformers.batch_cache import Scratch
+from finqa_plugins.engines.transformers.decode import Decoder, Job
+from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
+from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, common_prefix
+from finqa_plugins.engines.transformers.prefill import Prompt, fill
+from finqa_plugins.engines.transformers.served_model import CausalModel
+
+log = structlog.get_logger(__name__)
+MIN_OPENING = 32
+MAX_OPENINGS = 4
+NEAR = 256  # tokens by which prompts of one batch may always differ in length
+
+
+class Generator:
+    """Serves one policy version; everything that it keeps is worthless under another one.
+
+    Attributes:
+        prompt_tokens: In all prompts so far.
+        computed_tokens: Of these, how many went through the model, padding and openings included; the rest was reused.
+    """
+
+    def __init__(self, model: CausalModel, *, max_batch: int, kv_bytes: int, max_context: int) -> None:
+        self.model = model
+        self.version = 0
+        self.max_batch = max_batch
+        self.kv_bytes = kv_bytes
+        self.max_context = max_context
+        self.store = KvStore(kv_bytes)
+        self.openings: list[Entry] = []
+        self.scratch = Scratch(model.shape, model.device)
+        self.rounds = 0
+        self.prompt_tokens = 0
+        self.computed_tokens = 0
+
+    def reset(self, version: int) -> None:
+        """Forgets all keys and values and serves as `version` from now on."""
+        self.version = version
+        self.store.clear()
+        self.openings.clear()
+
+    def release(self) -> None:
+        """Gives back the memory of all keys and values."""
+        self.reset(self.version)
+        self.scratch.release()
+
+    def run(self, jobs: list[Job], *, everyone: bool, interrupted: Callable[[], bool]) -> None:
+        """Sets the outcome of every job that was not abandoned, unless `interrupted`: then of those that got so far.
+
+        The rest goes on where it was when it is passed again, under the same version.
+
+        Args:
+            jobs: In the order of their keys.
+            everyone: Every live episode is among them, so what is kept of other episodes is of no more use.
+            interrupted: Asked after each token; true when others wait to be decoded together with these.
+        """
+        self.rounds += 1
+        if everyone:
+            self.store.keep({job.place for job in jobs})
+        for job in jobs:
+            job.round = job.round or self.rounds
+            job.limit = min(job.request.sampling.max_tokens, self.max_context - len(job.request.token_ids))
+            if job.limit <= 0:
+                job.finish(self.version)
+        jobs = [job for job in jobs if job.limit > 0]
+        try:
+            self._learn_openings(jobs)
+            prepared = [(job, self._opening(job.sequence)) for job in jobs]
+        except Exception as error:  # whatever torch raises belongs to these requests
+            self._fail(jobs, error)
+            return
+        batches = [
+            (batch, opening)
+            for opening in [*self.openings, None]
+            for batch in self._batches(
+                [job for job, its_opening in prepared if its_opening is opening],
+                len(opening.token_ids) if opening else 0,
+            )
+        ]
+        # Who has waited longest comes first, so that no length starves while others keep joining.
+        batches.sort(key=lambda pair: min(job.round for job in pair[0]))
+        for place, (batch, opening) in enumerate(batches):
+            if place and interrupted():
+                return
+            try:
+                self._run_batch(batch, opening, interrupted)
+            except Exception as error:
+                self._fail(batch, error)
+
+    def _learn_openings(self, jobs: list[Job]) -> None:
+        """Computes the common beginning of prompts once. One that turns out too long for new prompts is cut."""
+        if not self.model.shares_openings or not self.kv_bytes:
+            return
+        families: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        for job in jobs:
+            token_ids = job.sequence
+            if job.episode and len(token_ids) > MIN_OPENING and self._opening(token_ids) is None:
+                families.setdefault(token_ids[:MIN_OPENING], set()).add(token_ids)
+        for start, prompts in families.items():
+            known = next((opening for opening in self.openings if opening.token_ids[:MIN_OPENING] == start), None)
+            members = prompts | {known.token_ids} if known else prompts
+            if len(members) < 2:
+                continue
+            # The smallest and the greatest sequence differ first where any two of them do.
+            length = common_prefix(min(members), max(members), limit=min(map(len, prompts)) - 1)
+            if known is not None:
+                self.openings.remove(known)
+                self.openings.append(Entry(known.token_ids[:length], 0, known.tensor[..., :length, :]))
+            else:
+                self.openings.append(self._entries([min(members)[:length]], None)[min(members)[:length]])
+            del self.openings[:-MAX_OPENINGS]
+
+    def _opening(self, token_ids: tuple[int, ...]) -> Entry | None:
+        fitting = [
+            opening
+            for opening in self.openings
+            if len(token_ids) > len(opening.token_ids) and token_ids[: len(opening.token_ids)] == opening.token_ids
+        ]
+        return max(fitting, key=lambda opening: len(opening.token_ids), default=None)
+
+    def _batches(self, jobs: list[Job], start: int) -> Iterator[list[Job]]:
+        """Cuts by length, rows and memory; depends on nothing but the requests."""
+        batch: list[Job] = []
+        for job in sorted(jobs, key=lambda job: (len(job.sequence), job.request.key)):
+            length = len(job.sequence)
+            if batch:
+                shortest = len(batch[0].sequence)
+                columns = length - start + max(job.left, *(member.left for member in batch))
+                heavy = (len(batch) + 1) * columns * self.model.shape.token_bytes > max(self.kv_bytes, 1 << 30)
+                if len(batch) >= self.max_batch or heavy or length > max(2 * shortest, shortest + NEAR):
+                    yield batch
+                    batch = []
+            batch.append(job)
+        if batch:
+            yield batch
+
+    def _run_batch(self, jobs: list[Job], opening: Entry | None, interrupted: Callable[[], bool]) -> None:
+        start = len(opening.token_ids) if opening else 0
+        prompts = {job: self._prompt(job.sequence, self.store.get(job.place), start) for job in jobs}
+        fresh = Counter(job.sequence for job in jobs if prompts[job].known == start)
+        repeated = [token_ids for token_ids, count in fresh.items() if count > 1]
+        if repeated and self.kv_bytes:
+            entries = self._entries(repeated, opening)
+            for job in jobs:
+                if prompts[job].known == start and job.sequence in entries:
+                    prompts[job] = self._prompt(job.sequence, entries[job.sequence], start)
+        jobs = sorted(jobs, key=lambda job: (prompts[job].unknown, job.request.key))
+        columns = max(len(job.sequence) for job in jobs) - start + max(job.left for job in jobs)
+        buffer = self.scratch.view(len(jobs), columns)
+        filled = fill(self.model, [prompts[job] for job in jobs], buffer, opening)
+        self.computed_tokens += filled.computed
+        self.prompt_tokens += sum(len(job.request.token_ids) for job in jobs if not job.token_ids)
+        for job in jobs:
+            job.round = self.rounds
+        Decoder(self.model, self.store, self.version, interrupted).run(jobs, filled, opening)
+
+    def _prompt(self, token_ids: tuple[int, ...], entry: Entry | None, start: int) -> Prompt:
+        known = entry.usable(token_ids, start) if entry else 0
+        return Prompt(token_ids, entry if known else None, known or start)
+
+    def _entries(self, sequences: list[tuple[int, ...]], opening: Entry | None) -> dict[tuple[int, ...], Entry]:
+        """Computes whole sequences for their keys and values alone."""
+        start = len(opening.token_ids) if opening else 0
+        entries: dict[tuple[int, ...], Entry] = {}
+        sequences = sorted(sequences, key=lambda token_ids: (len(token_ids), token_ids))
+        for begin in range(0, len(sequences), self.max_batch):
+            part = sequences[begin : begin + self.max_batch]
+            buffer = self.scratch.view(len(part), len(part[-1]) - start)
+            filled = fill(self.model, [Prompt(token_ids, None, start) for token_ids in part], buffer, opening)
+            self.computed_tokens += filled.computed
+            entries |= {token_ids: filled.entry(row, token_ids, start) for row, token_ids in enumerate(part)}
+        return entries
+
+    def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
+        jobs = list(jobs)
+        self.reset(self.version)
+        self.scratch.release()
+        failure = _explain(jobs, error)
+        log.error("engine_batch_failed", requests=len(jobs), error=failure.message)
+        for job in jobs:
+            if not isinstance(job.outcome, Completion):
+                job.settle(failure)
+
+
+def _explain(jobs: list[Job], error: Exception) -> EngineError:
+    longest = max((len(job.request.token_ids) + job.limit for job in jobs), default=0)
+    sizes = f"a batch of {len(jobs)} requests of up to {longest} tokens"
+    if is_out_of_memory(error):
+        return EngineError(
+            f"The transformers engine ran out of memory on {sizes}: {error}",
+            remedy="lower --set engine.options.max_batch=N, engine.options.kv_cache_gb=N or --max-gen-tokens N",
+        )
+    return EngineError(f"The transformers engine failed on {sizes}: {type(error).__name__}: {error}")

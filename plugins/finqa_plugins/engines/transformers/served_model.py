@@ -1,0 +1,217 @@
+"""Loads a causal language model and runs it over batch buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+from finqa_cli.errors import ConfigError
+from finqa_plugins.engines.transformers import cached_attention
+from finqa_plugins.engines.transformers.batch_cache import BatchCache, KvShape
+from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
+
+Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+LOADING = threading.Lock()
+"""from_pretrained changes torch's and its own globals while it runs: two at once leave weights out of both models."""
+
+_OF_NO_WEIGHT = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+"""Keys of a config.json that say nothing of the architecture."""
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json", "spiece.model")
+
+
+def check_model_folder(folder: Path, *, tokenizer: bool = True) -> None:
+    """Raises a ConfigError that names everything a local model folder lacks."""
+    missing = []
+    if not (folder / "config.json").is_file():
+        missing.append("config.json")
+    if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
+        missing.append("weights (*.safetensors)")
+    if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
+        missing.append("a tokenizer (tokenizer.json)")
+    if missing:
+        raise ConfigError(
+            f"The model folder {folder} is incomplete: it has no {', no '.join(missing)}.",
+            remedy="save the model and its tokenizer with save_pretrained() into that folder, or name another model",
+        )
+
+
+def fingerprint(reference: str) -> Fingerprint:
+    """Changes when the reference or, for a folder, a weight file changes."""
+    folder = Path(reference)
+    if not folder.is_dir():
+        return reference, ()
+    files = sorted(path for pattern in WEIGHTS for path in folder.glob(pattern))
+    stats = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    return str(folder.resolve()), stats
+
+
+class CausalModel:
+    """The module, what its keys and values look like, and one forward.
+
+    Attributes:
+        module: The transformers model, in evaluation mode.
+        fingerprint: Of the files it was loaded from.
+        shape: Of the keys and values of one token.
+        vocabulary: Number of ids that may be passed.
+        context: The model's own limit in tokens.
+        shares_openings: Whether a common opening may be kept once for a whole batch.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, source: Fingerprint) -> None:
+        self.module = module
+        self.fingerprint = source
+        self.device = device
+        config: Any = module.config
+        self.vocabulary = int(config.vocab_size)
+        self.context = int(getattr(config, "max_position_embeddings", 0) or 4096)
+        self.shape = self._probe(dtype)
+        # A sliding window counts columns, and those of an opening are not in the row. On CUDA the fused kernels of
+        # whole rows are preferred.
+        kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+        plain = kinds == {"full_attention"} and not getattr(config, "sliding_window", None)
+        backend = bool(getattr(module, "_supports_attention_backend", False))
+        self.shares_openings = device.type == "cpu" and plain and backend
+        if self.shares_openings:
+            module.set_attn_implementation(cached_attention.NAME)  # type: ignore[operator]
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, valid: Tensor, cache: BatchCache, opening: Tensor | None
+    ) -> Tensor:
+        """[N, V] logits after the last token; keys and values go into the cache.
+
+        Args:
+            token_ids: [N, L] ids.
+            positions: [N, L] place of each token in its sequence.
+            valid: [N, filled + L] False at columns before a row's first token.
+            cache: Of the N rows.
+            opening: See `attention.opening_attention`.
+        """
+        extra: dict[str, Any] = {"attention_mask": valid}
+        if self.shares_openings:
+            extra = {"attention_mask": _causal(valid, token_ids.shape[1], self.shape.dtype), "opening": opening}
+        output = self.module(
+            input_ids=token_ids,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **extra,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    @torch.inference_mode()
+    def _probe(self, dtype: torch.dtype) -> KvShape:
+        cache = DynamicCache()
+        self.module(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), past_key_values=cache)
+        keys = [getattr(layer, "keys", None) for layer in cache.layers]
+        values = [getattr(layer, "values", None) for layer in cache.layers]
+        shapes = {tuple(tensor.shape) if tensor is not None else () for tensor in (*keys, *values)}
+        if len(shapes) != 1 or () in shapes:
+            raise ConfigError(
+                f"The transformers engine serves models whose layers all attend alike; "
+                f"{type(self.module).__name__} has layers of another kind.",
+                remedy="choose another engine: --engine vllm",
+            )
+        (_, heads, _, width) = shapes.pop()
+        return KvShape(layers=len(keys), kv_heads=heads, width=width, dtype=dtype)
+
+
+def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """[N, 1, L, filled + L] additive mask from [N, filled + L]; the last L columns are the queries' own."""
+    seen = valid[:, None, None, :]
+    if length > 1:
+        columns = torch.arange(valid.shape[1], device=valid.device)
+        seen = seen & (columns[None, :] <= columns[-length:, None])
+    return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill_(~seen, float("-inf"))
+
+
+def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True) -> nn.Module:
+    """Reads a folder or hub id into main memory. `fits` raises a ConfigError for the config of one that is too large.
+
+    Raises:
+        ConfigError: The folder is incomplete, its weights do not fit its config, the hub has no such model, or it is
+            too large.
+        Exception: Anything for which `is_out_of_memory` is true.
+    """
+    transformers_logging.disable_progress_bar()
+    folder = Path(reference)
+    if folder.is_dir():
+        check_model_folder(folder, tokenizer=tokenizer)
+    elif folder.is_absolute() or reference.startswith((".", "~")) or not reference:
+        raise ConfigError(
+            f"There is no model folder {reference!r}.", remedy="--model FOLDER, or a hub id such as Qwen/Qwen3-0.6B"
+        )
+    try:
+        with LOADING:
+            config = AutoConfig.from_pretrained(reference)
+            fits(config)
+            module, info = AutoModelForCausalLM.from_pretrained(
+                reference, config=config, dtype=dtype, output_loading_info=True
+            )
+    except ConfigError:
+        raise
+    except Exception as error:  # transformers, safetensors and the hub each raise their own kinds
+        if is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ConfigError(
+            f"The model {reference!r} cannot be loaded: {reason}",
+            remedy="check the folder or hub id given with --model",
+        ) from error
+    lacking = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind) or ()})
+    if lacking:
+        raise ConfigError(
+            f"The weights of {reference!r} do not fit its config.json: {len(lacking)} tensors are missing or have "
+            f"another shape, the first is {lacking[0]}.",
+            remedy="save the model again with save_pretrained(), or name another model",
+        )
+    read: nn.Module = module.eval().requires_grad_(False)
+    return read
+
+
+def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None]) -> CausalModel:
+    """As `read_model`, on a device and with its tokenizer."""
+    source = fingerprint(reference)
+    return CausalModel(read_model(reference, dtype=dtype, fits=fits).to(device), device, dtype, source)
+
+
+def check_finite(reference: str, module: nn.Module) -> None:
+    """Raises a ConfigError that names the first weight with a number that is not finite."""
+    for name, weight in module.named_parameters():
+        if not weight.isfinite().all():
+            raise ConfigError(f"The model {reference!r} holds numbers that are not finite, in {name}.")
+
+
+def same_architecture(left: nn.Module, right: nn.Module) -> bool:
+    """Whether the weights of one, copied into the other, make that compute the same."""
+    return type(left) is type(right) and _architecture(left) == _architecture(right)
+
+
+def _architecture(module: Any) -> tuple[Any, ...]:
+    """What the configuration says, and names, shapes and ties of the weights."""
+    first = {id(weight): name for name, weight in module.named_parameters()}
+    ties = {name: first[id(weight)] for name, weight in module.named_parameters(remove_duplicate=False)}
+    return (
+        _described(module.config.to_dict()),
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+        ties,
+    )
+
+
+def _described(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _described(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in _OF_NO_WEIGHT
+    }

@@ -1,0 +1,266 @@
+"""The `transformers` engine: requests from the event loop, batches in one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import EngineError
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.engines.transformers.config import TransformersEngineConfig
+from finqa_plugins.engines.transformers.decode import Job
+from finqa_plugins.engines.transformers.waiting import Ticket, WaitingRoom
+from finqa_plugins.engines.transformers.worker import Worker
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class TransformersEngine:
+    """A token engine on one CPU or CUDA device.
+
+    Requests wait until a batch is due (see `WaitingRoom`): in lockstep when every seat waits, otherwise also when the
+    oldest has waited `dispatch_wait_ms`, without seats at once. Each is answered when its own row ends, so that tools
+    run while longer rows go on; outside lockstep those who wait then join the running batch. A request whose key names
+    no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+
+    A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
+    completion and stop `length`.
+
+    Whoever holds a seat must not wait for another seat's holder outside `generate`: in lockstep that would stop both.
+    """
+
+    def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
+        self._worker = Worker(config or TransformersEngineConfig(), context)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finqa-engine")
+        self._starting = asyncio.Lock()
+        self._room: WaitingRoom | None = None
+        self._busy: asyncio.Task[None] | None = None
+        self._running: list[Ticket] = []
+        self._joining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._seats = 0
+        self._loads = 0
+        self._exclusive = asyncio.Lock()
+        self._sleeps = context.sleep
+        self._asleep = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Loads the model. Idempotent.
+
+        Raises:
+            ConfigError: The folder is incomplete, does not fit, or the device or an option is not available.
+            EngineError: The engine was closed.
+        """
+        async with self._starting:
+            if self._closed:
+                raise EngineError("The engine is closed.")
+            if self._room is None:
+                self._room = await self._in_worker(self._worker.start)
+                self._room.seats = self._seats
+
+    def seat(self) -> AbstractContextManager[None]:
+        """Announces one live episode for as long as the context is open."""
+        return self._seat()
+
+    @contextmanager
+    def _seat(self) -> Iterator[None]:
+        self._count_seat(1)
+        try:
+            yield
+        finally:
+            self._count_seat(-1)
+
+    def _count_seat(self, change: int) -> None:
+        self._seats += change
+        if self._room is not None:
+            self._room.seats = self._seats
+            # Not at once: whoever leaves may pass the seat on to the next episode in the same turn of the loop.
+            asyncio.get_running_loop().call_soon(self._check)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Samples one completion under the loaded policy version. Cancellation frees its place.
+
+        Raises:
+            EngineError: The engine is not started or closed, the ids are not the model's, or the batch failed.
+        """
+        room = self._open_room()
+        if self._asleep:
+            raise EngineError("The engine sleeps.")
+        vocabulary = self._worker.vocabulary
+        if not request.token_ids or not all(0 <= token_id < vocabulary for token_id in request.token_ids):
+            raise EngineError(
+                f"Request {request.key!r} has no token ids or some that are not in the model's vocabulary of "
+                f"{vocabulary}; were they encoded with another model's tokenizer?"
+            )
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(Job(request), loop.create_future(), loop.time())
+        ticket.job.told = lambda: _threadsafe(loop, lambda: self._answer(ticket))
+        room.tickets.append(ticket)
+        # Not at once: requests that arrive in the same turn of the loop belong into the same batch.
+        loop.call_soon(self._check)
+        try:
+            return await ticket.answer
+        finally:
+            ticket.job.abandoned = True
+            room.leave(ticket)
+            self._check()
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Switches to another policy version, after the running batch; requests dispatched later use the new one.
+
+        Raises:
+            EngineError: It cannot be loaded; the old version keeps serving.
+        """
+        self._open_room()
+        if self._asleep:
+            raise EngineError("The engine sleeps.")
+        self._loads += 1
+        try:
+            async with self._exclusive:
+                self._open_room()
+                await self._in_worker(lambda: self._worker.load(policy))
+        finally:
+            self._loads -= 1
+            self._check()
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is to leave its device to the learner for updates."""
+        return self._sleeps
+
+    async def sleep(self) -> None:
+        """Frees the device, after the running batch. Idempotent.
+
+        Raises:
+            EngineError: The engine is not started or closed.
+        """
+        self._open_room()
+        async with self._exclusive:
+            if not self._asleep:
+                self._asleep = True
+                await self._in_worker(self._worker.sleep)
+
+    async def wake(self) -> None:
+        """Takes the device again; serves the version that it served before. Idempotent.
+
+        Raises:
+            EngineError: The engine is closed, or the device has too little memory left.
+        """
+        self._open_room()
+        async with self._exclusive:
+            if self._asleep:
+                await self._in_worker(self._worker.wake)
+                self._asleep = False
+        self._check()
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether only a full house is dispatched; False before `start`."""
+        return self._room is not None and self._room.lockstep
+
+    @property
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; 0 before `start`."""
+        return self._worker.max_context
+
+    @property
+    def reused_share(self) -> float:
+        """Of the tokens of all prompts so far, how many were not computed again; padding counts as computed."""
+        return self._worker.reused_share
+
+    async def close(self) -> None:
+        """Ends the running batch at its next token, fails what waits, frees the model. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting = self._room.take() if self._room is not None else []
+        for ticket in [*waiting, *self._running]:
+            ticket.job.abandoned = True
+            if not ticket.answer.done():
+                ticket.answer.set_exception(EngineError("The engine was closed."))
+        async with self._starting:
+            await self._in_worker(self._worker.close)
+            self._thread.shutdown(wait=False)
+
+    def _open_room(self) -> WaitingRoom:
+        if self._closed:
+            raise EngineError("The engine is closed.")
+        if self._room is None:
+            raise EngineError("The engine is not started.")
+        return self._room
+
+    async def _in_worker(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _check(self) -> None:
+        """Dispatches or joins when that is due; called after everything that may make it due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._room is None or self._closed or self._loads or self._joining:
+            return
+        loop = asyncio.get_running_loop()
+        if self._busy is None:
+            due = self._room.due_in(loop.time())
+        else:
+            due = self._room.joins_in(loop.time(), sum(not ticket.answer.done() for ticket in self._running))
+        if due is None:
+            return
+        if due > 0:
+            self._timer = loop.call_later(due, self._check)
+        elif self._busy is not None:
+            self._joining = True
+        else:
+            full, tickets = self._room.everyone, self._room.take()
+            self._busy = loop.create_task(self._run(tickets, everyone=full and not self._room.tickets))
+
+    async def _run(self, tickets: list[Ticket], *, everyone: bool) -> None:
+        """One dispatch and, outside lockstep, those that join it; no version is loaded meanwhile."""
+        self._running = tickets
+        try:
+            async with self._exclusive:
+                while self._running and not self._closed:
+                    jobs = [ticket.job for ticket in self._running]
+                    await self._in_worker(partial(self._worker.run, jobs, everyone, lambda: self._joining))
+                    self._joining, everyone = False, False
+                    self._running = self._with_newcomers([ticket for ticket in self._running if ticket.unfinished])
+        except Exception as error:
+            log.exception("engine_worker_failed")
+            for ticket in self._running:
+                ticket.job.outcome = EngineError(f"The engine's worker failed: {type(error).__name__}: {error}")
+        finally:
+            left, self._running, self._busy, self._joining = self._running, [], None, False
+            for ticket in left:
+                self._answer(ticket)
+            self._check()
+
+    def _with_newcomers(self, interrupted: list[Ticket]) -> list[Ticket]:
+        """What goes on, and who joins it; with a load pending nobody does: they belong to the next version."""
+        if not interrupted or self._loads or self._room is None:
+            return interrupted
+        return sorted([*interrupted, *self._room.take()], key=lambda ticket: ticket.job.request.key)
+
+    def _answer(self, ticket: Ticket) -> None:
+        if ticket.answer.done():
+            return
+        if isinstance(ticket.job.outcome, Completion):
+            ticket.answer.set_result(ticket.job.outcome)
+        else:
+            ticket.answer.set_exception(ticket.job.outcome or EngineError("The engine was interrupted."))
+
+
+def _threadsafe(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(work)

@@ -1,0 +1,244 @@
+"""What the engine does in its worker thread: load, swap, generate, free."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+import torch
+from torch import nn
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.types import PolicyVersion
+from finqa_plugins.engines.transformers.config import TransformersEngineConfig
+from finqa_plugins.engines.transformers.decode import Job
+from finqa_plugins.engines.transformers.device_placement import (
+    GIB,
+    Need,
+    choose_device,
+    does_not_fit,
+    is_out_of_memory,
+    need,
+    room_on,
+)
+from finqa_plugins.engines.transformers.generator import Generator
+from finqa_plugins.engines.transformers.lora_adapter import AdapterSlot, Patch, read_adapter
+from finqa_plugins.engines.transformers.served_model import (
+    CausalModel,
+    check_finite,
+    fingerprint,
+    load_model,
+    read_model,
+    same_architecture,
+)
+from finqa_plugins.engines.transformers.waiting import WaitingRoom
+
+Model = TypeVar("Model")
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """Owns the model. Every method runs in the one worker thread; the attributes may be read from anywhere.
+
+    Attributes:
+        vocabulary: Number of ids that may be passed; 0 before `start`.
+        max_context: Longest prompt plus completion; 0 before `start`.
+    """
+
+    def __init__(self, config: TransformersEngineConfig, context: EngineContext) -> None:
+        self._config = config
+        self._context = context
+        self._generator: Generator | None = None
+        self._slot: AdapterSlot | None = None
+        self._device = torch.device("cpu")
+        self._share = context.gpu_memory_utilization
+        self.vocabulary = 0
+        self.max_context = 0
+
+    def start(self) -> WaitingRoom:
+        """Loads the base model as version 0; returns the rules by which batches become due.
+
+        Raises:
+            ConfigError: Something does not fit; see `load_model`.
+        """
+        if self._context.tensor_parallel_size > 1:
+            raise ConfigError(
+                "The transformers engine uses one device, but tensor_parallel_size is "
+                f"{self._context.tensor_parallel_size}.",
+                remedy="--engine vllm, or --tensor-parallel-size 1",
+            )
+        if self._config.threads is not None:
+            torch.set_num_threads(self._config.threads)
+        self._device = choose_device(
+            self._config.device,
+            replica=self._context.replica,
+            replicas=self._context.replicas,
+            cuda_devices=torch.cuda.device_count(),
+            planned=self._context.devices,
+        )
+        names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
+        self._dtype = names.get(self._config.dtype, default)
+        name = self._context.model
+        self._adopt(
+            self._within(
+                name,
+                room_on(self._device, share=self._share),
+                lambda fits: load_model(name, device=self._device, dtype=self._dtype, fits=fits),
+            )
+        )
+        lockstep = self._config.lockstep
+        return WaitingRoom(
+            lockstep=self._device.type == "cpu" if lockstep is None else lockstep,
+            wait_seconds=self._context.dispatch_wait_ms / 1000,
+            enough=self._config.max_batch,
+        )
+
+    def run(self, jobs: list[Job], everyone: bool, interrupted: Callable[[], bool]) -> None:
+        """Sets every job's outcome, or as many as there are until it is interrupted; see `Generator.run`."""
+        if self._generator is None:
+            raise EngineError("The engine is closed.")
+        waited_for = [job for job in jobs if not job.abandoned]
+        self._generator.run(waited_for, everyone=everyone, interrupted=interrupted)
+
+    def load(self, policy: PolicyVersion) -> None:
+        """Serves another version from now on. A model of the architecture that is served takes the place of the old
+        weights, so that the device never holds both; of another one, both are there until the new one is known to be
+        sound, and how much the old one will leave is not known.
+
+        Raises:
+            EngineError: It cannot be loaded; the old version keeps serving.
+        """
+        if self._generator is None or self._slot is None:
+            raise EngineError("The engine is closed.")
+        try:
+            served = self._generator.model
+            source = fingerprint(policy.model)
+            if source == served.fingerprint:
+                patches = self._patches(policy, served)
+            else:
+                self._generator.release()  # of the old version, and a CPU's memory is to hold the new one as well
+                new = self._within(policy.model, None, lambda fits: self._read(policy.model, served, fits))
+                if isinstance(new, CausalModel):
+                    patches = self._patches(policy, new)
+                    self._adopt(new)
+                else:
+                    patches = self._patches(policy, served)
+                    self._slot.replace(new.state_dict())
+                    served.fingerprint = source
+            self._slot.put(patches)
+        except ConfigError as error:
+            raise EngineError(
+                f"Policy version {policy.number} cannot be loaded: {error.message}", remedy=error.remedy
+            ) from error
+        self._generator.reset(policy.number)
+        log.info("engine_loaded", version=policy.number, adapter=str(policy.adapter) if policy.adapter else None)
+
+    def sleep(self) -> None:
+        """Moves the weights to main memory and frees keys and values, so that the learner can use the device."""
+        if self._generator is None or self._slot is None:
+            raise EngineError("The engine is closed.")
+        self._generator.release()
+        self._slot.move(torch.device("cpu"))
+        self._empty_cache()
+
+    def wake(self) -> None:
+        """Moves the weights back.
+
+        Raises:
+            EngineError: There is not enough memory on the device.
+        """
+        if self._generator is None or self._slot is None:
+            raise EngineError("The engine is closed.")
+        try:
+            self._slot.move(self._device)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"The engine's weights do not fit on {self._device} beside the learner: {error}",
+                remedy="finqa doctor, which predicts the memory of engine and learner",
+            ) from error
+
+    @property
+    def reused_share(self) -> float:
+        """See `TransformersEngine.reused_share`; 0 before the first prompt."""
+        if self._generator is None or not self._generator.prompt_tokens:
+            return 0.0
+        return max(0.0, 1 - self._generator.computed_tokens / self._generator.prompt_tokens)
+
+    def close(self) -> None:
+        """Frees the model."""
+        log.info("engine_closed", reused_share=round(self.reused_share, 3))
+        self._generator = self._slot = None
+        gc.collect()
+        self._empty_cache()
+
+    def _empty_cache(self) -> None:
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):  # a thread's own is device 0, on which this would take memory
+                torch.cuda.empty_cache()
+
+    def _read(self, reference: str, served: CausalModel, fits: Callable[[Any], None]) -> CausalModel | nn.Module:
+        """A new model on the device; one of the architecture of `served` stays in main memory, as a bare module."""
+        source = fingerprint(reference)
+        module = read_model(reference, dtype=self._dtype, fits=fits, tokenizer=False)
+        check_finite(reference, module)
+        if same_architecture(module, served.module):
+            return module
+        return CausalModel(module.to(self._device), self._device, self._dtype, source)
+
+    def _within(self, reference: str, room: int | None, load: Callable[[Callable[[Any], None]], Model]) -> Model:
+        """What `load` loads, within `room` bytes if they are known; it calls what it is given with the config.
+
+        Raises:
+            ConfigError: It needs more, and how much; or as `load` does.
+        """
+        needs: list[Need] = []
+
+        def fits(config: Any) -> None:
+            kv = self._config.kv_cache_gb
+            needs[:] = [
+                need(
+                    config,
+                    dtype=self._dtype,
+                    max_batch=self._config.max_batch,
+                    max_context=self._context.max_context,
+                    kv_bytes=None if kv is None else int(kv * GIB),
+                )
+            ]
+            if room is not None and needs[0].total > room:
+                raise does_not_fit(reference, needs[0], room, device=self._device, dtype=self._dtype)
+
+        try:
+            return load(fits)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not (needs and is_out_of_memory(error)):
+                raise
+            raise does_not_fit(reference, needs[0], room, device=self._device, dtype=self._dtype) from error
+
+    def _patches(self, policy: PolicyVersion, model: CausalModel) -> list[Patch]:
+        if policy.adapter is None:
+            return []
+        return read_adapter(policy.adapter, model.module, max_rank=self._context.lora_rank)
+
+    def _adopt(self, model: CausalModel) -> None:
+        self.vocabulary = model.vocabulary
+        self.max_context = min(model.context, self._context.max_context or model.context)
+        self._slot = AdapterSlot(model.module)
+        self._generator = Generator(
+            model, max_batch=self._config.max_batch, kv_bytes=self._kv_bytes(), max_context=self.max_context
+        )
+
+    def _kv_bytes(self) -> int:
+        if self._config.kv_cache_gb is not None:
+            return int(self._config.kv_cache_gb * (1 << 30))
+        if self._device.type == "cpu":
+            return 2 << 30
+        _, total = torch.cuda.mem_get_info(self._device)
+        free = int(total * self._share) - torch.cuda.memory_allocated(self._device)
+        return max(1 << 30, free // 2)

@@ -1,0 +1,160 @@
+"""Options of the `vllm` engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from finqa_plugins.engines._http.config import ServerConfig
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's --max-lora-rank (vllm/config/lora.py, MaxLoRARanks)."""
+
+OURS = frozenset(
+    (
+        *("--host", "--port", "--uds", "--api-key", "--ssl-keyfile", "--ssl-certfile", "--root-path", "--config"),
+        *("--model", "--model-tag", "--served-model-name", "--tokenizer", "--dtype", "--max-model-len"),
+        *("--tensor-parallel-size", "-tp", "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--max-num-seqs"),
+        *("--enable-lora", "--max-lora-rank", "--max-loras", "--max-cpu-loras", "--lora-modules"),
+        *("--logprobs-mode", "--max-logprobs", "--enable-prefix-caching", "--enforce-eager", "--enable-sleep-mode"),
+        *("--seed", "--generation-config", "--data-parallel-size", "-dp", "--api-server-count", "--disable-log-stats"),
+        *("--enable-prompt-tokens-details", "--headless"),
+    )
+)
+"""Arguments that other options and settings decide, or that would take the server out of the engine's hands."""
+
+OUR_VARIABLES = frozenset(("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE"))
+"""Variables that other options decide, or that open the server to others."""
+
+_STARTED = frozenset(
+    (
+        *("python", "dtype", "max_num_seqs", "max_loras", "enforce_eager", "extra_args"),
+        *("prefix_caching", "kv_cache_gb", "start_timeout_s", "health_timeout_s", "restarts", "env"),
+    )
+)
+"""Options of a server that the engine starts."""
+
+
+class VllmEngineConfig(BaseModel):
+    """What `finqa plugins show vllm` lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    url: str | None = Field(None, description="a running server, such as http://127.0.0.1:8000/v1; unset: start one")
+    urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
+    api_key_env: str | None = Field(None, min_length=1, description="variable that holds the key of running servers")
+    python: Path | None = Field(
+        None, description="interpreter that has vllm; unset: that of `finqa setup vllm`, else finqa's own"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="auto: bfloat16 on a GPU, float32 without one, like the learner"
+    )
+    max_num_seqs: int | None = Field(None, ge=1, description="sequences decoded together; unset: vLLM's own choice")
+    max_loras: int | None = Field(
+        None, ge=1, description="adapters served at once; unset: one more than the policy versions under way"
+    )
+    enforce_eager: bool | None = Field(
+        None, description="no compilation and no CUDA graphs; unset: compiled on a GPU, eager without one"
+    )
+    prefix_caching: bool = Field(True, description="a turn pays for its new tokens only")
+    kv_cache_gb: float | None = Field(
+        None,
+        gt=0,
+        description="memory of the KV cache of each device; unset: what gpu_memory_utilization leaves, 1 without a GPU",
+    )
+    start_timeout_s: float = Field(900.0, gt=0, description="until a started server answers; loading takes minutes")
+    request_timeout_s: float = Field(600.0, gt=0, description="for one completion, waiting in the server included")
+    sync_timeout_s: float = Field(120.0, gt=0, description="for loading an adapter or weights, sleeping and waking")
+    health_timeout_s: float = Field(
+        120.0, gt=0, description="a server that does not answer, or makes no token for waiting requests, is hung"
+    )
+    restarts: int = Field(3, ge=0, description="most restarts of a dead or hung server in a run")
+    probe_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="largest difference (nats) of any token to the learner's log-probabilities after a sync; unset: "
+        "1e-4 where both compute in float32, else measured: on average twice that of the first version, 0.04 to 0.2",
+    )
+    seeded: bool | None = Field(
+        None,
+        description="give each request its own seed, for the same draws again where batches do not change logits; "
+        "vLLM draws seeded rows one by one, so unset: only for servers that are started without a GPU",
+    )
+    max_concurrent: int = Field(1024, ge=1, description="requests on their way at once; vLLM queues what waits")
+    extra_args: tuple[str, ...] = Field((), description="further arguments of the server, as for `vllm serve`")
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="further variables of the server; of the environment it gets no keys, tokens or proxies",
+    )
+
+    @field_validator("url", "urls")
+    @classmethod
+    def _are_addresses(cls, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        if given is None or isinstance(given, str):
+            return given and _address(given)
+        return tuple(_address(one) for one in given)
+
+    @field_validator("extra_args")
+    @classmethod
+    def _leave_ours_alone(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in arguments:
+            name = argument.partition("=")[0].replace("_", "-")
+            positive = name.replace("--no-", "--", 1)
+            if taken := next((ours for ours in sorted(OURS) if ours in (name, positive) or _short_for(name, ours)), ""):
+                raise ValueError(f"must not hold {argument}: other settings decide {taken}")
+        return arguments
+
+    @field_validator("env")
+    @classmethod
+    def _leaves_our_variables_alone(cls, env: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(OUR_VARIABLES & env.keys()):
+            raise ValueError(f"must not hold {', '.join(taken)}: other options decide that")
+        return env
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> VllmEngineConfig:
+        if self.url and self.urls:
+            raise ValueError("take url or urls, not both")
+        if self.url or self.urls:
+            if wrong := sorted(_STARTED & self.model_fields_set):
+                raise ValueError(f"{', '.join(wrong)} belong to servers that the engine starts; this one runs already")
+        elif self.api_key_env is not None:
+            raise ValueError("api_key_env belongs to running servers: give url too")
+        return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The running servers; empty when the engine starts its own."""
+        return (self.url,) if self.url else self.urls
+
+    @property
+    def device_use(self) -> Literal["none", "several"]:
+        """CUDA devices of a replica, for the placement plan."""
+        return "none" if self.addresses else "several"
+
+    def connection(self, base_url: str) -> ServerConfig:
+        """How to talk to a server.
+
+        Retries are few: vLLM has no rate limits, and a server that is gone is for the supervisor to restart.
+        """
+        return ServerConfig(
+            base_url=base_url,
+            api_key_env=self.api_key_env,
+            max_concurrent=self.max_concurrent,
+            request_timeout_s=self.request_timeout_s,
+            max_retries=1,
+            backoff_s=0.5,
+            give_up_s=self.request_timeout_s,
+        )
+
+
+def _address(url: str) -> str:
+    checked = ServerConfig(base_url=url).base_url
+    return checked if checked.endswith("/v1") else f"{checked}/v1"
+
+
+def _short_for(name: str, ours: str) -> bool:
+    """Parsers of arguments take an unambiguous beginning of a long argument for the whole."""
+    return name.startswith("--") and len(name) > 4 and ours.startswith(name)

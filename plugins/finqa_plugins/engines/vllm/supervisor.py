@@ -1,0 +1,232 @@
+"""Keeps one server running: starts it, watches it, restarts it when it died or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+from pydantic import SecretStr
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.diagnosis import Death, explain, last_words
+from finqa_plugins.engines.vllm.interpreter import remedy
+from finqa_plugins.engines.vllm.pulse import Pulse
+from finqa_plugins.engines.vllm.vllm_command import Launch, launch, model_path, served_dtype, server_rank
+from finqa_plugins.engines.vllm.vllm_memory import Need, need
+from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
+
+log = structlog.get_logger(__name__)
+
+START_POLL_S = 0.2
+START_ANSWER_S = 5.0
+PORT_TRIES = 3
+LOOKS_PER_PATIENCE = 12
+LOOKS_TO_DOOM = 2
+"""A first look without an answer may be the doing of our own event loop, if that was busy."""
+
+
+class Supervisor:
+    """One server. Its address and key stay the same over restarts.
+
+    Args:
+        config: The options.
+        context: What the run asks for.
+        gpu: Whether the server computes on a GPU.
+        busy: Whether requests are under way.
+    """
+
+    def __init__(
+        self,
+        config: VllmEngineConfig,
+        context: EngineContext,
+        *,
+        gpu: bool,
+        busy: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._gpu = gpu
+        self._busy = busy
+        self.key = SecretStr(secrets.token_urlsafe(24))
+        self._temporary = None if context.log_dir else Path(tempfile.mkdtemp(prefix="finqa-vllm-"))
+        folder = (self._temporary or context.log_dir or Path()).absolute()
+        self._log_path = folder / f"vllm-{context.replica}.log"
+        self._launch: Launch | None = None
+        self._process: ServerProcess | None = None
+        self._pulse: Pulse | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._revival: asyncio.Task[None] | None = None
+        self._wrong = ""
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process group of the server; None when there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> str:
+        """Starts the server and waits until it answers; gives the address of its API.
+
+        Raises:
+            ConfigError: vllm is not installed, memory does not suffice, an option is wrong.
+            ServiceUnavailableError: It died for another reason or was not ready in time; says its own words.
+        """
+        python = self._config.python
+        if python is not None and shutil.which(str(python.expanduser())) is None:
+            raise ConfigError(
+                f"engine.options.python is no program: {python}.",
+                remedy=remedy(self._config, self._context.home),
+            )
+        for attempt in range(1, PORT_TRIES + 1):
+            launched = self._launch = self._launch_at(free_port())
+            connection = self._config.connection(launched.base_url)
+            self._pulse = Pulse(connection, self.key, busy=self._busy, patience_s=self._config.health_timeout_s)
+            try:
+                await self._spawn()
+                break
+            except ServiceUnavailableError:
+                taken = self._process is not None and "address already in use" in self._process.output().lower()
+                await self._end()
+                if not taken or attempt == PORT_TRIES:
+                    raise
+            except BaseException:
+                await self._end()
+                raise
+        self._watch = asyncio.create_task(self._watch_it())
+        return launched.base_url
+
+    def serve(self, model: str) -> None:
+        """From its next start on the server has the weights of this folder: it was given them in place."""
+        self._context = replace(self._context, model=model)
+        if self._launch is not None:
+            self._launch = self._launch_at(self._launch.port)
+
+    def heard(self) -> None:
+        """A completion came from the server."""
+        if self._pulse is not None:
+            self._pulse.heard()
+
+    async def revive(self) -> None:
+        """Returns once a server answers; restarts it if it is dead or hung. Callers at the same time share a restart.
+
+        Raises:
+            ServiceUnavailableError: It died more often than the settings allow, or does not come up again.
+            EngineError: The engine is closed.
+        """
+        if self._revival is None or self._revival.done():
+            self._revival = asyncio.create_task(self._revive())
+        try:
+            # A caller that is cancelled must not stop the restart for the others.
+            await asyncio.shield(self._revival)
+        except asyncio.CancelledError:
+            if self._revival.cancelled():
+                raise EngineError("The engine is closed.") from None
+            raise
+
+    async def close(self) -> None:
+        """Ends the server and all its processes. Idempotent. Of a server that failed the output is kept."""
+        sound = self._process is not None and self._process.running() and not self._wrong
+        for task in (self._watch, self._revival):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, FinqaError):
+                    await task
+        await self._end()
+        self._launch = None
+        if self._temporary is not None and (sound or self._process is None):
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    async def _revive(self) -> None:
+        process, pulse = self._process, self._pulse
+        if self._launch is None or process is None or pulse is None:
+            raise EngineError("The engine is closed or was not started.")
+        for _ in range(LOOKS_TO_DOOM):
+            if process.running() and not self._wrong and await pulse.answers(self._config.health_timeout_s / 4):
+                return
+        # Dying takes a server a moment: its connections close before it is gone.
+        await process.stop()
+        reason = self._wrong or f"it ended: {last_words(process.output())}"
+        if self.restarts >= self._config.restarts:
+            raise ServiceUnavailableError(
+                f"The vLLM server failed again after {self.restarts} restarts: {reason} Its output is in "
+                f"{self._log_path}.",
+                remedy="mend what the output says, then finqa train --resume RUN; or a higher engine.options.restarts",
+            )
+        self.restarts += 1
+        log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
+        await self._spawn()
+
+    async def _spawn(self) -> None:
+        assert self._launch is not None and self._pulse is not None
+        self._wrong = ""
+        process = self._process = ServerProcess(self._launch, self._log_path)
+        began = time.monotonic()
+        while not await self._pulse.answers(START_ANSWER_S):
+            if not process.running():
+                death = Death(
+                    status=process.status,
+                    output=process.output(),
+                    log_path=self._log_path,
+                    python=self._launch.arguments[0],
+                )
+                raise explain(death, self._config, self._context, self._need())
+            if time.monotonic() - began > self._config.start_timeout_s:
+                said = last_words(process.output())
+                await process.stop()
+                raise ServiceUnavailableError(
+                    f"The vLLM server was not ready in {self._config.start_timeout_s:g} s. Its last words: {said} All "
+                    f"of its output is in {self._log_path}.",
+                    remedy=f"--set engine.options.start_timeout_s={2 * self._config.start_timeout_s:g}",
+                )
+            await asyncio.sleep(START_POLL_S)
+        if not process.running():  # somebody else answers at its port
+            raise ServiceUnavailableError(f"The vLLM server ended at start: {last_words(process.output())}")
+        self._pulse.forget()
+        log.info("the vLLM server is ready", seconds=round(time.monotonic() - began, 1), log=str(self._log_path))
+
+    async def _watch_it(self) -> None:
+        """Ends a server that hangs, so that its requests fail and are repeated once `revive` has started another."""
+        assert self._pulse is not None
+        while True:
+            await asyncio.sleep(self._config.health_timeout_s / LOOKS_PER_PATIENCE)
+            process = self._process
+            reviving = self._revival is not None and not self._revival.done()
+            if process is None or reviving or self._wrong or not process.running():
+                continue
+            if wrong := await self._pulse.look():
+                self._wrong = f"{wrong}."
+                log.warning("the vLLM server hangs and is ended", reason=wrong)
+                await process.stop()
+
+    def _launch_at(self, port: int) -> Launch:
+        key = self.key.get_secret_value()
+        return launch(self._config, self._context, port=port, key=key, gpu=self._gpu, environ=os.environ)
+
+    async def _end(self) -> None:
+        if self._process is not None:
+            await self._process.stop()
+        if self._pulse is not None:
+            await self._pulse.close()
+
+    def _need(self) -> Need | None:
+        context, config = self._context, self._config
+        return need(
+            Path(model_path(context.model)),
+            dtype=served_dtype(config, gpu=self._gpu),
+            length=context.max_context or None,
+            sequences=config.max_num_seqs,
+            tensor_parallel_size=context.tensor_parallel_size,
+            lora_rank=server_rank(context.lora_rank) if context.lora_rank else 0,
+            loras=config.max_loras or context.versions + 1,
+        )

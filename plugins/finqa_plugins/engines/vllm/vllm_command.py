@@ -1,0 +1,174 @@
+"""Command line and environment of a server. Pure, but for what it is given of this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError
+from finqa_cli.processes import is_secret
+from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
+from finqa_plugins.engines.vllm.interpreter import interpreter
+
+HOST = "127.0.0.1"
+SERVED_NAME = "policy"
+"""Name of the base model on a server that the engine starts."""
+
+KV_CACHE_GB_WITHOUT_GPU = 1.0
+"""There gpu_memory_utilization would be a share of the machine's memory, which others use too."""
+
+_PASSED = re.compile(
+    r"(PATH|LD_LIBRARY_PATH|LD_PRELOAD|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|SSL_CERT_\w+"
+    r"|(OMP|MKL|KMP|GOMP|OPENBLAS|CUDA|CUBLAS|NVIDIA|NCCL|GLOO|UCX|HIP|ROCR|ROCM|HSA|PYTORCH|TORCH|TORCHINDUCTOR|TRITON"
+    r"|VLLM|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS|RAY|CC|CXX)(_\w+)?)"
+)
+
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one server; `key` guards its API against other users of this machine."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        """Address of the API."""
+        return f"http://{HOST}:{self.port}/v1"
+
+
+def launch(
+    config: VllmEngineConfig,
+    context: EngineContext,
+    *,
+    port: int,
+    key: str,
+    gpu: bool,
+    environ: Mapping[str, str],
+) -> Launch:
+    """The server of this replica.
+
+    Raises:
+        ConfigError: The adapter rank is above what vLLM serves, or there are no devices for this replica.
+    """
+    return Launch(
+        arguments=(*_program(config, context), *_arguments(config, context, port, gpu), *config.extra_args),
+        environment=_environment(config, context, key, gpu, environ),
+        port=port,
+    )
+
+
+def served_dtype(config: VllmEngineConfig, *, gpu: bool) -> str:
+    """What the server computes in."""
+    return config.dtype if config.dtype != "auto" else "bfloat16" if gpu else "float32"
+
+
+def server_rank(rank: int) -> int:
+    """The least --max-lora-rank that serves adapters of this rank.
+
+    Raises:
+        ConfigError: vLLM serves none so large.
+    """
+    fitting = [allowed for allowed in LORA_RANKS if allowed >= rank]
+    if not fitting:
+        raise ConfigError(
+            f"vLLM serves LoRA adapters up to rank {LORA_RANKS[-1]}, not {rank}.",
+            remedy=f"--lora-rank {LORA_RANKS[-1]}, or --lora-rank 0 to train all weights",
+        )
+    return fitting[0]
+
+
+def changes_weights(config: VllmEngineConfig, context: EngineContext) -> bool:
+    """Whether the run needs routes that vLLM opens in its development mode only: sleep, and weights in place."""
+    return context.sleep or context.lora_rank == 0
+
+
+def _program(config: VllmEngineConfig, context: EngineContext) -> tuple[str, ...]:
+    # Not `vllm serve`: that asks for the distribution `vllm`, which builds for the CPU are not called.
+    return (str(interpreter(config, context.home)), "-m", "vllm.entrypoints.openai.api_server")
+
+
+def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu: bool) -> list[str]:
+    # What a run's results depend on is said even where it is vLLM's default today.
+    arguments = [
+        *("--host", HOST, "--port", str(port)),
+        *("--model", model_path(context.model), "--served-model-name", SERVED_NAME),
+        *("--dtype", served_dtype(config, gpu=gpu), "--seed", str(context.seed % 2**31)),
+        *("--tensor-parallel-size", str(context.tensor_parallel_size)),
+        *("--generation-config", "vllm"),  # a model's own sampling defaults would change what is sampled from
+        *("--logprobs-mode", "processed_logprobs"),  # of the distribution that was sampled from
+        "--enable-prefix-caching" if config.prefix_caching else "--no-enable-prefix-caching",
+        "--enable-prompt-tokens-details",  # how much of a prompt came from the prefix cache
+        "--disable-uvicorn-access-log",
+    ]
+    if context.max_context:
+        arguments += ["--max-model-len", str(context.max_context)]
+    if config.max_num_seqs is not None:
+        arguments += ["--max-num-seqs", str(config.max_num_seqs)]
+    cache_gb = config.kv_cache_gb or (None if gpu else KV_CACHE_GB_WITHOUT_GPU)
+    if cache_gb is not None:
+        arguments += ["--kv-cache-memory-bytes", str(int(cache_gb * 2**30))]
+    else:
+        arguments += ["--gpu-memory-utilization", str(context.gpu_memory_utilization)]
+    if context.lora_rank > 0:
+        loras = str(config.max_loras or context.versions + 1)
+        arguments += ["--enable-lora", "--max-lora-rank", str(server_rank(context.lora_rank)), "--max-loras", loras]
+    if config.enforce_eager if config.enforce_eager is not None else not gpu:
+        arguments.append("--enforce-eager")
+    if not gpu:
+        # vLLM 0.32 ends on a CPU when the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
+        # model runner asks the generator for an offset, which those of CPUs do not have
+        arguments.append("--no-enable-chunked-prefill")
+    if context.sleep:
+        arguments.append("--enable-sleep-mode")
+    return arguments
+
+
+def model_path(model: str) -> str:
+    """Absolute where it is a folder: the server has another current folder."""
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
+
+
+def _environment(
+    config: VllmEngineConfig, context: EngineContext, key: str, gpu: bool, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
+    inherited = {name: value for name, value in environ.items() if _PASSED.fullmatch(name) and not is_secret(name)}
+    if context.sleep:  # vLLM's sleep mode fails under expandable_segments, which suits the learner in this process
+        inherited = {name: value for name, value in inherited.items() if name not in _ALLOCATOR}
+    environment = {
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        **config.env,
+        "VLLM_API_KEY": key,
+        "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),
+    }
+    if gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = _devices(context, environ.get("CUDA_VISIBLE_DEVICES"))
+    return environment
+
+
+def _devices(context: EngineContext, visible: str | None) -> str:
+    """CUDA_VISIBLE_DEVICES of this replica: its planned devices, counted among those that this process sees."""
+    share = context.tensor_parallel_size
+    chosen = context.devices or tuple(range(context.replica * share, (context.replica + 1) * share))
+    if visible is None:
+        return ",".join(map(str, chosen))
+    seen = [device.strip() for device in visible.split(",") if device.strip()]
+    if max(chosen) >= len(seen):
+        raise ConfigError(
+            f"{context.replicas} replicas on {share} GPUs each need {context.replicas * share} GPUs, but "
+            f"CUDA_VISIBLE_DEVICES holds {visible!r}.",
+            remedy="fewer generation.engine_replicas, or a smaller --tensor-parallel-size",
+        )
+    return ",".join(seen[device] for device in chosen)

@@ -1,0 +1,314 @@
+"""The `vllm` engine: a supervised server, or a running one, behind the contracts of token engines."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from finqa_cli.contracts import EngineContext
+from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.engines._http.api_access import find_key
+from finqa_plugins.engines._http.config import LOOPBACK
+from finqa_plugins.engines._http.faults import NoAnswerError, away
+from finqa_plugins.engines._http.http_client import Client
+from finqa_plugins.engines._http.served_adapters import vocabulary
+from finqa_plugins.engines._http.served_engine import ServedTokenEngine
+from finqa_plugins.engines._http.token_server import TokenServer
+from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.machine import has_gpu
+from finqa_plugins.engines.vllm.neutral import write_neutral
+from finqa_plugins.engines.vllm.readers_writer_lock import Turnstile
+from finqa_plugins.engines.vllm.supervisor import Supervisor
+from finqa_plugins.engines.vllm.vllm_command import SERVED_NAME, changes_weights, model_path, served_dtype, server_rank
+from finqa_plugins.engines.vllm.vllm_control import Control
+from finqa_plugins.engines.vllm.weights import Weights, check_folder, check_replaceable
+
+FLOAT32_TOLERANCE = 1e-4
+"""Nats; 1e-6 was measured between vLLM and transformers on one CPU, and long sums differ more."""
+
+
+class VllmEngine:
+    """Fulfils `TokenEngine`, `Probed`, `Sleeper` and `Metered`.
+
+    A policy version is an adapter under a name of its own, so that swaps pass requests under way; a version without
+    adapter whose model is another folder (full training) is loaded in place, after the requests under way.
+    """
+
+    def __init__(self, config: VllmEngineConfig | None, context: EngineContext) -> None:
+        self._config = config or VllmEngineConfig()
+        self._context = context
+        self._gpu = has_gpu()
+        self._turnstile = Turnstile()
+        self._starting = asyncio.Lock()
+        self._loading = asyncio.Lock()
+        self._supervisor: Supervisor | None = None
+        self._served: ServedTokenEngine | None = None
+        self._control: Control | None = None
+        self._weights: Weights | None = None
+        self._neutral: tempfile.TemporaryDirectory[str] | None = None
+        self._asleep = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Starts the server, or finds the running one, and proves that it gives token ids and log-probabilities.
+
+        Raises:
+            ConfigError: Model, options, memory, devices or the server's abilities do not fit.
+            AuthenticationError: The server refuses the key.
+            ServiceUnavailableError: It does not come up or does not answer.
+            EngineError: The engine was closed.
+        """
+        async with self._starting:
+            if self._closed:
+                raise EngineError("The engine is closed.")
+            if self._served is not None:
+                return
+            check_folder(self._context.model)
+            server_rank(self._context.lora_rank)
+            if self._context.needs_tokens and not self._context.lora_rank:
+                elsewhere = not _on_this_machine(self._config.addresses)
+                check_replaceable(self._context.model, gpu=self._gpu or elsewhere)
+            addresses = self._config.addresses
+            if addresses:
+                served = self._connect(self._own_address(addresses), key=None)
+            else:
+                supervisor = self._supervisor = Supervisor(
+                    self._config,
+                    self._context,
+                    gpu=self._gpu,
+                    busy=lambda: self._turnstile.inside > 0 and not self._asleep,
+                )
+                served = self._connect(await supervisor.start(), key=supervisor.key)
+            try:
+                await served.start()
+                if self._control is not None and changes_weights(self._config, self._context):
+                    await self._control.check()
+                if await asyncio.to_thread(self._make_neutral):
+                    await served.load(self._on_server(PolicyVersion(number=0, model=self._context.model)))
+            except BaseException:
+                await self._end(served)
+                raise
+            self._served = served
+
+    def seat(self) -> AbstractContextManager[None]:
+        """Nothing to announce: the server batches continuously."""
+        return nullcontext()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Samples one completion under the loaded policy version. Cancellation frees its place.
+
+        Raises:
+            EngineError: The request failed, was repeated on a restarted server where there is one, and failed again.
+            ServiceUnavailableError: The server failed more often than `restarts` allows.
+        """
+        served = self._open()
+        async with self._turnstile.pass_through():
+            if self._asleep:
+                raise EngineError("The vLLM server sleeps.")
+            completion = await served.generate(request)
+        if self._supervisor is not None:
+            self._supervisor.heard()
+        return completion
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Switches to another policy version; see the class.
+
+        Raises:
+            EngineError: It cannot be loaded; the old version keeps serving.
+            UnreachableEngineError: A server that the engine did not start does not answer.
+        """
+        served = self._open()
+        async with self._loading:
+            if self._asleep:
+                raise EngineError("The vLLM server sleeps.")
+            folder, weights = model_path(policy.model), self._weights
+            replaced = self._context.lora_rank == 0 and policy.adapter is None
+            if replaced and weights is not None and folder != weights.folder:
+                async with self._turnstile.alone():
+                    if self._supervisor is not None:
+                        await self._supervisor.revive()
+                    try:
+                        await weights.replace(folder)
+                    except NoAnswerError as error:
+                        raise (error if self._supervisor is not None else away(error)) from error
+                    if self._supervisor is not None:
+                        self._supervisor.serve(folder)
+                    await served.load(replace(policy, model=self._context.model))
+            else:
+                await served.load(self._on_server(policy))
+
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        """The request's completion under the current version, from no cache.
+
+        Raises:
+            EngineError: The server failed.
+        """
+        served = self._open()
+        async with self._turnstile.pass_through():
+            return await served.probe(request)
+
+    @property
+    def probe_tolerance(self) -> float | Literal["measured"] | None:
+        """Largest difference to the learner's log-probabilities that rounding explains (nats).
+
+        Server and learner both compute in float32 where there is no GPU. In bfloat16 every kernel rounds in another
+        way, so there the run measures it.
+        """
+        if self._config.probe_tolerance is not None:
+            return self._config.probe_tolerance
+        exact = not self._config.addresses and not self._gpu and served_dtype(self._config, gpu=False) == "float32"
+        return FLOAT32_TOLERANCE if exact else "measured"
+
+    @property
+    def seeded(self) -> bool:
+        """Whether requests carry their seeds. Running servers are taken for servers with a GPU, wherever they are."""
+        if self._config.seeded is not None:
+            return self._config.seeded
+        return not self._gpu and not self._config.addresses
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the server is to leave its GPU to the learner for updates."""
+        return self._context.sleep
+
+    async def sleep(self) -> None:
+        """Frees the GPU. Idempotent.
+
+        Raises:
+            EngineError: The server failed.
+            UnreachableEngineError: A server that the engine did not start does not answer.
+        """
+        served = self._open()
+        async with self._loading:
+            if self._control is None or self._asleep:
+                return
+            async with self._turnstile.alone():
+                try:
+                    await self._control.sleep()
+                except NoAnswerError as error:
+                    await self._revive(served, error)
+                    await self._control.sleep()
+                self._asleep = True
+
+    async def wake(self) -> None:
+        """Takes the GPU again; serves the version that it served before. Idempotent.
+
+        Raises:
+            EngineError: The server failed.
+            UnreachableEngineError: A server that the engine did not start does not answer.
+        """
+        served = self._open()
+        async with self._loading:
+            if self._control is None or not self._asleep:
+                return
+            try:
+                await self._control.wake()
+            except NoAnswerError as error:
+                await self._revive(served, error)  # a fresh server is awake
+            self._asleep = False
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """Tokens that the episode used."""
+        return self._served.usage(episode) if self._served is not None else {}
+
+    @property
+    def lockstep(self) -> bool:
+        """Never: the server decides what shares a batch."""
+        return False
+
+    @property
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; 0 before `start`."""
+        return self._served.max_context if self._served is not None else 0
+
+    @property
+    def server_pid(self) -> int | None:
+        """Process group of the server that the engine started; None when it started none."""
+        return self._supervisor.pid if self._supervisor is not None else None
+
+    async def close(self) -> None:
+        """Ends a server that the engine started, with all its processes; leaves a running one. Idempotent."""
+        self._closed = True
+        async with self._starting:
+            await self._end(self._served)
+            self._served = None
+
+    async def _revive(self, served: ServedTokenEngine, error: NoAnswerError) -> None:
+        """Has the server answer again and serve the current version."""
+        if self._supervisor is None:
+            raise away(error) from error
+        await self._supervisor.revive()
+        await served.reload()
+
+    def _open(self) -> ServedTokenEngine:
+        if self._closed:
+            raise EngineError("The engine is closed.")
+        if self._served is None:
+            raise EngineError("The engine is not started.")
+        return self._served
+
+    def _connect(self, address: str, *, key: SecretStr | None) -> ServedTokenEngine:
+        connection = self._config.connection(address)
+        client = Client(connection, key or find_key(connection), seed=self._context.seed)
+        self._control = Control(client, timeout_s=self._config.sync_timeout_s)
+        server = TokenServer(
+            client,
+            model=SERVED_NAME if self._supervisor is not None else None,
+            folder=self._context.model,
+            max_context=self._context.max_context,
+            vocabulary=vocabulary(self._context.model),
+            load_timeout_s=self._config.sync_timeout_s,
+            seeded=self.seeded,
+        )
+        elsewhere = not _on_this_machine(self._config.addresses)
+        self._weights = Weights(self._control, self._context.model, gpu=self._gpu or elsewhere)
+        revive = self._supervisor.revive if self._supervisor is not None else None
+        return ServedTokenEngine(server, context=self._context, tolerance=self.probe_tolerance, revive=revive)
+
+    def _own_address(self, addresses: tuple[str, ...]) -> str:
+        if len(addresses) != self._context.replicas:
+            raise ConfigError(
+                f"engine.options names {len(addresses)} servers, but there are {self._context.replicas} replicas.",
+                remedy=f"--set generation.engine_replicas={len(addresses)}",
+            )
+        return addresses[self._context.replica]
+
+    def _make_neutral(self) -> bool:
+        """Whether the base model is to be served under an adapter that changes nothing; see `neutral`."""
+        if self._gpu or not _on_this_machine(self._config.addresses) or not self._context.lora_rank:
+            return False
+        logs = self._context.log_dir
+        folder = logs if logs is not None and logs.is_dir() else None
+        self._neutral = tempfile.TemporaryDirectory(prefix="finqa-neutral-", dir=folder)
+        if not write_neutral(Path(self._neutral.name), self._context.model):
+            self._neutral.cleanup()
+            self._neutral = None
+        return self._neutral is not None
+
+    def _on_server(self, policy: PolicyVersion) -> PolicyVersion:
+        if policy.adapter is not None or self._neutral is None:
+            return policy
+        return replace(policy, adapter=Path(self._neutral.name))
+
+    async def _end(self, served: ServedTokenEngine | None) -> None:
+        try:
+            if served is not None:
+                await served.close()
+        finally:
+            if self._supervisor is not None:
+                await self._supervisor.close()
+            if self._neutral is not None:
+                self._neutral.cleanup()
+
+
+def _on_this_machine(addresses: tuple[str, ...]) -> bool:
+    return all(urlsplit(address).hostname in LOOPBACK for address in addresses)

@@ -1,0 +1,1 @@
+"""Environments: what asks tasks and judges attempts."""

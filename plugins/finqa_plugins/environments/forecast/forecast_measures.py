@@ -1,0 +1,132 @@
+"""Figures of forecasts beside accuracy: calibration, accuracy by uncertainty, directions, refusals. Pure.
+
+Sources: Brier, "Verification of forecasts expressed in terms of probability" (1950), for two outcomes; the expected
+calibration error of Guo et al., arXiv 1706.04599, equation 3, with ten bins of equal width; log score, Good (1952).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finqa_cli.types import Trajectory
+from finqa_plugins.environments.forecast.forecast_verdict import OWN
+from finqa_plugins.environments.forecast.sections import QUESTION_TYPES
+
+BINS = 10
+BUCKETS = 5
+_SURE = 1e-6
+"""Confidences are taken as at least so far from 0 and 1, so that a log score is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One stated confidence, 0 to 1, and whether the answer was right."""
+
+    confidence: float
+    correct: bool
+
+
+def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """All figures of the scored attempts; those that nothing is known about are left out, and {} without any attempt.
+
+    `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `confidence_by_uncertainty`, `accuracy_by_confidence`,
+    `attempts_by_confidence` and `score_by_type` are groups of figures; names of bins are their bounds.
+    """
+    parts = [_parts(each) for each in trajectories if each.rewards is not None and not each.status.is_fault]
+    if not parts:
+        return {}
+    judged = [Judged(each["confidence"], each["correct"] > 0) for each in parts if "confidence" in each]
+    by_uncertainty = _binned(
+        ((each["uncertainty"], each["correct"]) for each in parts if "uncertainty" in each), BUCKETS
+    )
+    stated = [each for each in parts if "confidence" in each and "uncertainty" in each]
+    stated_by = _binned(((each["uncertainty"], each["confidence"]) for each in stated), BUCKETS)
+    simple = {
+        "score": "score",
+        "answer_tag_rate": "has_answer_tag",
+        "refusal_rate": "is_refusal",
+        "exact_match": "exact_match",
+        "direction_accuracy": "direction_correct",
+        "response_words": "response_length",
+    }
+    means = {name: _mean(values) for name, part in simple.items() if (values := _values(parts, part))}
+    by_type = {name: _mean(values) for name in (*QUESTION_TYPES, "fallback") if (values := _values(parts, name))}
+    return {
+        **means,
+        **calibration(judged),
+        "confidence_rate": len(judged) / len(parts),
+        "score_by_type": by_type,
+        **_figures("uncertainty", by_uncertainty),
+        **({"confidence_by_uncertainty": {name: _mean(each) for name, each in stated_by.items()}} if stated else {}),
+        **_figures("confidence", _binned(((one.confidence, float(one.correct)) for one in judged), BINS)),
+    }
+
+
+def calibration(judged: Sequence[Judged]) -> dict[str, float]:
+    """Of the attempts that stated a confidence; {} without any.
+
+    `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
+    their attempts, `log_score` the mean of -ln of the probability that was given to what happened, in nats (all three:
+    lower is better), `confidence` the mean q, and `overconfidence` that less the share that is right. Chance alone
+    makes `ece` greater, the more the fewer attempts a bin has; the others are means.
+    """
+    if not judged:
+        return {}
+    right = _mean([float(one.correct) for one in judged])
+    confidence = _mean([one.confidence for one in judged])
+    bins: dict[int, list[Judged]] = defaultdict(list)
+    for one in judged:
+        bins[_bin(one.confidence, BINS)].append(one)
+    gaps = (abs(math.fsum(one.confidence - one.correct for one in part)) for part in bins.values())
+    return {
+        "brier": _mean([(one.confidence - one.correct) ** 2 for one in judged]),
+        "ece": math.fsum(gaps) / len(judged),
+        "log_score": _mean([_log_score(one) for one in judged]),
+        "confidence": confidence,
+        "overconfidence": confidence - right,
+    }
+
+
+def _log_score(one: Judged) -> float:
+    sure = min(1.0 - _SURE, max(_SURE, one.confidence))
+    return -math.log(sure if one.correct else 1.0 - sure)
+
+
+def _parts(trajectory: Trajectory) -> Mapping[str, float]:
+    """Our own parts, also where a configured reward has some of the same name."""
+    assert trajectory.rewards is not None, "only scored attempts"
+    given = trajectory.rewards.components
+    return {**given, **{name.removeprefix(OWN): value for name, value in given.items() if name.startswith(OWN)}}
+
+
+def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [each[name] for each in parts if name in each]
+
+
+def _binned(pairs: Iterable[tuple[float, float]], count: int) -> dict[str, list[float]]:
+    """What belongs to values from 0 to 1, by bins of equal width in order; bins without any are left out."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for value, other in pairs:
+        found[_bin(value, count)].append(other)
+    return {f"{place / count:.1f}-{(place + 1) / count:.1f}": part for place, part in sorted(found.items())}
+
+
+def _bin(value: float, count: int) -> int:
+    return min(count - 1, max(0, int(value * count)))
+
+
+def _figures(name: str, bins: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    if not bins:
+        return {}
+    return {
+        f"accuracy_by_{name}": {each: _mean(values) for each, values in bins.items()},
+        f"attempts_by_{name}": {each: float(len(values)) for each, values in bins.items()},
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,22 @@
+"""Registers the `forecast` environment."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The environment. It runs in this process and needs nothing installed."""
+    return [
+        Component(
+            kind="environment",
+            snapshotless=True,
+            policy="embedded-forecast",
+            clustered_by="{cluster}",
+            name="forecast",
+            target="finqa_plugins.environments.forecast.forecast_environment:ForecastEnvironment",
+            config="finqa_plugins.environments.forecast.config:ForecastConfig",
+            summary="share price forecasts and questions about them in one turn, weighted by uncertainty (--data FILE)",
+        )
+    ]

@@ -1,0 +1,260 @@
+"""Client of OpenEnv's wire protocol over one websocket. Needs only `websockets`.
+
+The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
+socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A frame that
+nobody asked for ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
+reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
+gets a reply of the wrong kind, so whoever needs certainty about the past asks for `state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
+
+from finqa_cli.errors import EnvironmentFault, SandboxError
+from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+
+MAX_REPLY_BYTES = 2**20
+MAX_REQUEST_BYTES = 2**18
+_ADDRESS = re.compile(r"\w+://\S+")
+_BOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
+
+
+class RefusedRequestError(Exception):
+    """The server, or this client in its place, did not accept the form of a request. The session goes on."""
+
+
+class OpenEnvClient:
+    """One session. Every method but `close` raises SandboxError once the connection is lost."""
+
+    def __init__(
+        self, url: str, *, box: str = "", connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            url: Of the server.
+            box: Id of the sandbox that the server runs in, if any. Errors name it then and not the address: that of a
+                box may hold a key to it in its host name (Daytona's signed preview URLs), its path or its query.
+            connect_timeout_s: Seconds for the connection to stand.
+            reply_timeout_s: Seconds for each reply.
+        """
+        self._url = websocket_url(url)
+        self._box = box
+        self._connect_timeout_s = connect_timeout_s
+        self._reply_timeout_s = reply_timeout_s
+        self._socket: ClientConnection | None = None
+        self._serial = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """False before `connect`, after `close` and once a fault or a cancelled call has dropped the connection."""
+        return self._socket is not None
+
+    async def connect(self) -> None:
+        """Opens the session.
+
+        Raises:
+            SandboxError: The server cannot be reached or refuses the connection.
+        """
+        try:
+            self._socket = await connect(
+                self._url,
+                open_timeout=self._connect_timeout_s,
+                close_timeout=1.0,
+                max_size=MAX_REPLY_BYTES,
+                ping_interval=20.0,
+                ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
+                compression=None,
+                proxy=None if _is_loopback(self._url) else True,
+            )
+        except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+            raise SandboxError(
+                f"Cannot connect to the environment server {self._where()}: {self._told(error)}"
+            ) from error
+
+    async def reset(self, **options: object) -> None:
+        """Begins an episode; `question_id`, `seed` and `split` choose its question, on servers that heed them.
+
+        Raises:
+            EnvironmentFault: The server refuses, for instance because it does not know the question.
+        """
+        try:
+            reply = await self._exchange({"type": "reset", "data": options}, "observation")
+        except RefusedRequestError as error:
+            raise EnvironmentFault(f"The environment server refused to reset: {error}") from error
+        if reply.get("done"):
+            raise EnvironmentFault("The environment server began an episode that is already over.")
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """One tool call; the reply's `observation`, `reward` and `done`.
+
+        Raises:
+            RefusedRequestError: The call cannot be sent or its form is refused; the session goes on.
+            EnvironmentFault: The reply breaks the protocol.
+        """
+        action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+        reply = await self._exchange({"type": "step", "data": action}, "observation")
+        if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
+            raise self._breach("an observation without its fields")
+        told = reply["observation"].get("tool_name", name)
+        if told != name and (told in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
+            raise self._breach(f"a reply of {str(told)[:40]!r} where one of {name[:40]!r} was due")
+        return reply
+
+    async def state(self) -> dict[str, Any]:
+        """The server's view of the episode.
+
+        Raises:
+            EnvironmentFault: The reply breaks the protocol.
+        """
+        try:
+            return await self._exchange({"type": "state"}, "state")
+        except RefusedRequestError as error:
+            raise EnvironmentFault(f"The environment server refused to tell its state: {error}") from error
+
+    async def close(self) -> None:
+        """Ends the session. Idempotent, never raises."""
+        socket, self._socket = self._socket, None
+        if socket is None:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await socket.close()
+        except (OSError, TimeoutError, WebSocketException):
+            socket.transport.abort()
+        except asyncio.CancelledError:
+            socket.transport.abort()
+            raise
+
+    async def _exchange(self, request: Mapping[str, object], expected: str) -> dict[str, Any]:
+        text = _encoded(request)
+        async with self._serial:
+            if (stray := await self._stray()) is not None:
+                raise self._stray_error(stray)
+            raw = await self._send_and_receive(text)
+        kind, data = self._frame(raw)
+        if kind == "error":
+            raise self._server_error(data)
+        if kind != expected:
+            raise self._breach(f"{kind[:40]!r} where {expected!r} was due")
+        return data
+
+    def _frame(self, raw: str | bytes) -> tuple[str, dict[str, Any]]:
+        try:
+            reply = json.loads(raw)
+            kind, data = reply["type"], reply["data"]
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise self._breach("a reply that is no frame") from error
+        if not isinstance(data, dict):
+            raise self._breach("a frame without data")
+        return str(kind), data
+
+    async def _stray(self) -> str | bytes | None:
+        """A frame that has come before anything was asked."""
+        try:
+            async with asyncio.timeout(0):
+                return await self._receive()
+        except TimeoutError:
+            return None
+
+    async def _send_and_receive(self, text: str) -> str | bytes:
+        try:
+            try:
+                async with asyncio.timeout(self._reply_timeout_s):
+                    return await self._receive(text)
+            except TimeoutError:
+                # It may lie here unread, where our own event loop was busy elsewhere all the time.
+                if (unread := await self._stray()) is not None:
+                    return unread
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+        self._drop()
+        raise SandboxError(f"The environment server did not reply within {self._reply_timeout_s:g} s.")
+
+    async def _receive(self, request: str | None = None) -> str | bytes:
+        socket = self._socket
+        if socket is None:
+            raise SandboxError("The connection to the environment server is closed.")
+        try:
+            if request is not None:
+                await socket.send(request)
+            return await socket.recv()
+        except (OSError, WebSocketException) as error:
+            self._drop()
+            raise SandboxError(f"The connection to the environment server was lost: {self._told(error)}") from error
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.transport.abort()
+            self._socket = None
+
+    def _where(self) -> str:
+        return f"in sandbox {self._box}" if self._box else f"at {_shown(self._url)}"
+
+    def _told(self, error: Exception) -> str:
+        """What went wrong; a redirection, and a certificate of another host, name the address."""
+        host = urlsplit(self._url).hostname
+        if not self._box or not host:
+            return str(error)
+        return _ADDRESS.sub("another address", str(error)).replace(host, "its address")
+
+    def _breach(self, what: str) -> EnvironmentFault:
+        self._drop()
+        return EnvironmentFault(f"The environment server broke the protocol: {what}.")
+
+    def _stray_error(self, raw: str | bytes) -> Exception:
+        kind, data = self._frame(raw)
+        if kind == "error" and data.get("code") in _BOX_CODES:  # how a server without a free session says so
+            return self._server_error(data)
+        return self._breach("a frame that nobody asked for")
+
+    def _server_error(self, data: Mapping[str, Any]) -> Exception:
+        code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]
+        if code in ("VALIDATION_ERROR", "INVALID_JSON"):
+            return RefusedRequestError(message)
+        self._drop()
+        if code in _BOX_CODES:
+            return SandboxError(f"The environment server has no session for us ({code}): {message}")
+        return EnvironmentFault(f"The environment server failed ({code}): {message}")
+
+
+def websocket_url(url: str) -> str:
+    """`http://host/base?query` as `ws://host/base/ws?query`; https becomes wss."""
+    parts = urlsplit(url)
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/ws", parts.query, ""))
+
+
+def _encoded(request: Mapping[str, object]) -> str:
+    try:
+        text = json.dumps(request)
+    except (TypeError, ValueError, RecursionError):
+        raise RefusedRequestError("The arguments cannot be written as JSON.") from None
+    if len(text) > MAX_REQUEST_BYTES:
+        raise RefusedRequestError(f"The arguments are longer than {MAX_REQUEST_BYTES} bytes.")
+    return text
+
+
+def _shown(url: str) -> str:
+    """Without query: signed addresses carry a token there."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.hostname or "", parts.path, "", ""))
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,268 @@
+"""The `finqa` environment: its tasks come from a snapshot, its episodes run on the server inside a box."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import EnvironmentContext, Sandbox, ServingSandbox
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
+from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall
+from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
+from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient, RefusedRequestError
+from finqa_plugins.environments.openenv_finqa.finqa_judging import Judge, Truths
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import opening
+from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
+from finqa_plugins.environments.openenv_finqa.task_assignment import asks, deal
+
+SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server"
+NO_ANSWER = "no answer submitted"
+_ORDER = ("train", "dev", "test")
+_FIELDS = ("id", "company", "user_query", "split")
+
+
+class FinQAEnvironment:
+    """See `finqa_cli.contracts.Environment`."""
+
+    def __init__(self, config: FinQAConfig | None, context: EnvironmentContext) -> None:
+        if context.snapshot is None:
+            raise ConfigError("The finqa environment needs a snapshot.", remedy="finqa snapshot build")
+        self._config = config or FinQAConfig()
+        self._snapshot: Snapshot = context.snapshot
+        self._max_turns = context.max_turns
+        self._truths = Truths(context.snapshot)
+        self._judge = Judge(context.reward, self._truths) if context.reward else None
+        self._by_split: dict[str, tuple[Task, ...]] | None = None
+
+    def sandbox_spec(self) -> ServerSpec | None:
+        """A box with the snapshot and our server in it; None when the options name a running server."""
+        if self._config.url:
+            return None
+        environment = {
+            # One more than our own limit, so that the episode ends here and is never cut short over there.
+            "FINQA_MAX_STEPS": str(self._max_turns + 1),
+            "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
+            "FINQA_HINTS": str(int(self._config.hints)),
+            "FINQA_JOINS": str(int(self._config.joins)),
+            "FINQA_GRADER": self._config.grader,
+            "FINQA_SNAPSHOT_NAME": self._snapshot.name,
+            "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
+        }
+        return ServerSpec(
+            snapshot=self._snapshot,
+            module=SERVER_MODULE,
+            environment=environment,
+            requires=(OPENENV,),
+            extra=OPENENV,
+        )
+
+    def data(self) -> DataInfo:
+        """The snapshot, as its manifest describes it."""
+        snapshot = self._snapshot
+        evaluation_only = bool(snapshot.metadata.get("evaluation_only", False))
+        return DataInfo(name=snapshot.name, digest=snapshot.digest, evaluation_only=evaluation_only)
+
+    def splits(self) -> Sequence[str]:
+        """Train, dev and test first, then others by name."""
+        return tuple(self._tasks())
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """All tasks of a split in the order of the file.
+
+        Raises:
+            DataError: There is no such split, or tasks.jsonl is damaged.
+        """
+        known = self._tasks()
+        if split not in known:
+            raise DataError(
+                f"Snapshot {self._snapshot.name!r} has no split {split!r}; it has: {', '.join(known)}.",
+                remedy=f"finqa snapshot show {self._snapshot.name}",
+            )
+        return known[split]
+
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> FinQASession:
+        """Connects and begins an episode of exactly this task.
+
+        Raises:
+            SandboxError: The server cannot be reached or has no session free.
+            EnvironmentFault: The server does not know the task, or never deals it.
+        """
+        url = self._config.url or (sandbox.url() if isinstance(sandbox, ServingSandbox) else "")
+        if not url:
+            raise ConfigError(
+                "The finqa environment runs on a server in a sandbox, but none was given.", remedy="--sandbox local"
+            )
+        client = OpenEnvClient(
+            url,
+            box="" if self._config.url or sandbox is None else sandbox.id,
+            connect_timeout_s=self._config.connect_timeout_s,
+            reply_timeout_s=self._config.reply_timeout_s,
+        )
+        await client.connect()
+        try:
+            await deal(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
+        except BaseException:
+            await client.close()
+            raise
+        return FinQASession(client, task, self._truths, self._judge)
+
+    def opening(self, task: Task) -> Prompt:
+        """System instructions, the question and the four tools."""
+        return opening(task.cluster, task.prompt)
+
+    def _count(self) -> int:
+        return sum(len(tasks) for tasks in self._tasks().values())
+
+    def _tasks(self) -> dict[str, tuple[Task, ...]]:
+        if self._by_split is None:
+            by_split: dict[str, list[Task]] = {}
+            for task in read_tasks(self._snapshot.path / "tasks.jsonl"):
+                by_split.setdefault(task.split, []).append(task)
+            order = [split for split in _ORDER if split in by_split] + sorted(by_split.keys() - set(_ORDER))
+            self._by_split = {split: tuple(by_split[split]) for split in order}
+        return self._by_split
+
+
+class FinQASession:
+    """See `finqa_cli.contracts.Session`."""
+
+    def __init__(self, client: OpenEnvClient, task: Task, truths: Truths, judge: Judge | None = None) -> None:
+        self._client = client
+        self._task = task
+        self._truths = truths
+        self._judge = judge
+        self._answer = ""
+        self._reward: float | None = None
+
+    def prompt(self) -> Prompt:
+        """System instructions, the question and the four tools."""
+        return opening(self._task.cluster, self._task.prompt)
+
+    async def step(self, call: ToolCall) -> Observation:
+        """Carries out one tool call; whatever is wrong with the call itself is told in the observation.
+
+        Raises:
+            SandboxError: The connection is lost.
+            EnvironmentFault: The server broke its protocol.
+        """
+        if self._reward is not None:
+            return Observation(text="Error: The episode is over; reset begins another one.", done=True, is_error=True)
+        try:
+            reply = await self._client.call_tool(call.name, _arguments(call))
+        except RefusedRequestError as error:
+            return Observation(text=f"Error: {error}", is_error=True)
+        observation: dict[str, Any] = reply["observation"]
+        if reply["done"]:
+            self._reward = self._reward_of(reply)
+            self._answer = str(call.arguments.get("answer", "")) if call.name == SUBMIT else ""
+        if refusal := observation.get("error"):
+            message = refusal.get("message", "") if isinstance(refusal, dict) else refusal
+            return Observation(text=f"Error: {message}", done=reply["done"], is_error=True)
+        if reply["done"]:
+            return Observation(text=_farewell(call), done=True)
+        text = _result_text(observation)
+        return Observation(text=text, is_error=text.startswith("Error"))
+
+    async def grade(self) -> Rewards:
+        """The server's reward, with its reason; 0 for an episode without an answer.
+
+        Its parts are the server's verdict, `correct`, and `exact`: whether the answer is the gold answer, character by
+        character once both are stripped. `exact` is measured on this side and no part of the reward.
+
+        The state is asked first: it shows that question and replies belonged together to the end (see the client). Only
+        a session that was given up in mid-call has nothing left to ask, and no answer.
+
+        Raises:
+            SandboxError: The connection is lost, so that nothing shows which episode the reward belongs to.
+            EnvironmentFault: The server broke its protocol, or asks another question by now.
+            DataError: The snapshot has no truth for the task.
+        """
+        answered = self._reward is not None
+        state = await self._client.state() if answered or self._client.connected else None
+        if state is not None and not asks(state, self._task):
+            raise EnvironmentFault(f"The environment server has left question {self._task.id!r} in mid-episode.")
+        if state is None or self._reward is None:
+            verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
+        else:
+            explanation = str(state.get("explanation", ""))
+            exact = self._answer.strip() == self._truths.of(self._task).strip()
+            components = {"correct": self._reward, "exact": float(exact)}
+            verdict = Rewards(total=self._reward, components=components, explanation=explanation)
+        return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
+
+    async def close(self) -> None:
+        """Hangs up."""
+        await self._client.close()
+
+    def _reward_of(self, reply: dict[str, Any]) -> float:
+        reward = reply.get("reward")
+        if isinstance(reward, int | float):
+            return float(reward)
+        raise EnvironmentFault("The environment server ended the episode without a reward.")
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Tasks of a compiled snapshot in the order of the file.
+
+    Raises:
+        DataError: The file is missing, a line is no JSON object, a field is missing, or an id appears twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028 too
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"Cannot read {path}: {error}", remedy="finqa snapshot build") from error
+    tasks: dict[str, Task] = {}
+    for number, line in enumerate(lines, start=1):
+        task = _task(line, f"{path}, line {number}")
+        if task.id in tasks:
+            raise DataError(f"{path}, line {number}: id {task.id!r} appears twice.", remedy="finqa snapshot build")
+        tasks[task.id] = task
+    return list(tasks.values())
+
+
+def _task(line: str, place: str) -> Task:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error}).", remedy="finqa snapshot build") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: not a JSON object.", remedy="finqa snapshot build")
+    for field in _FIELDS:
+        if not isinstance(row.get(field), str) or not row[field]:
+            raise DataError(f"{place}, field {field!r}: missing or no text.", remedy="finqa snapshot build")
+    return Task(
+        id=row["id"],
+        prompt=row["user_query"],
+        split=row["split"],
+        cluster=row["company"],
+        kind=str(row.get("type") or ""),
+    )
+
+
+def _arguments(call: ToolCall) -> Mapping[str, Any]:
+    """What is sent: the answer always as a text, because OpenEnv's own server fails on a number."""
+    if call.name != SUBMIT:
+        return call.arguments
+    try:
+        return validated(TOOLS[SUBMIT], call.arguments)
+    except InvalidArgumentsError as error:
+        raise RefusedRequestError(str(error)) from None
+    except ValueError:  # an integer of thousands of digits
+        raise RefusedRequestError("The answer cannot be written as text.") from None
+
+
+def _result_text(observation: dict[str, Any]) -> str:
+    result = observation.get("result")
+    text = result.get("data") if isinstance(result, dict) else result
+    if not isinstance(text, str):
+        raise EnvironmentFault("The environment server broke the protocol: a tool result without text.")
+    return text
+
+
+def _farewell(call: ToolCall) -> str:
+    if call.name == SUBMIT:
+        return f"Answer submitted: {call.arguments.get('answer')}"
+    return "The episode is over: the step limit is reached."

@@ -1,0 +1,188 @@
+"""Runs queries: takes a guarded connection, or makes one, and turns what comes back into the tool's reply.
+
+Texts are those of OpenEnv's FinQA environment for the same mistake, where it has one: `Execution failed on sql '...'`
+is how pandas reports what SQLite says.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import OrderedDict
+from threading import Lock
+
+from finqa_plugins.environments.openenv_finqa.server import hints
+from finqa_plugins.environments.openenv_finqa.server.heap import SharedHeap
+from finqa_plugins.environments.openenv_finqa.server.server_records import records_json
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.sql_guard import (
+    DEADLINE_S,
+    GuardedConnection,
+    OverdueError,
+    QueryError,
+    Rows,
+    limit_heap,
+)
+
+MAX_ROWS = 200
+MAX_BYTES = 16_000
+MAX_REASON = 300
+MAX_ECHO = 1000
+IDLE_TABLES = 320
+PATIENCE_S = 0.005
+LONGEST_QUICK_QUERY = 1000
+
+NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
+NO_FILTER = "Error: Query must include filters (WHERE, HAVING, etc.)"
+
+_SPACES = re.compile(r"[\r\n\t]+")
+_FILTER = re.compile(
+    r"(?<![\w\[])(?:WHERE|HAVING|IN|EXISTS|ANY|SOME|ALL|LIKE|BETWEEN|IS NULL|IS NOT NULL|CASE|FILTER)(?![\w\]])"
+)
+
+# Expanding common table expressions can take half a second before the first check of the time.
+_EXPANDED = re.compile(r"\bWITH\b", re.IGNORECASE)
+
+Scope = tuple[str, tuple[str, ...]]
+
+
+def refusal(query: str) -> str:
+    """What is wrong with the query before it is run, or nothing."""
+    if "select *" in query.lower():
+        return NO_STAR
+    return "" if _FILTER.search(_SPACES.sub(" ", query).upper()) else NO_FILTER
+
+
+class QueryRunner:
+    """Runs queries from any thread; each takes an idle connection to the tables it may see, or builds one.
+
+    Args:
+        joins: A query sees all tables of its company, not only the one that it names.
+        hints: Replies to common mistakes end with a line of advice.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, joins: bool = False, hints: bool = False) -> None:
+        limit_heap()
+        self._snapshot = snapshot
+        self._joins = joins
+        self._hints = hints
+        self._heap = SharedHeap()
+        self._idle: OrderedDict[Scope, list[GuardedConnection]] = OrderedDict()
+        self._idle_tables = 0
+        self._lock = Lock()
+
+    def run(self, company: str, table: str, query: str) -> str:
+        """The reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
+        try:
+            return self._heap.run(lambda: self._run(company, table, query, DEADLINE_S))
+        except MemoryError:
+            return "Error executing query: out of memory"
+
+    def run_quickly(self, company: str, table: str, query: str) -> str | None:
+        """The same reply if it takes a few milliseconds, else None: for threads that others wait for.
+
+        Handing a query to another thread costs more than most queries.
+        """
+        if len(query) > LONGEST_QUICK_QUERY or _EXPANDED.search(query):
+            return None
+        try:
+            return self._heap.attempt(lambda: self._run(company, table, query, PATIENCE_S))
+        except OverdueError:
+            return None
+
+    def _run(self, company: str, table: str, query: str, seconds: float) -> str:
+        scope = self._scope(company, table)
+        try:
+            connection = self._take(scope) or self._connect(scope)
+        except sqlite3.Error as error:
+            return f"Error executing query: {_short(str(error))}"
+        sound = True
+        try:
+            return self._answer(connection, scope, table, query, seconds)
+        except MemoryError:
+            sound = False
+            raise
+        finally:
+            if sound:
+                self._give_back(scope, connection)
+            else:
+                connection.close()
+
+    def _answer(self, connection: GuardedConnection, scope: Scope, table: str, query: str, seconds: float) -> str:
+        try:
+            found = connection.run(query, max_rows=MAX_ROWS, max_bytes=MAX_BYTES, seconds=seconds)
+            reply = _reply(found)
+        except ValueError as error:
+            reply = f"Error executing query: {_short(str(error))}"
+            return hints.added(reply, hints.SAME_NAMES) if self._hints else reply
+        except QueryError as error:
+            if isinstance(error, OverdueError) and seconds < DEADLINE_S:
+                raise
+            reason = _short(str(error))
+            if not error.from_sqlite:
+                return f"Error executing query: {reason}"
+            reply = f"Error executing query: Execution failed on sql '{_short(query, MAX_ECHO)}': {reason}"
+            return hints.added(reply, hints.of_error(reason, self._seen(scope, table))) if self._hints else reply
+        if not self._hints:
+            return reply
+        return hints.added(reply, hints.of_rows(query, found, connection.read, self._seen(scope, table)))
+
+    def _seen(self, scope: Scope, table: str) -> hints.Seen:
+        company, names = scope
+        images = {name: self._snapshot.image(company, name) for name in (table, *names)}
+        return hints.Seen(table, {name: image for name, image in images.items() if image is not None})
+
+    def _scope(self, company: str, table: str) -> Scope:
+        if not self._joins:
+            return company, (table,)
+        names = [name for name in self._snapshot.tables(company) or {} if not name.lower().startswith("sqlite_")]
+        distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
+        return company, distinct if table in distinct else (table,)
+
+    def _connect(self, scope: Scope) -> GuardedConnection:
+        company, names = scope
+        images = {name: self._snapshot.image(company, name) for name in names}
+        return GuardedConnection({name: image for name, image in images.items() if image is not None})
+
+    def _take(self, scope: Scope) -> GuardedConnection | None:
+        with self._lock:
+            idle = self._idle.get(scope)
+            if not idle:
+                return None
+            connection = idle.pop()
+            self._idle_tables -= connection.table_count
+            if not idle:
+                del self._idle[scope]
+            return connection
+
+    def _give_back(self, scope: Scope, connection: GuardedConnection) -> None:
+        with self._lock:
+            self._idle.setdefault(scope, []).append(connection)
+            self._idle.move_to_end(scope)
+            self._idle_tables += connection.table_count
+            while self._idle_tables > IDLE_TABLES and self._idle:
+                oldest = next(iter(self._idle))
+                dropped = self._idle[oldest].pop()
+                self._idle_tables -= dropped.table_count
+                dropped.close()
+                if not self._idle[oldest]:
+                    del self._idle[oldest]
+
+
+def _short(text: str, limit: int = MAX_REASON) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _reply(found: Rows) -> str:
+    records = records_json(found.columns, found.rows)
+    size, kept = 2, 0
+    for record in records:
+        size += len(record) + 1
+        if size > MAX_BYTES:
+            break
+        kept += 1
+    text = "[" + ",".join(records[:kept]) + "]"
+    if kept == len(records) and found.complete:
+        return text
+    limit = f"{MAX_ROWS} rows" if kept == MAX_ROWS else f"{MAX_BYTES} bytes"
+    return f"{text} (cut after {kept} rows: a reply is at most {limit})"

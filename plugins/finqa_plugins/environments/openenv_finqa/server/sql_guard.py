@@ -1,0 +1,220 @@
+"""What SQLite may do for a query: read a private in-memory copy of the tables it may see, within limits.
+
+There is no file, no other table and no truth to reach. Sources: SQLite's "Run-Time Limits", "Compile-Time
+Authorization Callbacks" and "Query Progress Callbacks". The progress callback is asked at jumps only, never inside a
+function call or between the calls of one row; so calls are counted, and functions whose cost grows with the product of
+their arguments get limits of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from finqa_plugins.environments.openenv_finqa.server.server_records import Cell
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage, quoted
+
+DEADLINE_S = 1.0
+"""Of processor time: how busy or frozen the machine was must not decide what a query is told."""
+MAX_CELL_BYTES = 10_000
+MAX_CALLS = 100
+HEAP_BYTES = 32 * 2**20
+STEPS_PER_CHECK = 500
+LONGEST_NEEDLE = 256
+
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MAX_CELL_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 25_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+# SQLite's text, number, date, aggregate and window functions. Left out: what has effects, loads code, tells of the
+# build, is not deterministic (random, randomblob) or is no use on tables of figures (json, full text search).
+_FUNCTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    abs char coalesce concat concat_ws format glob hex if ifnull iif instr length like likelihood likely lower ltrim max
+    min nullif octet_length printf quote replace round rtrim sign soundex substr substring trim typeof unhex unicode
+    unlikely upper zeroblob
+    acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow power
+    radians sin sinh sqrt tan tanh trunc
+    current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch
+    avg count group_concat median percentile percentile_cont percentile_disc string_agg sum total
+    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+    """,
+    )
+)
+_WIDE_FORMAT = re.compile(r"\*|\d{3}")
+
+
+class QueryError(Exception):
+    """A query that cannot be answered; `from_sqlite` when SQLite did not begin to, and says why."""
+
+    def __init__(self, message: str, *, from_sqlite: bool = False) -> None:
+        super().__init__(message)
+        self.from_sqlite = from_sqlite
+
+
+class OverdueError(QueryError):
+    """The query did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a query returned; `complete` is False when there was more."""
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[Cell, ...]]
+    complete: bool
+
+
+class GuardedConnection:
+    """One in-memory copy. Not for two threads at once.
+
+    Attributes:
+        read: (table, column) pairs that the last query looked at.
+    """
+
+    def __init__(self, tables: Mapping[str, TableImage]) -> None:
+        # A statement that is kept for later use would count against everyone's heap.
+        self._connection = sqlite3.connect(
+            ":memory:", check_same_thread=False, isolation_level=None, cached_statements=0
+        )
+        self._readable = frozenset({*tables, "sqlite_master", "sqlite_schema"})
+        self._calls = 0
+        self._refusal = ""
+        self._deadline = 0.0
+        self.read: set[tuple[str, str]] = set()
+        self.table_count = len(tables)
+        self._connection.execute("PRAGMA temp_store=MEMORY")
+        self._connection.execute("BEGIN")
+        for name, image in tables.items():
+            _copy(self._connection, name, image)
+        self._connection.execute("COMMIT")
+        self._confine()
+
+    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> Rows:
+        """The first rows of a query.
+
+        Raises:
+            QueryError: SQLite refuses it.
+            OverdueError: It takes longer than `seconds` of the processor.
+            MemoryError: The heap limit is reached.
+        """
+        self._calls = 0
+        self._refusal = ""
+        self.read.clear()
+        self._deadline = time.thread_time() + seconds
+        try:
+            cursor = self._connection.execute(query)
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise self._explained(error, from_sqlite=True) from None
+        with closing(cursor):
+            if cursor.description is None:
+                raise QueryError("only SELECT returns rows")
+            try:
+                return _fetch(cursor, [column[0] for column in cursor.description], max_rows, max_bytes)
+            except sqlite3.Error as error:
+                raise self._explained(error, from_sqlite=False) from None
+
+    def close(self) -> None:
+        """Frees the copy."""
+        self._connection.close()
+
+    def _explained(self, error: Exception, *, from_sqlite: bool) -> QueryError:
+        if self._overdue():
+            return OverdueError(f"the query took longer than {DEADLINE_S:g} s")
+        if self._refusal:
+            return QueryError(self._refusal)
+        return QueryError(str(error), from_sqlite=from_sqlite)
+
+    def _confine(self) -> None:
+        for limit, value in _LIMITS.items():
+            self._connection.setlimit(limit, value)
+        for name, count in (("printf", -1), ("format", -1), ("instr", 2), ("trim", 2), ("ltrim", 2), ("rtrim", 2)):
+            self._connection.create_function(name, count, self._limited(name), deterministic=True)
+        self._connection.set_authorizer(self._authorize)
+        self._connection.set_progress_handler(self._overdue, STEPS_PER_CHECK)
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ and first in self._readable:
+            self.read.add((first, second or ""))
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_FUNCTION and second is not None and second.lower() in _FUNCTIONS:
+            self._calls += 1
+            if self._calls <= MAX_CALLS:
+                return sqlite3.SQLITE_OK
+            self._refusal = f"the query calls more than {MAX_CALLS} functions"
+        return sqlite3.SQLITE_OK if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE) else sqlite3.SQLITE_DENY
+
+    def _overdue(self) -> bool:
+        return time.thread_time() > self._deadline
+
+    def _limited(self, name: str) -> Callable[..., Any]:
+        """SQLite's own function, refused where one call could run for seconds: `%.*c`, wide fields, long needles."""
+
+        def function(*values: Cell) -> Cell:
+            if self._overdue():
+                raise TimeoutError
+            if name in ("printf", "format"):
+                if values and isinstance(values[0], str) and _WIDE_FORMAT.search(values[0]):
+                    self._refusal = f"{name}: a field is at most 99 wide"
+            elif isinstance(values[1], str | bytes) and len(values[1]) > LONGEST_NEEDLE:
+                self._refusal = f"{name}: the second argument is longer than {LONGEST_NEEDLE}"
+            if self._refusal:
+                raise ValueError(self._refusal)
+            places = ", ".join("?" * len(values))
+            result: Cell = _plain_connection().execute(f"SELECT {name}({places})", values).fetchone()[0]
+            return result
+
+        return function
+
+
+def limit_heap() -> None:
+    """Limits SQLite's memory in this process, all connections together."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")
+
+
+def _copy(connection: sqlite3.Connection, name: str, image: TableImage) -> None:
+    columns = ", ".join(f"{quoted(column)} {declared}" for column, declared in image.columns)
+    connection.execute(f"CREATE TABLE {quoted(name)} ({columns})")
+    places = ", ".join("?" * len(image.columns))
+    connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", image.rows)
+
+
+def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> Rows:
+    """Rows one by one, because 200 rows of 200 cells of 10 kB would be 400 MB before they could be cut."""
+    rows: list[tuple[Cell, ...]] = []
+    room = max_bytes
+    for row in cursor:
+        if len(rows) == max_rows or room < 0:
+            return Rows(columns, rows, complete=False)
+        rows.append(row)
+        room -= sum(len(cell) if isinstance(cell, str | bytes) else 1 for cell in row)
+    return Rows(columns, rows, complete=True)
+
+
+_of_thread = threading.local()
+
+
+def _plain_connection() -> sqlite3.Connection:
+    if not hasattr(_of_thread, "connection"):
+        _of_thread.connection = sqlite3.connect(":memory:", cached_statements=16)
+    connection: sqlite3.Connection = _of_thread.connection
+    return connection

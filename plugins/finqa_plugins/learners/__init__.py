@@ -1,0 +1,1 @@
+"""Learners: the owners of trainable weights."""

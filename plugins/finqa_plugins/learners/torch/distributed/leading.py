@@ -1,0 +1,223 @@
+"""One learner of several processes: the first has each call made on all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store
+
+from finqa_cli.contracts import LearnerContext, LearnerEvents
+from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
+from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.distributed.launch import POLL_S, Workers
+from finqa_plugins.learners.torch.distributed.process_group import Processes
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
+
+_joined: LearnerProcesses | None = None
+_END_S = 5.0
+"""After a connection broke: for the launcher to notice how a process ended."""
+
+
+def make_learner(config: TorchLearnerConfig, context: LearnerContext) -> TorchLearner:
+    """The learner of this process, or of all that it leads: those that torchrun started, or that it starts itself.
+
+    Raises:
+        ConfigError: torchrun started another number of processes than the settings name.
+    """
+    if _joined is not None:
+        if context.processes not in (1, _joined.size, _joined.local_size):
+            raise ConfigError(
+                f"train.learner_processes={context.processes}, but torchrun started {_joined.size} processes.",
+                remedy="run the command without torchrun",
+            )
+        return LeadingLearner(config, context, _joined)
+    if context.processes > 1:
+        return LeadingLearner(config, context, StartedProcesses(context.processes, context.logs))
+    return TorchLearner(config, context)
+
+
+def join() -> LearnerProcesses:
+    """Joins the processes that torchrun started, once; learners that are made from now on are shared by them."""
+    global _joined  # which processes there are is a fact about this one
+    if _joined is None:
+        numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        _joined = LearnerProcesses(*(int(os.environ[name]) for name in numbers))
+        _joined.join_torchrun()
+    return _joined
+
+
+def open_store(folder: Path, size: int, rank: int) -> Store:
+    """The store over which the processes of one machine find each other. Says that this one is there."""
+    store = FileStore(str(folder / "store"), size)
+    store.set(f"here/{rank}", "")
+    return store
+
+
+class LearnerProcesses(Processes):
+    """Those that share a learner."""
+
+    def serve(self) -> int:
+        """Under torchrun: does what the first process has this one do, until that closes or is gone; the exit status.
+
+        It is 0 after a failure as well, where that breaks the connections and so reaches the first process, which then
+        has the time to clean up: of any other torchrun ends all processes. NCCL waits for who is gone; there it is 1.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the first decides when to stop, and needs the others until then
+        error = self.follow()
+        if error is None or not self.over_nccl:
+            return 0
+        print(f"error: process {self.rank + 1}: {error}", file=sys.__stderr__)
+        return 1
+
+    def follow(self) -> Exception | None:
+        """Does what the first process has this one do, until that closes or is gone; what failed, or None."""
+        learner: TorchLearner | None = None
+        while call := self.heard():
+            name, arguments = call
+            try:
+                if name == "start":
+                    config, context = arguments
+                    learner = TorchLearner(config, context, self)
+                    learner.start()
+                else:
+                    getattr(learner, name)(*arguments)
+            except Exception as error:
+                self.failed(error)
+                return error
+        self.close()
+        return None
+
+
+class StartedProcesses(LearnerProcesses):
+    """The first process and those that it starts."""
+
+    def __init__(self, size: int, logs: Path | None) -> None:
+        """Starts nothing yet.
+
+        Args:
+            size: How many there are with this one.
+            logs: Folder for the output of the others; None writes it to stderr.
+        """
+        super().__init__(0, size, 0)
+        self.on_failure: Callable[[FinqaError], None] = lambda error: None
+        self._logs = logs
+        self._folder: Path | None = None
+        self._workers: Workers | None = None
+
+    def begin(self) -> None:
+        """Starts the others and waits until they have joined.
+
+        Raises:
+            FinqaError: One of them ended.
+        """
+        if self._workers is not None:
+            return
+        self._folder = Path(tempfile.mkdtemp(prefix="finqa-learner-"))  # for this user only
+        self._workers = Workers(self.size, self._folder, self._logs, self._ended)
+        self._workers.start()
+        store = open_store(self._folder, self.size, 0)
+        while not store.check([f"here/{rank}" for rank in range(self.size)]):
+            if self._workers.ended.wait(POLL_S):
+                raise self._failure("")
+        self.join(store)
+
+    def close(self) -> None:
+        """Ends the others. While a call is under way, or after a failure, they are killed."""
+        if self._workers is None or self._folder is None:
+            return
+        idle = self._between_calls
+        broken = self._broken or not idle.is_set() or self._workers.ended.is_set() or self._store is None
+        if broken:
+            self.abort()
+        else:
+            super().close()
+        self._workers.close(kill=broken)
+        if broken and self._store is not None and idle.wait(_END_S):
+            with contextlib.suppress(RuntimeError):  # the connections are broken
+                dist.destroy_process_group()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ended(self) -> None:
+        self.abort()
+        self.on_failure(self._failure(""))
+
+    def _end_of_another(self, reason: str) -> FinqaError:
+        assert self._workers is not None, "they have been started"
+        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process is gone: {reason}"
+        return LearnerProcessError(f"{gone}." + (f" Its log: {self._logs}/learner-*.log" if self._logs else ""))
+
+
+class LeadingLearner(TorchLearner):
+    """The learner in the first of several processes: what it is asked, all do."""
+
+    def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: Processes) -> None:
+        super().__init__(config, context, processes)
+        self._all = processes
+        self._begun = False
+
+    def report_to(self, events: LearnerEvents) -> None:
+        """As a single process does, and also when another process is gone."""
+        super().report_to(events)
+        if isinstance(self._all, StartedProcesses):
+            self._all.on_failure = events.failed
+
+    def start(self) -> None:
+        """As a single process does; starts the others first, unless torchrun did."""
+        if not self._begun:
+            if isinstance(self._all, StartedProcesses):
+                self._all.begin()
+            start = super().start
+            context = replace(self._context, logs=None)
+            self._all.together(lambda config, context: start(), "start", self._config, context)
+            self._begun = True
+
+    def close(self) -> None:
+        """Ends the processes that it started; those of torchrun are the command's."""
+        if isinstance(self._all, StartedProcesses):
+            self._all.close()
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        """As a single process does, within rounding: each takes a share of the micro-batches."""
+        self.start()
+        return self._all.together(super().update, "update", batch, loss)
+
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """As a single process does."""
+        self.start()
+        return self._all.together(super().logprobs, "logprobs", samples)
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """As a single process does."""
+        self.start()
+        return self._all.together(super().reference_logprobs, "reference_logprobs", samples)
+
+    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+        """As a single process does."""
+        self.start()
+        return self._all.together(super().values, "values", samples)
+
+    def publish(self, folder: Path, number: int) -> PolicyVersion:
+        """As a single process does, and the same files."""
+        self.start()
+        return self._all.together(super().publish, "publish", folder, number)
+
+    def save(self, folder: Path) -> None:
+        """As a single process does, and the same files."""
+        self.start()
+        self._all.together(super().save, "save", folder)
+
+    def load(self, folder: Path) -> None:
+        """As a single process does; any number of processes may have saved it. Every process reads the folder."""
+        self.start()
+        self._all.together(super().load, "load", folder)

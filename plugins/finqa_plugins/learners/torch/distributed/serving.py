@@ -1,0 +1,45 @@
+"""One of the other processes of a learner: `python -m PACKAGE.serving RANK SIZE FOLDER PARENT`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+_LOOK_S = 1.0
+
+
+def main(rank: int, size: int, folder: Path, parent: int) -> int:
+    """Takes part in what the first process's learner does until that closes or is gone; the exit status.
+
+    Args:
+        rank: Of this process, from 1.
+        size: How many there are with the first.
+        folder: Where they find each other.
+        parent: The first process.
+    """
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    from finqa_plugins.learners.torch.distributed.leading import LearnerProcesses, open_store
+
+    processes = LearnerProcesses(rank, size, rank)
+    processes.join(open_store(folder, size, rank))
+    if (error := processes.follow()) is None:
+        return 0
+    traceback.print_exception(error)
+    return 1
+
+
+def _end_with(parent: int, folder: Path) -> None:
+    """Ends this process once its parent is gone: NCCL would wait for it, and nothing else would notice."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))

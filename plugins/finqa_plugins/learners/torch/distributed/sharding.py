@@ -1,0 +1,120 @@
+"""The policy's forward pass as one module, its weights cut over processes (FSDP2), and whole tensors of the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from finqa_plugins.learners.torch.forward import Inputs, predicting_states, state_logprobs
+
+
+class PolicyForward(nn.Module):
+    """All that a micro-batch computes with the model's weights, so that sharded weights are whole for as long."""
+
+    def __init__(self, causal: Any, *, wide: bool = False) -> None:
+        """With `wide` the logits are float32, whatever the model computes in."""
+        super().__init__()
+        self.causal = causal
+        self._wide = wide
+
+    def forward(
+        self, inputs: Inputs, temperature: float, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """States [N, H] that predict the targets, and of these log-probabilities [N] and entropies [N]."""
+        states = self.states(inputs)
+        logprobs, entropy = state_logprobs(
+            self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient, wide=self._wide
+        )
+        return states, logprobs.clone(), entropy  # FSDP2 hooks on to what is returned, and warns of views
+
+    def states(self, inputs: Inputs) -> torch.Tensor:
+        """States [N, H] that predict the targets."""
+        return predicting_states(self.causal, inputs)
+
+
+def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
+    """Cuts each decoder layer, and the rest as one, over the processes of the mesh, and moves them to its device.
+
+    Gradients are summed over the processes: the loss is divided by the tokens of the whole batch already. Layers are
+    made whole when they run and given up after, forwards and backwards; the rest stays whole until the backward pass,
+    which may need the head for several chunks of logits.
+    """
+    kinds = tuple(forward.causal._no_split_modules or ())
+    layers = [module for module in forward.causal.modules() if type(module).__name__ in kinds]
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(forward, mesh=mesh)
+    register_fsdp_forward_method(forward, "states")
+    for module in forward.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
+
+
+def release(forward: PolicyForward) -> None:
+    """Gives up what a forward pass without a backward pass left whole; without sharding there is nothing."""
+    if isinstance(forward, FSDPModule):
+        forward.reshard()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or the whole of which it is this process's piece; all processes must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(
+    tensors: Mapping[str, torch.Tensor], *, keep: bool, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """The whole tensors by name, pieces joined one after the other on the CPU.
+
+    Args:
+        tensors: In the same order in every process.
+        keep: Else they are only given to those that keep them, and the result is empty.
+        dtype: Precision of the result, which is on the CPU then. Each tensor is rounded before the next one is joined,
+            so no second copy of all weights in the old precision is made. None: as they are.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        joined = whole(tensor.detach())
+        if keep:
+            moves = dtype is not None or isinstance(tensor, DTensor)
+            rounded = joined if dtype is None else joined.to(dtype)
+            found[name] = (rounded.cpu() if moves else rounded).contiguous()
+    return found
+
+
+def whole_state(
+    model: Any, trained: Mapping[str, torch.Tensor] | None, *, keep: bool, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor] | None:
+    """What to write of a model; None where it has its weights whole and in this precision.
+
+    Args:
+        model: Its parameters' names are those to write under; tied ones stay tied.
+        trained: Only these; None for all, and the buffers that belong to its state.
+        keep: As for `gathered`.
+        dtype: Precision of the parameters; buffers keep theirs. None: as they are.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    changes = any(isinstance(one, DTensor) or dtype not in (None, one.dtype) for one in named.values())
+    if not changes:
+        return None
+    if trained is not None:
+        return gathered(trained, keep=keep, dtype=dtype)
+    joined = gathered(dict(model.named_parameters()), keep=keep, dtype=dtype)
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    state = model.state_dict() if keep else {}
+    return {name: joined[first[id(named[name])]] if name in named else value for name, value in state.items()}
+
+
+def alike(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, cut as the pattern is if the pattern is a piece. Every process has the whole."""
+    if not isinstance(pattern, DTensor):
+        return tensor
+    moved = tensor.to(pattern.device)
+    return distribute_tensor(moved, pattern.device_mesh, pattern.placements, src_data_rank=None)

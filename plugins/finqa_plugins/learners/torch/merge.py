@@ -1,0 +1,121 @@
+"""Merges a LoRA adapter into its base: `W + scale * B A` in float32 (Hu et al., 2021, section 4.1)."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import PolicyVersion
+from finqa_plugins.learners.torch.state import publish_model
+from finqa_plugins.learners.torch.trained_model import load_base
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_COPIED = ".base_layer.weight"
+"""End of the names under which PEFT keeps copies of adapted embeddings: weights of the base, not of the adapter."""
+
+
+def merge(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
+    """Writes the merged model in float32, with the base's tokenizer, in place of whatever `folder` was.
+
+    It is made on the CPU and takes the base's weights in float32. Weights that two layers share (tied embeddings) come
+    apart where only one of them is adapted.
+
+    Returns:
+        The merged model as version 0; None when the adapter is of another kind than LoRA.
+
+    Raises:
+        ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
+        StorageError: The disk is full or may not be written to.
+    """
+    merged = merged_model(policy)
+    if merged is None:
+        return None
+    publish_model(merged, policy.model, folder)
+    return PolicyVersion(number=0, model=str(folder))
+
+
+def merged_model(policy: PolicyVersion) -> Any | None:
+    """The whole model in float32 on the CPU; None when the adapter is of another kind than LoRA.
+
+    Raises:
+        ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
+    """
+    assert policy.adapter is not None, "only adapters are merged"
+    kind = _read_config(policy.adapter).get("peft_type")
+    if kind != "LORA":
+        return None
+    tensors = _read_weights(policy.adapter)
+    base = load_base(policy.model, dtype=torch.float32, device=torch.device("cpu"))
+    _untie(base, tensors)
+    return _adapted(base, policy, tensors).merge_and_unload()
+
+
+def _read_config(adapter: Path) -> Mapping[str, Any]:
+    try:
+        config: Mapping[str, Any] = dict(json.loads((adapter / _CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{adapter / _CONFIG} cannot be read: {error}.") from error
+    return config
+
+
+def _read_weights(adapter: Path) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(adapter / _WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{adapter / _WEIGHTS} cannot be read: {error}.") from error
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise ConfigError(f"The adapter {adapter} holds numbers that are not finite, in {name}.")
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(_COPIED)}
+
+
+def _untie(base: Any, tensors: Mapping[str, Tensor]) -> None:
+    head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
+    if head.weight is not embedding.weight:
+        return
+    ends = [name.rpartition(".")[2] for name, part in base.named_modules() if part is head or part is embedding]
+    if any(f".{end}.lora_" in name for end in ends for name in tensors):
+        head.weight = nn.Parameter(head.weight.detach().clone())
+        base.config.tie_word_embeddings = False
+
+
+def _adapted(base: Any, policy: PolicyVersion, tensors: Mapping[str, Tensor]) -> Any:
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+
+    try:
+        config = PeftConfig.from_pretrained(policy.adapter)
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # the fresh adapter is random
+            warnings.simplefilter("ignore")  # advice to who adapts, on ties and names, and old names of transformers
+            model = get_peft_model(base, config)
+    except (ValueError, TypeError, KeyError) as error:  # a layer is not there, or an option is not known
+        raise _misfit(policy, str(error).strip().splitlines()[0]) from error
+    wanted = {name: tuple(value.shape) for name, value in _state(model).items()}
+    for name in sorted(wanted.keys() | tensors.keys()):
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != wanted.get(name):
+            raise _misfit(policy, f"{name} has shape {wanted.get(name)} there and {found} in the adapter")
+    set_peft_model_state_dict(model, dict(tensors))
+    return model
+
+
+def _state(model: Any) -> Mapping[str, Tensor]:
+    from peft import get_peft_model_state_dict
+
+    state: Mapping[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return state
+
+
+def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The adapter {policy.adapter} does not fit {policy.model}, the model that it names as its base: {reason}.",
+        remedy=f"finqa model inspect {policy.model}",
+    )

@@ -1,0 +1,265 @@
+"""Attention over a packed row: within each sequence only, and no padding.
+
+It is registered with transformers' `AttentionInterface`; `segments` reaches it through the model's keyword arguments,
+so that what is computed again in the backward pass gets the same. Without `segments` it is causal SDPA over rectangles
+padded on the right.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+import structlog
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from finqa_cli.errors import ConfigError
+from finqa_plugins.learners.torch.packed_row import Segments
+
+log = structlog.get_logger(__name__)
+
+_NAME = "finqa_segments"
+
+_QUERIES_PER_BLOCK = 256
+"""Of a segment that others stand before. A block's mask is at most this times the longest sequence, and a block
+computes little that is masked out."""
+
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+"""Relative difference of hidden states that rounding explains; another sequence or position shows far above."""
+
+_LARGEST_HEAD = 256
+"""Of FlashAttention."""
+
+_UNSUPPORTED = ("sliding_window", "softcap", "position_bias", "s_aux", "cache")
+"""What models may want of their attention function that is not computed here."""
+
+_PROBE = Segments(sizes=(3, 5, 4, 6), paths=((0,), (0, 1), (0, 2), (3,)))
+
+
+def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
+    """Whether the model takes packed rows from now on, which it does where it can unless `packing` is off.
+
+    Raises:
+        ConfigError: Packing is on, and the model cannot.
+    """
+    if packing == "off":
+        return False
+    reason = use_packed_rows(base)
+    if reason and packing == "on":
+        raise ConfigError(
+            f"learner option packing=on, but model {base.name_or_path!r} takes no packed rows: {reason}.",
+            remedy="--set learner.options.packing=auto",
+        )
+    if reason:
+        log.info("micro-batches are padded: the model takes no packed rows", model=base.name_or_path, reason=reason)
+    return not reason
+
+
+def use_packed_rows(base: Any) -> str | None:
+    """Makes a causal language model take packed rows, if it computes them right: its hidden states for one are held
+    against those of the sequences one by one.
+
+    Returns:
+        None, or why it cannot; then it is as it was.
+    """
+    if not getattr(base, "_supports_attention_backend", False):
+        return "its architecture does not let its attention be chosen"
+    config = base.config.get_text_config()
+    if reason := _partial_attention(config):
+        return reason
+    before, training = base.config._attn_implementation, base.training
+    base.eval()
+    try:
+        with torch.no_grad():
+            ids = torch.arange(sum(_PROBE.sizes), device=base.device) % config.vocab_size
+            parts = torch.split(ids, list(_PROBE.sizes))
+            alone = [_states(base, torch.cat([parts[index] for index in path])) for path in _PROBE.paths]
+            wanted = torch.cat([states[-size:] for states, size in zip(alone, _PROBE.sizes, strict=True)])
+            attend_within_segments(base)
+            positions = [torch.arange(end - size, end) for size, end in zip(_PROBE.sizes, _PROBE.contexts, strict=True)]
+            found = _states(base, ids, position_ids=torch.cat(positions).to(ids.device)[None], segments=_PROBE)
+        difference = float((found - wanted).norm() / wanted.norm())
+        equal = difference <= _TOLERANCE[base.dtype]
+        reason = None if equal else f"its states for one differ by {difference:.0e} from those of its sequences"
+    except Exception as error:  # a model's own code may raise anything at what it does not know
+        reason = f"{type(error).__name__}: {error}"
+    finally:
+        base.train(training)
+    if reason:
+        base.set_attn_implementation(before)
+    return reason
+
+
+def attend_within_segments(base: Any) -> None:
+    """Makes a model that is known to compute them right take packed rows."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, segment_attention)
+    base.set_attn_implementation(_NAME)
+
+
+def segment_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    segments: Segments | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of a packed row; the signature is that of transformers' attention functions.
+
+    Args:
+        module: The attention layer.
+        query: [1, H, T, D].
+        key: [1, K, T, D]; each serves H / K heads.
+        value: As key.
+        attention_mask: None: `segments` says what sees what.
+        scaling: Of the products; None: 1 / sqrt(D).
+        dropout: Share of the weights that are dropped.
+        segments: Of the row.
+        options: Others of the model.
+
+    Returns:
+        [1, T, H, D], and None for the weights.
+
+    Raises:
+        ValueError: The model wants what is not computed here.
+    """
+    if segments is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return output, None
+    unknown = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if unknown or attention_mask is not None or key.shape[2] != query.shape[2]:
+        raise ValueError(f"packed rows go without masks, earlier keys, {', '.join(_UNSUPPORTED)}")
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # SDPA would do it; norms of queries and keys compute in float32
+        query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
+    kernel = _variable_length_kernel()
+    if kernel and kind == "cuda" and _fits(query) and not dropout:
+        return _variable_length(kernel, query, key, value, scaling, segments), None
+    return _by_groups(query, key, value, scaling, segments, dropout=dropout), None
+
+
+def _by_groups(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    segments: Segments,
+    *,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """[1, T, H, D]: one call of SDPA for segments of one shape."""
+    queries, keys, values = (torch.split(part, list(segments.sizes), dim=2) for part in (query, key, value))
+    outputs = list(queries)
+    for group in segments.alike:
+        own = torch.cat([queries[index] for index in group])
+        seen = (
+            torch.cat([torch.cat([part[step] for step in segments.paths[index]], dim=2) for index in group])
+            for part in (keys, values)
+        )
+        found = _lower_right(own, *seen, scale=scaling, dropout_p=dropout)
+        for index, output in zip(group, torch.split(found, 1), strict=True):
+            outputs[index] = output
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
+
+
+def _lower_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+    """[B, H, Q, D]: causal attention of the last Q tokens of C; key and value are [B, K, C, D]. Options: of SDPA."""
+    shared = query.shape[1] != key.shape[1]
+    attend: Callable[..., torch.Tensor] = functools.partial(scaled_dot_product_attention, enable_gqa=shared, **options)
+    earlier = key.shape[2] - query.shape[2]
+    if not earlier:
+        return attend(query, key, value, is_causal=True)
+    outputs = []
+    seen = earlier
+    for block in torch.split(query, _QUERIES_PER_BLOCK, dim=2):
+        before, seen = seen, seen + block.shape[2]
+        mask = torch.ones(block.shape[2], seen, dtype=torch.bool, device=query.device).tril(before)
+        outputs.append(attend(block, key[:, :, :seen], value[:, :, :seen], attn_mask=mask))
+    return torch.cat(outputs, dim=2)
+
+
+def _variable_length(
+    kernel: Callable[..., torch.Tensor],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    segments: Segments,
+) -> torch.Tensor:
+    """[1, T, H, D] by one call for all segments. FlashAttention aligns a causal window at the lower right."""
+    steps = [step for path in segments.paths for step in path]
+    if len(steps) > len(segments.paths):
+        key, value = (_gathered(part, segments, steps) for part in (key, value))
+    shared: dict[str, bool] = {}
+    if (heads := query.shape[1] // key.shape[1]) > 1 and _shares_heads(kernel):
+        shared = {"enable_gqa": True}
+    elif heads > 1:
+        key, value = (part.repeat_interleave(heads, dim=1) for part in (key, value))
+    packed = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
+    ends = (_ends(segments.sizes, query.device), _ends(segments.contexts, query.device))
+    longest = (max(segments.sizes), max(segments.contexts))
+    return kernel(*packed, *ends, *longest, scale=scaling, window_size=(-1, 0), **shared)[None]
+
+
+def _fits(query: torch.Tensor) -> bool:
+    """Whether FlashAttention takes heads of this type and size; SDPA would pad them, the kernel does not."""
+    size = query.shape[-1]
+    return query.dtype in (torch.bfloat16, torch.float16) and size <= _LARGEST_HEAD and size % 8 == 0
+
+
+def _gathered(part: torch.Tensor, segments: Segments, steps: list[int]) -> torch.Tensor:
+    split = torch.split(part, list(segments.sizes), dim=2)
+    return torch.cat([split[step] for step in steps], dim=2)
+
+
+@functools.lru_cache(maxsize=8)
+def _ends(sizes: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """[S + 1] int32: 0, and where each ends. Every layer asks for the same."""
+    return torch.tensor([0, *sizes], dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+
+
+@functools.cache
+def _variable_length_kernel() -> Callable[..., torch.Tensor] | None:
+    """`torch.nn.attention.varlen.varlen_attn`, where PyTorch is new enough to have it with windows (2.11)."""
+    try:
+        kernel: Callable[..., torch.Tensor] = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except ImportError:
+        return None
+    return kernel if {"window_size", "scale"} <= set(inspect.signature(kernel).parameters) else None
+
+
+@functools.cache
+def _shares_heads(kernel: Callable[..., torch.Tensor]) -> bool:
+    """Whether the kernel takes fewer heads of keys than of queries: `varlen_attn` says so since PyTorch 2.12."""
+    return "enable_gqa" in inspect.signature(kernel).parameters
+
+
+def _partial_attention(config: Any) -> str | None:
+    """Why layers of this configuration do not see all earlier tokens; None when nothing says so."""
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        return f"it has layers of {', '.join(sorted(kinds))}"
+    for name in ("sliding_window", "attention_chunk_size"):
+        if not getattr(config, "layer_types", None) and getattr(config, name, None):
+            return f"its attention is limited ({name})"
+    return None
+
+
+def _states(base: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+    """[L, H] last hidden states of one row, in float32."""
+    hidden: torch.Tensor = base.base_model(input_ids=ids[None], use_cache=False, **options).last_hidden_state
+    return hidden[0].float()

@@ -1,0 +1,174 @@
+"""Loads a causal language model and makes its trainable parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from finqa_cli.contracts import LearnerContext
+from finqa_cli.errors import ConfigError
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
+ADAPTABLE = (nn.Linear, Conv1D)
+"""Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+"""Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
+
+
+def pick_device(config: TorchLearnerConfig) -> torch.device:
+    """The device that the configuration names, or the best there is: see `device_name`."""
+    return torch.device(device_name(config.device, torch.cuda.device_count() if torch.cuda.is_available() else 0))
+
+
+def device_name(asked: str, devices: int) -> str:
+    """The device to use where there are so many of CUDA. The last one unless told: engines begin with the first.
+
+    Raises:
+        ConfigError: It asks for one that is not there.
+    """
+    if asked == "cpu" or (asked == "auto" and not devices):
+        return "cpu"
+    number = int(asked.removeprefix("cuda:")) if ":" in asked else devices - 1
+    if not 0 <= number < devices:
+        seen = f"devices 0 to {devices - 1}" if devices else "no CUDA device"
+        raise ConfigError(
+            f"learner option device={asked}, but PyTorch sees {seen}.", remedy="--set learner.options.device=auto"
+        )
+    return f"cuda:{number}"
+
+
+def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:
+    """What the forward pass computes in."""
+    if config.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+
+
+def publish_dtype(config: TorchLearnerConfig, computation: torch.dtype) -> torch.dtype:
+    """Precision of the models that full training publishes.
+
+    In bfloat16 that is half the bytes of each sync, and the learner's own forward pass rounds weights alike (autocast).
+    """
+    chosen = {"auto": computation, "bfloat16": torch.bfloat16, "float32": torch.float32}
+    return chosen[config.publish_dtype]
+
+
+def uses_tf32(config: TorchLearnerConfig, device: torch.device, computation: torch.dtype) -> bool:
+    """Whether float32 matrix products may round their inputs to TF32 (10 bits of mantissa); on CUDA only.
+
+    Values that are in bfloat16 already are exact in TF32. Where the computation is in float32 it stays exact.
+    """
+    chosen = {"auto": computation == torch.bfloat16, "on": True, "off": False}
+    return device.type == "cuda" and chosen[config.tf32]
+
+
+def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """The base model in `dtype`, without dropout of its own: the sampler has none either.
+
+    Raises:
+        ConfigError: The folder is incomplete, the hub has no such model, or its head is not a plain projection.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    check_folder(model)
+    transformers_logging.disable_progress_bar()
+    try:
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
+    except Exception as error:  # transformers, safetensors and the hub client raise many kinds, some of them bare
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"Model {model!r} cannot be loaded: {reason}", remedy="--model FOLDER_OR_HUB_ID") from error
+    for option, neutral in LOGIT_RESCALING.items():
+        if getattr(base.config, option, neutral) not in (None, neutral):
+            raise ConfigError(
+                f"Model {model!r} rescales its logits ({option}), which learner 'torch' does not support.",
+                remedy="choose a model without it, such as a Qwen3",
+            )
+    for module in base.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    return base.to(device)
+
+
+def check_folder(model: str) -> None:
+    """Says what a local model folder lacks; a hub id passes.
+
+    Raises:
+        ConfigError: There is no such folder, or configuration, weights or tokenizer are missing from it.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        if model.startswith(("/", "./", "../", "~")) or not model:
+            raise ConfigError(f"There is no model folder {model!r}.", remedy="--model FOLDER_OR_HUB_ID")
+        return
+    lacking = []
+    if not (folder / "config.json").is_file():
+        lacking.append("configuration (config.json)")
+    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        lacking.append("weights (*.safetensors)")
+    if not any((folder / name).is_file() for name in _TOKENIZER):
+        lacking.append("tokenizer (tokenizer.json)")
+    if lacking:
+        raise ConfigError(
+            f"Model folder {model!r} is incomplete; it lacks: {', '.join(lacking)}.",
+            remedy="copy the missing files into the folder, or name another with --model",
+        )
+
+
+def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) -> Any:
+    """The base model wrapped in a fresh LoRA adapter whose output is 0; its initialisation is seeded.
+
+    Raises:
+        ConfigError: No linear layer has one of the target names.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    layers = [(name.rpartition(".")[2], part) for name, part in base.named_modules() if isinstance(part, ADAPTABLE)]
+    linear = sorted({name for name, _ in layers})
+    if unknown := [target for target in targets if target not in linear]:
+        known = ",".join(target for target in (*PROJECTIONS, *GPT2_PROJECTIONS) if target in linear)
+        raise ConfigError(
+            f"Model {context.model!r} has no linear layer named {', '.join(unknown)}; it has {', '.join(linear)}.",
+            remedy=f"--lora-target-modules {known}" if known else "--lora-rank 0",
+        )
+    options = LoraConfig(
+        r=context.lora_rank,
+        lora_alpha=context.lora_alpha,
+        lora_dropout=context.lora_dropout,
+        target_modules=list(targets),
+        fan_in_fan_out=any(isinstance(part, Conv1D) for name, part in layers if name in targets),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # where layers of both kinds are adapted, PEFT tells for each how it reads the weight
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
+        torch.manual_seed(context.seed)
+        adapted = get_peft_model(base, options)
+    adapted.peft_config["default"].base_model_name_or_path = context.model
+    return adapted
+
+
+def fingerprint(base: Any) -> str:
+    """Tells base models apart: sha256 over each parameter's name, shape and first 32 values, rounded to bfloat16.
+
+    Rounding makes it the same whether the model was loaded in float32 or bfloat16.
+    """
+    digest = hashlib.sha256()
+    heads = []
+    for name, parameter in sorted(base.named_parameters()):
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        heads.append(parameter.detach().flatten()[:32].to(torch.bfloat16))
+    digest.update(torch.cat(heads).float().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,186 @@
+"""The value function: one linear layer on the policy's last hidden states, and what trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from finqa_cli.errors import ConfigError, StorageError
+from finqa_cli.types import Sample
+from finqa_plugins.learners.torch.forward import Inputs
+
+_FILE = "values.safetensors"
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class ValueHead:
+    """V(s) = w h(s) + b, h the policy's last hidden state where the next token is about to be sampled.
+
+    It is float32 and begins at 0, so that the first advantages are those without a value function. It is no part of
+    the model: no published adapter holds it.
+
+    AdamW moves every weight by about its rate, and a sum over H of them by H times as much; so the rate of the weights
+    is the given one divided by H (Tensor Programs V, arXiv 2203.03466, table 3, output weights under Adam), and one
+    rate fits models of any width.
+    """
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self._layer = nn.Linear(width, 1, device=device, dtype=torch.float32)
+        nn.init.zeros_(self._layer.weight)
+        nn.init.zeros_(self._layer.bias)
+        self._named = dict(self._layer.named_parameters())
+        groups: list[dict[str, Any]] = [{"params": [self._layer.weight]}, {"params": [self._layer.bias]}]
+        self._optimizer = torch.optim.AdamW(groups, lr=0.0, weight_decay=0.0, fused=True)
+        self._width = width
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """[N] values of states [N, H], in float32 also under autocast."""
+        with torch.autocast(states.device.type, enabled=False):
+            values: torch.Tensor = self._layer(states.float())[:, 0]
+        return values
+
+    def clear(self) -> None:
+        """Drops the gradient."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def join_gradients(self, add: Callable[[torch.Tensor], None]) -> None:
+        """Gives each of several processes, all with the same weights, the sum of their gradients.
+
+        Args:
+            add: Makes a tensor the sum of those of all processes.
+        """
+        for part in self._named.values():
+            if part.grad is None:
+                part.grad = torch.zeros_like(part)
+            add(part.grad)
+
+    def clip(self, largest: float) -> float:
+        """Global gradient norm, then scaled down to `largest`; the policy's is clipped apart."""
+        return float(torch.nn.utils.clip_grad_norm_(self._layer.parameters(), largest))
+
+    def step(self, rate: float) -> None:
+        """One AdamW step; see the class for what the rate means."""
+        weight, bias = self._optimizer.param_groups
+        weight["lr"], bias["lr"] = rate / self._width, rate
+        self._optimizer.step()
+
+    def save(self, folder: Path) -> None:
+        """Writes weights and moments into the learner's state.
+
+        Raises:
+            StorageError: The disk is full or may not be written to.
+        """
+        tensors = {name: part.detach().contiguous() for name, part in self._named.items()}
+        for name, part in self._named.items():
+            for moment in _MOMENTS if part in self._optimizer.state else ():
+                tensors[f"{moment}.{name}"] = self._optimizer.state[part][moment].contiguous()
+        try:
+            save_file(tensors, folder / _FILE)
+        except (OSError, SafetensorError) as error:
+            raise StorageError(
+                f"Writing {str(folder / _FILE)!r} failed: {error}", remedy="free space, or choose --run-dir"
+            ) from error
+
+    @classmethod
+    def load(cls, folder: Path, width: int, device: torch.device) -> ValueHead | None:
+        """What `save` wrote; None when the learner that saved the folder had no value function.
+
+        Raises:
+            ConfigError: The file is damaged or of another width.
+        """
+        if not (folder / _FILE).exists():
+            return None
+        head = cls(width, device)
+        try:
+            tensors = load_file(folder / _FILE)
+        except (OSError, SafetensorError) as error:
+            raise _damaged(folder, str(error)) from error
+        moments = {f"{moment}.{name}" for moment in _MOMENTS for name in head._named}
+        fits = all(name in tensors and tensors[name].shape == part.shape for name, part in head._named.items())
+        if not fits or set(tensors) - set(head._named) not in (set(), moments):
+            raise _damaged(folder, f"{_FILE} does not hold a value function of width {width} and its moments")
+        with torch.no_grad():
+            for name, part in head._named.items():
+                part.copy_(tensors[name])
+        if moments <= set(tensors):
+            states = {
+                place: {moment: tensors[f"{moment}.{name}"] for moment in _MOMENTS}
+                for place, name in enumerate(head._named)
+            }
+            groups = head._optimizer.state_dict()["param_groups"]
+            head._optimizer.load_state_dict({"state": states, "param_groups": groups})
+        return head
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTerm:
+    """What the value function adds to a loss.
+
+    Attributes:
+        coefficient: Of the value loss.
+        clip: How far a value may get from the one that advantages were made with before its loss is held; 0: any way.
+    """
+
+    coefficient: float
+    clip: float
+
+    def __call__(self, values: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Coefficient times the sum over tokens of weight x 1/2 max((V - R)^2, (V_clip - R)^2).
+
+        V_clip = V_old + clamp(V - V_old, -clip, clip); with `clip` 0 it is V. The loss of PPO's reference code
+        (openai/baselines, `ppo2`; Engstrom et al., arXiv 2005.12729, section 3).
+
+        Args:
+            values: [N] with gradient.
+            inputs: With values and returns.
+
+        Returns:
+            The sum, with gradient; and sums over tokens by name, without.
+        """
+        assert inputs.values is not None and inputs.returns is not None, "checked when the batch came"
+        errors = (values - inputs.returns) ** 2
+        largest = errors
+        if self.clip:
+            held = inputs.values + (values - inputs.values).clamp(-self.clip, self.clip)
+            largest = torch.maximum(errors, (held - inputs.returns) ** 2)
+        losses = 0.5 * largest
+        if inputs.weights is not None:
+            losses = inputs.weights * losses
+        with torch.no_grad():
+            sums = {"value_loss": losses.sum(), "value_clip_fraction": (largest > errors).sum()}
+        return self.coefficient * losses.sum(), sums
+
+
+def build_value_term(parameters: Mapping[str, float]) -> ValueTerm | None:
+    """The value loss that a loss asks for by `value_coef`; None when it is 0 or missing.
+
+    Raises:
+        ConfigError: A number is below 0, or there is a clip of what is not computed.
+    """
+    coefficient, clip = (parameters.get(name, 0.0) for name in ("value_coef", "value_clip"))
+    if not (coefficient >= 0 and clip >= 0):
+        raise ConfigError(f"value_coef and value_clip must be 0 (off) or more, not {coefficient} and {clip}.")
+    if clip and not coefficient:
+        raise ConfigError(f"value_clip={clip} has no effect while value_coef is 0.")
+    return ValueTerm(coefficient, clip) if coefficient else None
+
+
+def check_values(samples: Sequence[Sample]) -> None:
+    """Raises ValueError unless every sample has a value and a return for each token."""
+    for sample in samples:
+        for kind, row in (("values", sample.values), ("returns", sample.returns)):
+            if len(row) != len(sample.token_ids):
+                raise ValueError(f"the loss has a value term, but a sample has {len(row)} {kind} for its tokens")
+
+
+def _damaged(folder: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"Learner state {str(folder)!r} cannot be loaded: {reason}", remedy="resume from an earlier checkpoint"
+    )

@@ -1,0 +1,1 @@
+"""Sandbox providers, and execution of code inside sandboxes."""

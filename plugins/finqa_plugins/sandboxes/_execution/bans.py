@@ -1,0 +1,192 @@
+"""What code may not use, found on its syntax tree.
+
+A ban is written as in the seed's tasks: `sorted(`, `.sort(`, `heapq`, `import `, `__import__`. It is read as what it
+means, so a comment, a string or a longer name is no violation, and an alias or a detour is one:
+
+| written as         | means                                                                         |
+| ------------------ | ----------------------------------------------------------------------------- |
+| `sorted(`, `heapq` | the name, also as attribute (`builtins.sorted`), imported, or merely passed on |
+| `.sort(`           | the attribute of anything, also unbound (`list.sort`)                         |
+| `import `          | any import                                                                    |
+| `while `, `lambda` | a keyword: the statement or expression                                        |
+| `math.prod(`       | the name of this module, under whatever name the module or it is imported     |
+| `list.sort(`       | of a builtin: the attribute of anything                                       |
+| `*`                | the operator, also as `*=` or `__mul__`                                       |
+| anything else      | these tokens one after the other, such as `[::-1]`                            |
+
+A task that bans anything also bans what could reach everything by a name made at run time (see `detours`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import keyword
+import re
+import tokenize
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from unicodedata import normalize
+
+from finqa_plugins.sandboxes._execution.detours import detours
+
+MAX_CHARACTERS = 64_000
+_NAME = re.compile(r"(\.?)\s*([^\W\d]\w*)\s*\(?\s*\)?\s*")
+_DOTTED_NAME = re.compile(r"([^\W\d][\w.]*)\.([^\W\d]\w*)\s*\(?\s*\)?\s*")
+_BINARY = {
+    **{"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"},
+    **{"&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift"},
+}
+_COMPARING = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_LINE_END = re.compile(r"\r\n?")
+_LAYOUT = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
+_BETWEEN = {tokenize.NEWLINE: "\n", tokenize.STRING: "''"}
+"""What stands between two tokens and keeps them from being one after the other, whatever its text."""
+
+
+class UnreadableError(ValueError):
+    """The text is no Python; the message says why in one line."""
+
+
+def parse(code: str) -> ast.Module:
+    """The syntax tree.
+
+    Raises:
+        UnreadableError: There is none.
+    """
+    if len(code) > MAX_CHARACTERS:
+        raise UnreadableError(f"longer than {MAX_CHARACTERS} characters")
+    try:
+        return ast.parse(code)
+    except SyntaxError as error:
+        raise UnreadableError(f"SyntaxError: {error.msg} (line {error.lineno})") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableError(f"{type(error).__name__}: cannot be parsed") from error
+
+
+def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
+    """What of `banned` the code uses, each with its line; empty when nothing, or when nothing is banned.
+
+    Raises:
+        UnreadableError: The code is no Python.
+    """
+    if not banned:
+        return ()
+    tree = parse(code)
+    try:
+        found = [(line, pattern.strip()) for pattern in banned for line in _uses(tree, code, pattern)]
+    # `ast.unparse` goes deeper than `ast.parse` did, and writes numbers that it cannot: 0xfff... has no decimal form.
+    except (RecursionError, ValueError, MemoryError) as error:
+        raise UnreadableError(f"{type(error).__name__}: cannot be searched") from error
+    found += detours(tree)
+    return tuple(dict.fromkeys(f"{what} (line {line})" for line, what in sorted(found)))
+
+
+def _uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
+    """Lines on which a banned pattern is used."""
+    written = _NAME.fullmatch(pattern)
+    if written is None:
+        yield from _token_uses(tree, code, pattern)
+        if dotted := _DOTTED_NAME.fullmatch(pattern):
+            yield from _dotted_uses(tree, dotted[1], dotted[2])
+        yield from _operator_uses(tree, code, pattern.strip())
+    elif written[2] in ("import", "from"):
+        yield from (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    elif keyword.iskeyword(written[2]):
+        yield from _token_uses(tree, code, written[2])
+    else:
+        yield from _name_uses(tree, {written[2]}, attributes_only=bool(written[1]))
+
+
+def _name_uses(tree: ast.Module, wanted: Collection[str], *, attributes_only: bool) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if any(name in wanted for name in _names(node, attributes_only=attributes_only)):
+            yield getattr(node, "lineno", 1)
+
+
+def _dotted_uses(tree: ast.Module, owner: str, name: str) -> Iterator[int]:
+    """Uses of `owner.name` that are written in another way.
+
+    Where the module is imported, what has such an attribute is taken for it, under whatever name; a text is not, so
+    that `", ".join` is no `os.path.join`.
+    """
+    of_builtin = hasattr(builtins, owner)
+    if not of_builtin and owner.split(".")[0] not in _imported(tree):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Constant() | ast.JoinedStr()) if not of_builtin:
+                pass
+            case ast.Attribute() if node.attr == name:
+                yield node.lineno
+            case ast.ImportFrom() if node.module == owner and name in {alias.name for alias in node.names}:
+                yield node.lineno
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Modules, each by the first part of its name."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def _operator_uses(tree: ast.Module, code: str, operator: str) -> Iterator[int]:
+    """Uses of an operator in an augmented assignment or by the name of its method."""
+    if method := _BINARY.get(operator):
+        yield from _token_uses(tree, code, f"{operator}=")
+        yield from _name_uses(tree, {f"__{way}{method}__" for way in ("", "r", "i")}, attributes_only=True)
+    elif method := _COMPARING.get(operator):
+        yield from _name_uses(tree, {f"__{method}__"}, attributes_only=True)
+
+
+def _names(node: ast.AST, *, attributes_only: bool) -> Iterator[str]:
+    """Names by which this node uses something, in the form that Python itself gives to identifiers (NFKC)."""
+    match node:
+        case ast.Attribute():
+            yield node.attr
+        case ast.MatchClass():
+            yield from node.kwd_attrs
+        case ast.ImportFrom():
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
+        case ast.Import():
+            yield from (part for alias in node.names for part in alias.name.split("."))
+        case ast.Name(ctx=ast.Load()) if not attributes_only:
+            yield node.id
+        case ast.AugAssign(target=ast.Name(id=name)) if not attributes_only:
+            yield name  # `sorted |= mine` hands the built-in to `mine.__ror__`
+
+
+def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
+    """Lines on which these tokens stand one after the other, in the code or in what an f-string computes."""
+    wanted = [text for text, _ in _tokens(pattern) if text != "\n"]
+    inner = [node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
+    lines = [_tokens(code), *([(text, node.lineno) for text, _ in _tokens(ast.unparse(node.value))] for node in inner)]
+    for tokens in lines:
+        for place in range(len(tokens) - len(wanted) + 1 if wanted else 0):
+            if [text for text, _ in tokens[place : place + len(wanted)]] == wanted:
+                yield tokens[place][1]
+
+
+def _tokens(source: str) -> list[tuple[str, int]]:
+    """Tokens with their lines; all strings are alike, lines and names in the form that Python gives to them."""
+    split = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", source)).readline)
+    found: list[tuple[str, int]] = []
+    # A pattern such as "(" is no whole text; its tokens come before the error says so.
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in split:
+            if token.type not in _LAYOUT:
+                text = _BETWEEN.get(token.type) or normalize("NFKC", token.string)
+                found.append((text, token.start[0]))
+    return found
+
+
+def check_pattern(pattern: str) -> str:
+    """What is wrong with a ban; empty when it can be looked for."""
+    says = _NAME.fullmatch(pattern) or any(text not in _BETWEEN.values() for text, _ in _tokens(pattern))
+    return "" if says else "says nothing that code could contain"

@@ -1,0 +1,123 @@
+"""What is sent to a box to have a command executed, and how its reply is read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import secrets
+import zlib
+from functools import cache
+from importlib.resources import files
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.types import PYTHON, Ending, ExecutionRequest, ExecutionResult
+from finqa_plugins.sandboxes._execution.system_calls import MACHINES, system_calls
+
+OVERHEAD_S = 30.0
+"""What a reply may take beyond the execution's own `wall_s`: two starts of Python on a busy box, and tidying up."""
+
+_KEY = secrets.token_bytes(32)
+_FOLDER = files(__package__ or "")
+_IN_BOX = ("enclosure", "in_box")
+_LOADER = """import sys, types
+for name, source in {sources!r}:
+    sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), sys.modules[name].__dict__)
+sys.modules[{main!r}].main()
+"""
+_NOT_STARTED = (126, 127)
+_BY_A_SIGNAL = 128
+
+
+def command(request: ExecutionRequest) -> tuple[tuple[str, ...], bytes]:
+    """The command line to run in the box, as root where that can be had, and the bytes for its stdin."""
+    limits = request.limits
+    sent = {
+        "mark": _mark(request),
+        "argv": list(request.argv),
+        "python": PYTHON,
+        "stdin": base64.b64encode(zlib.compress(request.stdin)).decode(),
+        "limits": {
+            "cpu_s": limits.cpu_s,
+            "wall_s": limits.wall_s,
+            "memory_bytes": limits.memory_bytes,
+            "processes": limits.processes,
+            "disk_bytes": limits.disk_bytes,
+            "output_bytes": limits.output_bytes,
+        },
+        "filters": {machine: base64.b64encode(system_calls(machine)).decode() for machine in MACHINES},
+    }
+    return (PYTHON, "-I", "-S", "-c", _program()), json.dumps(sent).encode()
+
+
+def deadline_s(request: ExecutionRequest) -> int:
+    """Whole seconds after which the box itself is at fault, not the code."""
+    return math.ceil(request.limits.wall_s + OVERHEAD_S)
+
+
+def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> ExecutionResult:
+    """What came of the command of a request.
+
+    Args:
+        stdout: All that the command line wrote; other lines are skipped.
+        exit_code: Of the command line; negative, or 128 and more, for a signal.
+        request: The very one that `command` was given, in this process.
+
+    Raises:
+        SandboxError: The box could not execute it. Never because of what the code did: code that gets at the
+            supervisor and kills it has `killed` itself.
+    """
+    mark = _mark(request).encode() + b" "
+    for line in reversed(stdout.splitlines()):
+        if line.startswith(mark):
+            return _read(line[len(mark) :], request)
+    if exit_code < 0 or exit_code > _BY_A_SIGNAL:
+        return _killed(request)
+    said = " ".join(stdout[-300:].decode("utf-8", "replace").split())
+    if exit_code in _NOT_STARTED:
+        raise SandboxError(
+            f"The box has no {PYTHON} that can be started (exit code {exit_code}): {said}",
+            remedy="an image with Python 3.11 or newer",
+        )
+    raise SandboxError(f"The box did not report on an execution (exit code {exit_code}): {said}")
+
+
+def _mark(request: ExecutionRequest) -> str:
+    """Tells a reply from anything else that is written; nobody outside this process can make one."""
+    content = repr((request.argv, request.stdin, request.limits)).encode()
+    return "finqa-" + hmac.new(_KEY, content, hashlib.sha256).hexdigest()
+
+
+def _read(line: bytes, request: ExecutionRequest) -> ExecutionResult:
+    try:
+        reply = json.loads(line)
+        if "refused" in reply:
+            raise SandboxError(f"The box cannot execute code: {reply['refused']}")
+        ending = Ending(reply["ending"])
+        return ExecutionResult(
+            ending=ending,
+            exit_code=int(reply["exit_code"]) if ending is Ending.EXITED else None,
+            stdout=_unpacked(reply["stdout"], request.limits.output_bytes),
+            stderr=_unpacked(reply["stderr"], request.limits.output_bytes),
+            seconds=float(reply["seconds"]),
+        )
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise SandboxError(f"The box's report on an execution is damaged ({type(error).__name__}).") from error
+
+
+def _unpacked(text: str, most: int) -> bytes:
+    return zlib.decompressobj().decompress(base64.b64decode(text), most + 1)[:most]
+
+
+def _killed(request: ExecutionRequest) -> ExecutionResult:
+    return ExecutionResult(ending=Ending.KILLED, exit_code=None, stdout=b"", stderr=b"", seconds=request.limits.wall_s)
+
+
+@cache
+def _program() -> str:
+    """The modules of this folder that run in the box, as one text for `python3 -c`."""
+    sources = [(f"{__package__}.{name}", _FOLDER.joinpath(f"{name}.py").read_text("utf-8")) for name in _IN_BOX]
+    return _LOADER.format(sources=sources, main=sources[-1][0])

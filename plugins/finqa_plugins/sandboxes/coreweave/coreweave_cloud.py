@@ -1,0 +1,155 @@
+"""The SDK as one provider uses it: its requests, how they are repeated and how its errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from cwsandbox import (
+    CWSandboxError,
+    NetworkOptions,
+    PlacementMode,
+    Sandbox,
+    SandboxNotFoundError,
+    SandboxStatus,
+    SandboxTerminalStateUnavailableError,
+    disable_signal_handlers,
+)
+
+from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
+from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_access import Access, access
+from finqa_plugins.sandboxes.coreweave.coreweave_errors import explained, is_passing, pause_asked_s
+
+PATIENCE_S = 20.0
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 8.0
+STATUS_TIMEOUT_S = 5.0
+STATUSES_AT_ONCE = 32
+
+T = TypeVar("T")
+
+
+class Cloud:
+    """Makes the SDK's objects and waits for what they promise. The SDK works in a thread of its own."""
+
+    def __init__(self, config: CoreWeaveSandboxConfig) -> None:
+        self._config = config
+        self._access: Access | None = None
+        self._threads = ThreadPoolExecutor(STATUSES_AT_ONCE, thread_name_prefix="cwsandbox status")
+        self._random = random.Random(0)  # spreads retries; decides nothing that a run records
+        with contextlib.suppress(RuntimeError):  # they are installed already, by whoever used the SDK before us
+            disable_signal_handlers()  # the command line has its own, and they end every box
+
+    async def access(self) -> Access:
+        """The way in, found once.
+
+        Raises:
+            AuthenticationError: There is no key.
+            ConfigError: The address of the service is wrong.
+        """
+        if self._access is None:
+            self._access = await access(self._config)
+        return self._access
+
+    async def unborn(self, tags: Sequence[str]) -> Sandbox:
+        """A box that the service does not know yet. However often it is asked to `start`, it becomes one box."""
+        way, config = await self.access(), self._config
+        return Sandbox(
+            container_image=config.container_image,
+            tags=[*tags],
+            base_url=way.base_url,
+            auth=way.auth,
+            request_timeout_seconds=config.request_timeout_s,
+            poll_rpc_timeout_seconds=STATUS_TIMEOUT_S,
+            max_lifetime_seconds=config.max_lifetime_s,
+            resources={"cpu": f"{config.cpu:g}", "memory": f"{config.memory_mib}Mi"},
+            network=None if config.network else NetworkOptions(deny_egress=True, deny_ingress=True),
+            placement_mode=None if config.placement == "auto" else PlacementMode(config.placement),
+        )
+
+    async def find(self, tags: Sequence[str], patience_s: float = PATIENCE_S) -> Sequence[Sandbox]:
+        """Boxes that have not ended and carry all these tags."""
+        way, timeout_s = await self.access(), self._config.request_timeout_s
+        return await self.call(
+            "listing the sandboxes",
+            lambda: Sandbox.list(tags=[*tags], base_url=way.base_url, auth=way.auth, timeout_seconds=timeout_s),
+            patience_s,
+        )
+
+    async def status(self, box: Sandbox) -> SandboxStatus:
+        """What the service says of a box now. Asked for in a thread: of all that we use, the SDK only blocks here.
+
+        Raises:
+            CWSandboxError: It does not answer, or knows no such box.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, box.get_status)
+
+    async def end(self, box: Sandbox, name: str) -> None:
+        """Ends a box and returns when it is gone.
+
+        Raises:
+            SandboxError: It is still there after `delete_timeout_s`.
+            AuthenticationError: The key is refused.
+        """
+        timeout_s = self._config.delete_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.call(f"ending sandbox {name}", lambda: _stopped(box), timeout_s)
+        except AuthenticationError:
+            raise
+        except (TimeoutError, FinqaError) as error:
+            reason = error.message if isinstance(error, FinqaError) else f"It is still there after {timeout_s:g} s."
+            raise SandboxError(
+                f"Sandbox {name} could not be ended. {reason}",
+                remedy=f"finqa sandbox reap {name} --sandbox cwsandbox",
+            ) from error
+
+    async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
+        """Makes a request that may be made twice, again and again while the fault is a passing one.
+
+        Args:
+            doing: What it does, for the error: `ending sandbox X`.
+            request: Makes the request once.
+            patience_s: No further try begins after so long.
+
+        Raises:
+            FinqaError: It failed for good; the SDK's exception is its cause.
+        """
+        deadline = time.monotonic() + patience_s
+        tries = 0
+        while True:
+            try:
+                return await request()
+            except CWSandboxError as error:
+                tries += 1
+                pause = self._pause_s(tries, error)
+                if not is_passing(error) or time.monotonic() + pause > deadline:
+                    raise self._told(error, doing) from error
+            await asyncio.sleep(pause)
+
+    def close(self) -> None:
+        """Lets its threads go. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _pause_s(self, tries: int, error: CWSandboxError) -> float:
+        """Seconds before the next try: as long as the service asks, else doubling with jitter."""
+        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
+        asked = pause_asked_s(error)
+        return backoff if asked is None else asked + 0.2 * self._random.random()
+
+    def _told(self, error: CWSandboxError, doing: str) -> FinqaError:
+        told = explained(error, doing)
+        if self._access is None:
+            return told
+        return type(told)(self._access.blotted(told.message), remedy=told.remedy)
+
+
+async def _stopped(box: Sandbox) -> None:
+    with contextlib.suppress(SandboxNotFoundError, SandboxTerminalStateUnavailableError):  # gone, only not how
+        await box.stop(graceful_shutdown_seconds=0, missing_ok=True)

@@ -1,0 +1,61 @@
+"""What `finqa doctor` finds out about the CoreWeave account: the key, and the way there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError
+from finqa_cli.types import Check
+from finqa_plugins.sandboxes.coreweave.aviato import mapped
+from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_access import access
+from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
+from finqa_plugins.sandboxes.coreweave.plugin import KEY_VARIABLE
+from finqa_plugins.sandboxes.coreweave.tags import OURS
+
+DEADLINE_S = 5.0
+PATIENCE_S = 1.0
+NETWORK_REMEDY = "check the network and CWSANDBOX_BASE_URL, then run finqa doctor again"
+
+
+def checks(settings: Mapping[str, Any]) -> list[Check]:
+    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`, with secrets masked."""
+    given = settings["sandbox"]["options"]
+    try:
+        config = CoreWeaveSandboxConfig.model_validate({name: given[name] for name in given if name != "api_key"})
+    except ValidationError:
+        return []  # wrong options are told by the check of the settings
+    return [asyncio.run(_examined(config, old_name=settings["sandbox"]["name"] == "aviato", hidden="api_key" in given))]
+
+
+async def _examined(config: CoreWeaveSandboxConfig, *, old_name: bool, hidden: bool) -> Check:
+    try:
+        config = mapped(config, os.environ) if old_name else config
+        way = await access(config)
+    except AuthenticationError as error:
+        if hidden:
+            detail = f"the key of the settings is not shown to checks; set {KEY_VARIABLE} instead to have it checked"
+            return Check(name="cwsandbox key", status="warn", detail=detail, remedy=error.remedy)
+        return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
+    except ConfigError as error:
+        return Check(name="cwsandbox", status="fail", detail=error.message, remedy=error.remedy)
+    cloud = Cloud(config)
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await cloud.find([OURS], PATIENCE_S)
+    except AuthenticationError as error:
+        return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
+    except (FinqaError, TimeoutError) as error:
+        said = error.message if isinstance(error, FinqaError) else f"no answer within {DEADLINE_S:g} s"
+        return Check(name="cwsandbox", status="fail", detail=f"{way.base_url}: {said}", remedy=NETWORK_REMEDY)
+    finally:
+        cloud.close()
+    took_ms = 1000 * (time.monotonic() - began)
+    return Check(name="cwsandbox key", status="ok", detail=f"accepted by {way.base_url} in {took_ms:.0f} ms")

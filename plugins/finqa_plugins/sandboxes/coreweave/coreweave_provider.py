@@ -1,0 +1,150 @@
+"""The `cwsandbox` provider: boxes in CoreWeave's sandbox service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import structlog
+from cwsandbox import Sandbox, SandboxStatus
+
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import ConfigError, FinqaError, SandboxError
+from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec
+from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
+from finqa_plugins.sandboxes.coreweave.coreweave_create import Birth
+from finqa_plugins.sandboxes.coreweave.coreweave_sandbox import CoreWeaveSandbox
+from finqa_plugins.sandboxes.coreweave.tags import OURS, birth_tags, is_name, labels_in, name_in, new_name, search_tags
+
+log = structlog.get_logger(__name__)
+
+LAST_LOOK_S, FIRST_LOOK_S = 5.0, 10.0
+_STATES = {
+    SandboxStatus.RUNNING: "started",
+    SandboxStatus.PENDING: "starting",
+    SandboxStatus.CREATING: "starting",
+    SandboxStatus.PREPARING: "starting",
+    SandboxStatus.FAILED: "error",
+}
+
+
+class CoreWeaveSandboxProvider:
+    """See `finqa_cli.contracts.SandboxProvider`; all its boxes execute code.
+
+    A box carries a name of ours and the labels of its run as tags from its very create on, so that `list` and `reap`
+    find what a lost reply or a killed process left behind.
+    """
+
+    def __init__(self, config: CoreWeaveSandboxConfig | None, context: SandboxContext) -> None:
+        self._config = config or CoreWeaveSandboxConfig()
+        self._cloud = Cloud(self._config)
+        self._places = asyncio.Semaphore(context.max_concurrent_create)
+        self._boxes: set[CoreWeaveSandbox] = set()
+        self._doubtful: set[str] = set()
+        self._reached = False
+        self._first_look = asyncio.Lock()
+        self._closed = False
+
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> CoreWeaveSandbox:
+        """A running box; one that is used once is made by its first execution. Cancelled, it leaves nothing.
+
+        Raises:
+            SandboxError: It did not become ready and is gone again, or the service cannot be reached.
+            ConfigError: The environment needs a server; the image or the size is refused.
+            AuthenticationError: The key is missing or refused.
+            ServiceUnavailableError: The account's quota is used up.
+        """
+        if self._closed:
+            raise SandboxError("The sandbox provider is closed.")
+        if not isinstance(spec, ExecutionSpec):
+            raise ConfigError(
+                "Sandboxes of CoreWeave execute code; this environment needs one that serves it.",
+                remedy="--sandbox local, or --sandbox daytona",
+            )
+        await self._cloud.access()
+        name = new_name()
+
+        async def make(problem: str) -> Sandbox:
+            return await self._made(name, birth_tags(name, labels, problem))
+
+        box = CoreWeaveSandbox(name, self._cloud, make, self._boxes.discard)
+        self._boxes.add(box)
+        try:
+            await (self._look() if spec.fresh else box.ready())
+        except BaseException:
+            await box.stop()
+            raise
+        return box
+
+    async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
+        """Boxes with all these labels that have not ended, from any machine."""
+        found = ((box, name_in(box.tags)) for box in await self._cloud.find(search_tags(labels)))
+        return [_described(box, name) for box, name in found if name is not None]
+
+    async def reap(self, sandbox_id: str) -> None:
+        """Ends a box of this product, by its name, and returns when it is gone.
+
+        Raises:
+            SandboxError: It is still there after a while.
+        """
+        if is_name(sandbox_id):  # no other box is ours
+            for box in await self._cloud.find([sandbox_id]):
+                await self._cloud.end(box, sandbox_id)
+
+    async def close(self) -> None:
+        """Ends every box and every start.
+
+        Raises:
+            SandboxError: Some boxes are still there; `finqa sandbox reap` ends them later.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            outcomes = await asyncio.gather(*(box.stop() for box in [*self._boxes]), return_exceptions=True)
+            await self._last_look()
+        finally:
+            self._cloud.close()
+        if errors := [outcome for outcome in outcomes if outcome is not None]:
+            raise SandboxError(
+                f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
+                remedy="finqa sandbox reap --sandbox cwsandbox",
+            )
+
+    async def _look(self) -> None:
+        """Whether the service is there, once. Episodes would find out one by one, each after all its recoveries."""
+        async with self._first_look:
+            if not self._reached:
+                await self._cloud.find([OURS], FIRST_LOOK_S)
+                self._reached = True
+
+    async def _made(self, name: str, tags: Sequence[str]) -> Sandbox:
+        async with self._places:
+            birth = Birth(self._cloud, self._config, name, tags)
+            try:
+                return await birth.run()
+            finally:
+                if birth.doubtful:
+                    self._doubtful.add(name)
+
+    async def _last_look(self) -> None:
+        """For boxes whose create was never answered. Never raises: they may well not exist."""
+
+        async def look(name: str) -> None:
+            try:
+                for box in await self._cloud.find([name], LAST_LOOK_S):
+                    await self._cloud.end(box, name)
+            except FinqaError as error:
+                log.warning("a sandbox that did not start may be there", sandbox=name, reason=error.message)
+
+        await asyncio.gather(*map(look, self._doubtful))
+
+
+def _described(box: Sandbox, name: str) -> SandboxInfo:
+    return SandboxInfo(
+        id=name,
+        state="stopped" if box.status is None else _STATES.get(box.status, "stopped"),
+        labels=labels_in(box.tags),
+        created=box.created_at.timestamp() if box.created_at else 0.0,
+    )

@@ -1,0 +1,133 @@
+"""A box of the `cwsandbox` provider: it executes code, and serves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from cwsandbox import ProcessResult, Sandbox, SandboxExecutionError, SandboxStatus
+
+from finqa_cli.errors import FinqaError, SandboxError
+from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult
+from finqa_plugins.sandboxes._execution.calls import command, deadline_s, result
+from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
+from finqa_plugins.sandboxes.coreweave.tags import PROBLEM_LABEL
+
+HEALTH_TIMEOUT_S = 5.0
+EXECUTE_PATIENCE_S = 5.0
+"""An execution begins in a process and a folder of its own, so that it may be asked for again."""
+
+MakeBox = Callable[[str], Awaitable[Sandbox]]
+"""Makes the box in the service; takes the problem that it is made for, or an empty text."""
+
+
+class CoreWeaveSandbox:
+    """See `finqa_cli.contracts.ExecutingSandbox`. Its id is a name of ours, and a tag of the box in the service.
+
+    A box that is used once is made by its first execution, which knows the problem; until then there is nothing of it.
+    """
+
+    def __init__(self, name: str, cloud: Cloud, make: MakeBox, forget: Callable[[CoreWeaveSandbox], None]) -> None:
+        self._name = name
+        self._cloud = cloud
+        self._make = make
+        self._forget = forget
+        self._making: asyncio.Task[Sandbox] | None = None
+        self._stopped = False
+        self._gone = False
+
+    @property
+    def id(self) -> str:
+        """`finqa-<12 hex digits>`."""
+        return self._name
+
+    async def ready(self, problem: str = "") -> Sandbox:
+        """The running box in the service; whoever asks first has it made, also for those who ask meanwhile.
+
+        Raises:
+            SandboxError: It did not become ready, or was stopped.
+            FinqaError: No try can succeed: key, quota, image, size.
+        """
+        if self._stopped:
+            raise SandboxError(f"Sandbox {self._name} was stopped.")
+        if self._making is None:
+            self._making = asyncio.create_task(self._made(problem))
+            self._making.add_done_callback(_seen)
+        making = self._making
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            if making.cancelled():  # by `stop`; whoever waits here was not
+                raise SandboxError(f"Sandbox {self._name} was stopped.") from None
+            raise
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        """See `ExecutingSandbox`; with a box that is not made yet, also what `ready` raises."""
+        box = await self.ready(request.labels.get(PROBLEM_LABEL, ""))
+        argv, stdin = command(request)
+        limit_s = deadline_s(request)
+        ended = await self._cloud.call(
+            f"executing code in sandbox {self._name}",
+            lambda: _execute(box, argv, stdin, limit_s),
+            EXECUTE_PATIENCE_S,
+        )
+        found = result(ended.stdout_bytes, ended.returncode, request)
+        if found.ending is Ending.KILLED and not await self.healthy():
+            raise SandboxError(f"Sandbox {self._name} ended under an execution.")
+        return found
+
+    async def healthy(self) -> bool:
+        """See `Sandbox`. A box that is not made yet has nothing that could be ill."""
+        if self._stopped:
+            return False
+        if self._making is None or not self._making.done():
+            return True
+        box = self._making.result()
+        with contextlib.suppress(TimeoutError, FinqaError):
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                asked = await self._cloud.call(f"asking for sandbox {self._name}", lambda: self._cloud.status(box))
+                return asked is SandboxStatus.RUNNING
+        return False
+
+    async def stop(self) -> None:
+        """See `Sandbox`.
+
+        Raises:
+            SandboxError: It is still there after a while; another call tries again.
+        """
+        self._stopped = True
+        making = self._making
+        if making is not None and not making.done():
+            if not making.cancelling():
+                making.cancel()
+            await asyncio.wait({making})
+        if making is not None and not self._gone and not making.cancelled() and making.exception() is None:
+            await self._cloud.end(making.result(), self._name)
+        self._gone = True
+        self._forget(self)
+
+    async def _made(self, problem: str) -> Sandbox:
+        try:
+            return await self._make(problem)
+        except Exception:
+            self._making = None  # so that the next execution tries again
+            raise
+
+
+async def _execute(box: Sandbox, argv: Sequence[str], stdin: bytes, limit_s: float) -> ProcessResult:
+    process = box.exec(argv, timeout_seconds=limit_s, stdin=True)
+    assert process.stdin is not None
+    try:
+        with contextlib.suppress(SandboxExecutionError):  # it is over already: its result says why
+            await process.stdin.write(stdin)
+            await process.stdin.close()
+        return await process
+    finally:
+        process.cancel()  # does nothing to one that has ended
+
+
+def _seen(making: asyncio.Task[Sandbox]) -> None:
+    """Keeps asyncio from reporting a failure that nobody waits for any more."""
+    if not making.cancelled():
+        making.exception()

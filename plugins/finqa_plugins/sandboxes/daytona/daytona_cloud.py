@@ -1,0 +1,191 @@
+"""The one SDK client of a provider, and how its requests are repeated and its errors told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from daytona import (
+    AsyncDaytona,
+    AsyncSandbox,
+    DaytonaConfig,
+    DaytonaConnectionError,
+    DaytonaError,
+    DaytonaNotFoundError,
+)
+
+from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
+from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
+from finqa_plugins.sandboxes.daytona.plugin import KEY_VARIABLE
+
+log = structlog.get_logger(__name__)
+
+URL_VARIABLE = "DAYTONA_API_URL"
+CLOUD_URL = "https://app.daytona.io/api"
+PATIENCE_S = 20.0
+REQUEST_TIMEOUT_S = 30.0
+DELETE_TRY_S = 15.0
+"""A deletion that is not done by then is asked for again: its reply may never come."""
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 8.0
+
+T = TypeVar("T")
+
+
+def api_key(config: DaytonaSandboxConfig) -> str:
+    """The key of the options, else of the environment.
+
+    Raises:
+        AuthenticationError: There is none.
+    """
+    key = config.api_key.get_secret_value() if config.api_key else os.environ.get(KEY_VARIABLE, "")
+    if not key.strip():
+        raise AuthenticationError(f"No Daytona API key: {KEY_VARIABLE} is not set.", remedy=KEY_REMEDY)
+    return key.strip()
+
+
+def api_url() -> str:
+    """Where requests go: to another address than Daytona's cloud only by the process's own environment."""
+    return os.environ.get(URL_VARIABLE) or CLOUD_URL
+
+
+class Cloud:
+    """A lazily made `AsyncDaytona`, shared by everything that one provider does. Belongs to one event loop."""
+
+    def __init__(self, config: DaytonaSandboxConfig) -> None:
+        self._config = config
+        self._client: AsyncDaytona | None = None
+        self._key = ""
+        self._random = random.Random(0)  # spreads retries; decides nothing that a run records
+        self._closed = False
+        self._out_of_reach_at = float("inf")
+
+    def client(self) -> AsyncDaytona:
+        """The SDK's client.
+
+        Raises:
+            AuthenticationError: There is no key.
+            SandboxError: The provider is closed.
+        """
+        if self._closed:
+            raise SandboxError("The sandbox provider is closed.")
+        if self._client is None:
+            self._key = api_key(self._config)
+            config = DaytonaConfig(
+                api_key=self._key, api_url=api_url(), target=self._config.target, connection_pool_maxsize=None
+            )
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                self._client = AsyncDaytona(config)
+            for warning in said:  # a paragraph each, with a line of our source
+                log.warning(str(warning.message).partition(": ")[0].replace("`", ""))
+        return self._client
+
+    async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
+        """Makes a request that may be made twice, again and again while the fault is a passing one.
+
+        Args:
+            doing: What it does, for the error: `ending sandbox X`.
+            request: Makes the request once.
+            patience_s: No further try begins after so long.
+
+        Raises:
+            DaytonaNotFoundError: It is not there; what that means only the caller knows.
+            FinqaError: It failed for good.
+        """
+        deadline = time.monotonic() + patience_s
+        tries = 0
+        while True:
+            try:
+                answer = await request()
+                self._heard()
+                return answer
+            except DaytonaError as error:
+                self._heard(error)
+                if isinstance(error, DaytonaNotFoundError):
+                    raise
+                tries += 1
+                pause = self.pause_s(tries, error)
+                if not is_passing(error) or time.monotonic() + pause > min(deadline, self._out_of_reach_at):
+                    raise self.explain(error, doing) from error
+            await asyncio.sleep(pause)
+
+    async def get(self, id_or_name: str, patience_s: float = PATIENCE_S) -> AsyncSandbox | None:
+        """The box of this id or name; None when there is none."""
+        client = self.client()
+        try:
+            return await self.call(
+                f"looking for sandbox {id_or_name}",
+                lambda: client.get(id_or_name, request_timeout=REQUEST_TIMEOUT_S),
+                patience_s,
+            )
+        except DaytonaNotFoundError:
+            return None
+
+    async def delete(self, sandbox: AsyncSandbox, timeout_s: float) -> None:
+        """Deletes a box and returns when it is gone. A box that is still being made cannot be deleted yet: it waits.
+
+        Raises:
+            SandboxError: It is still there after `timeout_s`, or Daytona has been out of reach for some time.
+            FinqaError: The key is refused.
+        """
+        deadline = time.monotonic() + timeout_s
+        tries = 0
+        while True:
+            remaining = deadline - time.monotonic()
+            try:
+                await sandbox.delete(timeout=max(1.0, min(remaining, DELETE_TRY_S)), wait=True)
+                self._heard()
+                return
+            except DaytonaError as error:
+                self._heard(error)
+                if isinstance(error, DaytonaNotFoundError):
+                    return
+                tries += 1
+                told = self.explain(error, f"ending sandbox {sandbox.id}")
+                pause = self.pause_s(tries, error)
+                if isinstance(told, AuthenticationError):
+                    raise told from error
+                if time.monotonic() + pause > min(deadline, self._out_of_reach_at):
+                    raise SandboxError(
+                        f"Sandbox {sandbox.id} could not be ended. {told.message}",
+                        remedy=f"finqa sandbox reap {sandbox.id} --sandbox daytona",
+                    ) from error
+            await asyncio.sleep(pause)
+
+    def _heard(self, error: DaytonaError | None = None) -> None:
+        """Notes whether Daytona can be reached. While it cannot for long, no request is repeated.
+
+        Hundreds of boxes that each waited out their own patience would keep a run from ending for minutes.
+        """
+        if error is None or status_of(error):
+            self._out_of_reach_at = float("inf")
+        elif isinstance(error, DaytonaConnectionError):
+            self._out_of_reach_at = min(self._out_of_reach_at, time.monotonic() + PATIENCE_S)
+
+    def pause_s(self, tries: int, error: DaytonaError) -> float:
+        """Seconds before the next try: as long as the service asks, else doubling with jitter."""
+        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
+        asked = retry_after_s(error.headers)
+        return backoff if asked is None else asked + 0.2 * self._random.random()
+
+    def explain(self, error: DaytonaError, doing: str) -> FinqaError:
+        """`explained`, with the key blotted out should the service have repeated it."""
+        told = explained(error, doing)
+        if self._key and self._key in told.message:
+            return type(told)(told.message.replace(self._key, "**********"), remedy=told.remedy)
+        return told
+
+    async def close(self) -> None:
+        """Closes the client's connections. Idempotent."""
+        self._closed = True
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()  # type: ignore[no-untyped-call]

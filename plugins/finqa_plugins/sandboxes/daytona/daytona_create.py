@@ -1,0 +1,226 @@
+"""The making of one box: asked for once, however often the question has to be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from daytona import (
+    AsyncSandbox,
+    CreateSandboxFromImageParams,
+    CreateSandboxFromSnapshotParams,
+    DaytonaAuthenticationError,
+    DaytonaError,
+    DaytonaNotFoundError,
+)
+
+from finqa_cli.errors import DataError, FinqaError, SandboxError
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
+from finqa_plugins.sandboxes.daytona.daytona_errors import (
+    create_limit,
+    is_ambiguous,
+    is_conflict,
+    is_full,
+    is_passing,
+    status_of,
+)
+from finqa_plugins.sandboxes.daytona.gate import CreateGate
+
+BOX_LABEL = "finqa.box"
+LOOKUP_AFTER_S = 10.0
+"""A create that is not answered by then is looked up by its name: the reply may never come."""
+CONFLICT_LOOKUPS = 8
+MOST_FAULTS = 6
+MOST_REFUSALS = 30
+_POLL_S = 1.0
+_FAILED = ("error", "build_failed", "destroying", "destroyed")
+_UNDO_WAITS_S = (0.5, 0.5, 1.0, 2.0, 4.0)
+
+
+class Birth:
+    """One name, at most one box.
+
+    Daytona holds names unique within an organisation. A question whose answer was lost is repeated under the same name
+    and can therefore never make a second box: either the box is found by its name, or the repetition makes it, or the
+    repetition is refused as a conflict and the box is found then.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        gate: CreateGate,
+        params: CreateSandboxFromSnapshotParams | CreateSandboxFromImageParams,
+        *,
+        timeout_s: float,
+        snapshot: str = "",
+    ) -> None:
+        """`snapshot`: name of the data in the image that the box starts from, when it is one that we built."""
+        assert params.name
+        self.name = params.name
+        self._cloud = cloud
+        self._gate = gate
+        self._params = params
+        self._image = (isinstance(params, CreateSandboxFromSnapshotParams) and params.snapshot) or ""
+        self._snapshot = snapshot
+        self._timeout_s = timeout_s
+        self._deadline = float("inf")
+        self._request: asyncio.Task[AsyncSandbox] | None = None
+        self._doubtful = False
+        self._refused = False
+
+    async def run(self) -> AsyncSandbox:
+        """Asks, at the pace of the gate, until the box is started.
+
+        Raises:
+            SandboxError: It did not start; another box may.
+            FinqaError: No box will start before the remedy is carried out.
+        """
+        refusals = faults = 0
+        while True:
+            async with self._gate.place():
+                try:
+                    return await self._ask()
+                except DaytonaError as error:
+                    failure = error
+            if is_full(failure):
+                refusals += 1
+                self._gate.pause(self._cloud.pause_s(refusals, failure), create_limit(failure.headers))
+            else:
+                if (found := await self._look_after(failure)) is not None:
+                    return await self._started(found)
+                faults += 1
+                await asyncio.sleep(self._cloud.pause_s(faults, failure))
+            if refusals > MOST_REFUSALS or faults > MOST_FAULTS:
+                raise self._cloud.explain(failure, "starting a sandbox") from failure
+
+    async def undo(self, timeout_s: float) -> bool:
+        """Ends whatever was made. False: a request is still on its way, and its box may appear later.
+
+        Raises:
+            FinqaError: There is a box and it could not be ended.
+        """
+        if self._request is None:
+            return True
+        box = self._answer()
+        try:
+            for wait_s in _UNDO_WAITS_S:
+                if box is not None or self._request.done():
+                    break
+                await asyncio.wait({self._request}, timeout=wait_s)
+                box = self._answer() or await self._found()
+        finally:
+            if not self._request.done():
+                self._doubtful |= box is None
+                self._request.cancel()
+                await asyncio.wait({self._request})
+        if box is None and not self._refused:
+            box = await self._found()
+        if box is None:
+            return not self._doubtful
+        await self._cloud.delete(box, timeout_s)
+        return True
+
+    async def _ask(self) -> AsyncSandbox:
+        """One request. When this is cancelled the request goes on, for `undo` to see what it made."""
+        self._deadline = time.monotonic() + self._timeout_s
+        self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
+        self._request.add_done_callback(_seen)
+        await asyncio.wait({self._request}, timeout=LOOKUP_AFTER_S)
+        if not self._request.done() and (box := await self._found()) is not None:
+            self._request.cancel()
+            return await self._started(box)
+        await asyncio.wait({self._request})
+        return self._request.result()
+
+    def _answer(self) -> AsyncSandbox | None:
+        """The box, when the last request has made it and said so. Learns from a failure whether one may be left."""
+        assert self._request is not None
+        if not self._request.done() or self._request.cancelled():
+            return None
+        failure = self._request.exception()
+        if failure is None:
+            return self._request.result()
+        self._refused = isinstance(failure, DaytonaAuthenticationError)
+        self._doubtful |= isinstance(failure, DaytonaError) and is_ambiguous(failure)
+        return None
+
+    async def _look_after(self, failure: DaytonaError) -> AsyncSandbox | None:
+        """The box that was made in spite of the failure; None: the request may be repeated."""
+        if is_conflict(failure):
+            return await self._find_taken(failure)
+        if is_ambiguous(failure):
+            found = await self._found()
+            self._doubtful = found is None
+            return found
+        if not is_passing(failure):
+            raise await self._final(failure) from failure
+        return None
+
+    async def _find_taken(self, failure: DaytonaError) -> AsyncSandbox:
+        """The box that has our name already. A look-up may lag a little behind the conflict."""
+        for attempt in range(1, CONFLICT_LOOKUPS + 1):
+            if (found := await self._cloud.get(self.name)) is not None:
+                if not self._is_ours(found):
+                    raise SandboxError(f"The name {self.name} is taken by a sandbox of someone else.")
+                return found
+            await asyncio.sleep(self._cloud.pause_s(attempt, failure))
+        self._doubtful = True
+        raise self._cloud.explain(failure, "starting a sandbox")
+
+    async def _found(self) -> AsyncSandbox | None:
+        """The box of our name; None when there is none, or when it is someone else's, whom nobody may end."""
+        found = await self._cloud.get(self.name)
+        return found if found is not None and self._is_ours(found) else None
+
+    def _is_ours(self, box: AsyncSandbox) -> bool:
+        return box.labels.get(BOX_LABEL) == self.name
+
+    async def _started(self, box: AsyncSandbox) -> AsyncSandbox:
+        while (state := _plain(box.state)) != "started":
+            if state in _FAILED:
+                raise SandboxError(f"Sandbox {box.id} is {state} ({box.error_reason or 'no reason given'}).")
+            if time.monotonic() > self._deadline:
+                raise SandboxError(f"Sandbox {box.id} is {state} after {self._timeout_s:g} s.")
+            await asyncio.sleep(_POLL_S)
+            try:
+                await self._cloud.call(
+                    f"watching sandbox {box.id}", lambda: box.refresh_data(request_timeout=REQUEST_TIMEOUT_S)
+                )
+            except DaytonaNotFoundError as error:
+                raise SandboxError(f"Sandbox {box.id} vanished while it was starting.") from error
+        return box
+
+    async def _final(self, failure: DaytonaError) -> FinqaError:
+        """The error that ends this start, and those that wait for the same."""
+        told = self._cloud.explain(failure, "starting a sandbox")
+        if status_of(failure) in (400, 404):
+            if self._image and (fault := await self._image_fault()):
+                told = DataError(
+                    f"Daytona has no ready image of snapshot {self._snapshot!r} with this version of finqa: "
+                    f"{self._image} {fault}.",
+                    remedy=f"finqa snapshot build --sandbox daytona --snapshot-name {self._snapshot}",
+                )
+            elif isinstance(failure, DaytonaNotFoundError):
+                return SandboxError(f"Sandbox {self.name} vanished while it was starting.")
+        self._gate.refuse(told)
+        return told
+
+    async def _image_fault(self) -> str:
+        """What is wrong with the image; empty when it is ready."""
+        client = self._cloud.client()
+        try:
+            image = await self._cloud.call(f"looking for image {self._image}", lambda: client.snapshot.get(self._image))
+        except DaytonaNotFoundError:
+            return "does not exist"
+        state = _plain(image.state)
+        return "" if state == "active" else f"is {state}" + (f" ({image.error_reason})" if image.error_reason else "")
+
+
+def _seen(request: asyncio.Task[AsyncSandbox]) -> None:
+    """Keeps asyncio from reporting the failure of a request that nobody waits for any more."""
+    if not request.cancelled():
+        request.exception()
+
+
+def _plain(state: object) -> str:
+    return str(getattr(state, "value", state) or "in an unknown state")

@@ -1,0 +1,283 @@
+"""The `daytona` provider: boxes in the Daytona cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
+
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import FinqaError, SandboxError
+from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
+from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
+from finqa_plugins.sandboxes.daytona.daytona_create import Birth
+from finqa_plugins.sandboxes.daytona.daytona_executions import DaytonaExecutingSandbox
+from finqa_plugins.sandboxes.daytona.daytona_images import Images
+from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, OpenName, forget, open_names
+from finqa_plugins.sandboxes.daytona.daytona_leftovers import Leftovers
+from finqa_plugins.sandboxes.daytona.daytona_listing import (
+    described,
+    execution_params,
+    is_gone,
+    is_ours,
+    query_labels,
+    server_params,
+)
+from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaBox, DaytonaSandbox
+from finqa_plugins.sandboxes.daytona.gate import CreateGate
+from finqa_plugins.sandboxes.daytona.image_recipe import image_name
+from finqa_plugins.sandboxes.daytona.server import Prober, start_server
+from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
+from finqa_plugins.sandboxes.daytona.window import SlidingWindow
+
+log = structlog.get_logger(__name__)
+
+LOOKUPS_AT_ONCE = 50
+DOUBT_S = 600.0
+"""Age at which a name that nobody finds is known to have no box: no request is carried out after so long."""
+PAGE = 100
+OUTPUT_TIMEOUT_S = 3.0
+SECOND_TRY_S = 5.0
+"""For a box that could not be ended before."""
+
+
+class DaytonaSandboxProvider:
+    """See `finqa_cli.contracts.SandboxProvider` and `ImageBuilder`.
+
+    Every box has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
+    cancelled start or a killed process leaves no box that `list` and `reap` could not find.
+    """
+
+    def __init__(self, config: DaytonaSandboxConfig | None, context: SandboxContext) -> None:
+        self._config = config or DaytonaSandboxConfig()
+        self._folder = context.home / "daytona"
+        self._cloud = Cloud(self._config)
+        self._gate = CreateGate(SlidingWindow(self._config.create_limit, self._config.create_window_s))
+        self._ledger = Ledger(self._folder)
+        self._leftovers = Leftovers(self._cloud, self._ledger, self._config.delete_timeout_s)
+        self._prober = Prober()
+        self._upkeep = Upkeep(self._cloud, self._config)
+        self._images = Images(self._cloud, self._config)
+        self._image_names: dict[tuple[str, str], str] = {}
+        self._starts: set[asyncio.Task[DaytonaBox]] = set()
+        self._boxes: set[DaytonaBox] = set()
+        self._gone: set[str] = set()
+        self._said_why = False
+        self._closed = False
+
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
+        """A new box whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of it.
+
+        Raises:
+            SandboxError: It did not become ready and is gone again.
+            AuthenticationError: The key is missing, refused, or may not start boxes.
+            DataError: There is no image of this snapshot and code.
+            ServiceUnavailableError: The account's quota is used up.
+        """
+        self._cloud.client()  # raises without a key, and when closed
+        task = asyncio.create_task(self._start(spec, labels))
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by `close`; whoever waits here was not
+                raise SandboxError("The sandbox provider is closed.") from None
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and task.exception() is None:
+                await task.result().stop()
+            raise
+
+    async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
+        """Boxes with all these labels, from any machine; those of this machine also while the list lags behind."""
+        client = self._cloud.client()
+        query = ListSandboxesQuery(labels=query_labels(labels), limit=PAGE)
+
+        async def listed() -> list[AsyncSandbox]:
+            return [remote async for remote in client.list(query, request_timeout=REQUEST_TIMEOUT_S)]
+
+        found = {remote.id: remote for remote in await self._cloud.call("listing the sandboxes", listed)}
+        names = {remote.name for remote in found.values()}
+        unlisted = [
+            name
+            for name in await asyncio.to_thread(lambda: [*open_names(self._folder)])
+            if name.name not in names and labels.items() <= name.labels.items()
+        ]
+        found.update({remote.id: remote for remote in await self._look_up(unlisted)})
+        return [
+            described(remote)
+            for remote in found.values()
+            if is_ours(remote) and not is_gone(remote) and remote.id not in self._gone
+        ]
+
+    async def reap(self, sandbox_id: str) -> None:
+        """Ends a box of this product and returns when it is gone.
+
+        Raises:
+            SandboxError: It is still there after a while.
+            FinqaError: The box is not one of ours.
+        """
+        remote = await self._cloud.get(sandbox_id)
+        if remote is None:
+            return
+        if not is_ours(remote):
+            raise FinqaError(f"Sandbox {sandbox_id} was not started by finqa; it is left alone.")
+        await self._cloud.delete(remote, self._config.delete_timeout_s)
+        await self._forget(remote)
+
+    async def close(self) -> None:
+        """Ends every box and every start.
+
+        Raises:
+            SandboxError: Some boxes are still there; `finqa sandbox reap` ends them later.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._gate.refuse(SandboxError("The sandbox provider is closed."), seconds=float("inf"))
+        for task in self._starts:
+            if not task.cancelling():
+                task.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        await self._upkeep.close()
+        try:
+            failures = await asyncio.gather(*(box.stop() for box in self._boxes), return_exceptions=True)
+            leftovers = await self._leftovers.end({box.name for box in self._boxes})
+        finally:
+            await asyncio.to_thread(self._ledger.close)
+            await self._prober.close()
+            await self._cloud.close()
+        errors = [*(failure for failure in failures if failure is not None), *leftovers]
+        if errors:
+            raise SandboxError(
+                f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
+                remedy="finqa sandbox reap --sandbox daytona",
+            )
+
+    async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
+        """See `ImageBuilder`."""
+        return await self._images.build_image(spec, on_log)
+
+    async def images(self) -> Sequence[ImageInfo]:
+        """See `ImageBuilder`."""
+        return await self._images.images()
+
+    async def delete_images(self, snapshot: str) -> Sequence[str]:
+        """See `ImageBuilder`."""
+        return await self._images.delete_images(snapshot)
+
+    async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
+        name = f"finqa-{secrets.token_hex(6)}"
+        timeout_s = self._config.create_timeout_s
+        if isinstance(spec, ServerSpec):
+            server_box = server_params(name, await self._image(spec), spec, labels, self._config)
+            birth = Birth(self._cloud, self._gate, server_box, snapshot=spec.snapshot.name, timeout_s=timeout_s)
+        else:
+            birth = Birth(self._cloud, self._gate, execution_params(name, labels, self._config), timeout_s=timeout_s)
+        try:
+            await self._ledger.opened(name, labels)
+            box = await self._prepared(await birth.run(), spec)
+        except BaseException:
+            await self._undo(birth)
+            raise
+        self._boxes.add(box)
+        self._upkeep.add(box)
+        return box
+
+    async def _prepared(self, remote: AsyncSandbox, spec: SandboxSpec) -> DaytonaBox:
+        """A box that does what the spec is for."""
+        if not isinstance(spec, ServerSpec):
+            executing = DaytonaExecutingSandbox(self._cloud, remote, self._end)
+            await executing.prove(self._config.start_timeout_s)
+            return executing
+        box = DaytonaSandbox(
+            self._cloud,
+            self._prober,
+            remote,
+            spec,
+            command=await start_server(self._cloud, remote, spec),
+            url_ttl_s=self._config.url_ttl_s,
+            end=self._end,
+        )
+        try:
+            await box.wait_until_healthy(self._config.start_timeout_s)
+        except DaytonaError as error:
+            raise SandboxError(f"Sandbox {box.id} vanished while its server was starting.") from error
+        return box
+
+    async def _undo(self, birth: Birth) -> None:
+        """Never raises: the start's own error is what counts, and the ledger remembers a box that is left."""
+        try:
+            certain = await birth.undo(self._config.delete_timeout_s)
+        except FinqaError as error:
+            log.info("a sandbox that did not start may be there", sandbox=birth.name, reason=str(error))
+            return
+        if certain:
+            await self._ledger.gone([birth.name])
+        elif not self._closed:
+            self._leftovers.search(birth.name)
+
+    async def _end(self, box: DaytonaBox) -> None:
+        tried, box.ended = box.ended, True
+        self._upkeep.remove(box)
+        if box not in self._boxes:
+            return
+        if isinstance(box, DaytonaSandbox) and box.sick and not self._closed:
+            await self._say_why(box)
+        await self._cloud.delete(
+            box.remote, min(self._config.delete_timeout_s, SECOND_TRY_S if tried else float("inf"))
+        )
+        self._boxes.discard(box)
+        self._gone.add(box.id)
+        await self._ledger.gone([box.name])
+
+    async def _say_why(self, box: DaytonaSandbox) -> None:
+        """Warns once: what ends a hundred servers has one reason, and a box that is gone has nothing to say."""
+        with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
+            async with asyncio.timeout(OUTPUT_TIMEOUT_S):
+                output = await box.output()
+            tell = log.info if self._said_why else log.warning
+            self._said_why = True
+            tell("the server of a sandbox stopped answering", sandbox=box.id, output=output)
+
+    async def _look_up(self, names: Sequence[OpenName]) -> Sequence[AsyncSandbox]:
+        """The boxes of these names that exist. Names that cannot have one any more are forgotten."""
+        places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+        async def look_up(name: OpenName) -> AsyncSandbox | None:
+            async with places:
+                return await self._cloud.get(name.name)
+
+        found = await asyncio.gather(*(look_up(name) for name in names))
+        absent = [
+            name
+            for name, remote in zip(names, found, strict=True)
+            if remote is None and not name.owned and time.time() - name.asked > DOUBT_S
+        ]
+        if absent:
+            await asyncio.to_thread(forget, absent)
+        return [remote for remote in found if remote is not None]
+
+    async def _forget(self, remote: AsyncSandbox) -> None:
+        """A reaped box: it needs no upkeep, and no ledger on this machine waits for it."""
+        self._gone.add(remote.id)
+        for box in [box for box in self._boxes if box.id == remote.id]:
+            box.ended = True
+            self._upkeep.remove(box)
+            self._boxes.discard(box)
+        await self._ledger.gone([remote.name])
+        written = await asyncio.to_thread(lambda: [*open_names(self._folder)])
+        await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
+
+    async def _image(self, spec: ServerSpec) -> str:
+        key = (spec.snapshot.digest, spec.module)
+        if key not in self._image_names:
+            self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
+        return self._image_names[key]

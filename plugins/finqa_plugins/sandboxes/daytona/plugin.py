@@ -1,0 +1,59 @@
+"""Registers the `daytona` sandbox provider, its checks and its explanations."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
+
+NAME = "daytona"
+KEY_VARIABLE = "DAYTONA_API_KEY"
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """The provider."""
+    return [
+        Component(
+            kind="sandbox",
+            name=NAME,
+            target="finqa_plugins.sandboxes.daytona.daytona_provider:DaytonaSandboxProvider",
+            config="finqa_plugins.sandboxes.daytona.config:DaytonaSandboxConfig",
+            summary="sandboxes in the Daytona cloud, hundreds at a time",
+            requires=("daytona",),
+            extra="daytona",
+            readiness="finqa_plugins.sandboxes.daytona.plugin:readiness",
+        )
+    ]
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is a key; see `Component.readiness`."""
+    chosen = settings["sandbox"]
+    if os.environ.get(KEY_VARIABLE, "").strip() or (chosen["name"] == NAME and chosen["options"].get("api_key")):
+        return []
+    return [Check(name=NAME, status="fail", detail=f"needs {KEY_VARIABLE}", remedy=f"export {KEY_VARIABLE}=...")]
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """The account, where boxes are to run there. That the package is installed is checked for every component."""
+    if settings["sandbox"]["name"] != NAME or importlib.util.find_spec("daytona") is None:
+        return []
+    from finqa_plugins.sandboxes.daytona.daytona_doctor import checks
+
+    return checks(settings)
+
+
+@hookimpl
+def explain_error(error: BaseException) -> str | None:
+    """The remedy for an exception of the SDK that nobody caught."""
+    if not type(error).__module__.startswith("daytona."):
+        return None
+    from finqa_plugins.sandboxes.daytona.daytona_errors import remedy_of
+
+    return remedy_of(error)

@@ -1,0 +1,87 @@
+"""The environment's server inside a box: started by a session command, asked for its health and its last words."""
+
+from __future__ import annotations
+
+import contextlib
+
+import aiohttp
+from daytona import AsyncSandbox, DaytonaConflictError, DaytonaError, DaytonaNotFoundError, SessionExecuteRequest
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.types import ServerSpec
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
+
+SESSION = "finqa-server"
+PROBE_TIMEOUT_S = 5.0
+_TAIL = 2000
+
+
+class Prober:
+    """Asks servers for their health. Nothing of it is logged: a signed address is as good as a key to its box."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def status(self, url: str) -> int:
+        """HTTP status of a GET; 0 when there is no answer in time."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+            # Through the same proxy as the SDK and the sessions, where the environment names one.
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
+        try:
+            async with self._session.get(url, allow_redirects=False) as reply:
+                return reply.status
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0
+
+    async def close(self) -> None:
+        """Frees the connections. Idempotent."""
+        if self._session is not None:
+            await self._session.close()
+
+
+async def start_server(cloud: Cloud, box: AsyncSandbox, spec: ServerSpec) -> str:
+    """Starts the server in the background and returns the id of its command.
+
+    Sent twice, after a lost reply, the second server finds the port taken and ends.
+    """
+
+    async def session() -> None:
+        with contextlib.suppress(DaytonaConflictError):  # an earlier try made it
+            await box.process.create_session(SESSION, request_timeout=REQUEST_TIMEOUT_S)
+
+    request = SessionExecuteRequest(command=f"python -m {spec.module}", run_async=True)
+    doing = f"starting the server in sandbox {box.id}"
+    try:
+        await cloud.call(doing, session)
+        reply = await cloud.call(
+            doing, lambda: box.process.execute_session_command(SESSION, request, timeout=int(REQUEST_TIMEOUT_S))
+        )
+    except DaytonaNotFoundError as error:
+        raise SandboxError(f"Daytona: {doing} failed: the box is gone or its toolbox does not answer.") from error
+    return reply.cmd_id
+
+
+async def exit_code(box: AsyncSandbox, command: str) -> int | None:
+    """What the server ended with; None while it runs, and while nobody knows."""
+    try:
+        state = await box.process.get_session_command(SESSION, command, request_timeout=REQUEST_TIMEOUT_S)
+    except DaytonaError:
+        return None
+    return None if state.exit_code is None else int(state.exit_code)
+
+
+async def last_output(cloud: Cloud, box: AsyncSandbox, command: str) -> str:
+    """The end of what the server wrote.
+
+    Raises:
+        DaytonaError: The box is gone.
+        FinqaError: It cannot be read.
+    """
+    logs = await cloud.call(
+        f"reading the server's output in sandbox {box.id}",
+        lambda: box.process.get_session_command_logs(SESSION, command, request_timeout=REQUEST_TIMEOUT_S),
+        patience_s=3.0,
+    )
+    return (logs.output or f"{logs.stdout or ''}{logs.stderr or ''}").strip()[-_TAIL:]

@@ -1,0 +1,135 @@
+"""The two ways to run what a policy wrote: in a box, or, where somebody insists, beside everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.types import ExecutionRequest
+from finqa_plugins.sandboxes.local.bubblewrap import (
+    ENVIRONMENT,
+    NOBODY,
+    Isolation,
+    argv_of,
+    as_user,
+    box_command,
+    limit_flags,
+)
+from finqa_plugins.sandboxes.local.control_groups import ControlGroups, Group
+from finqa_plugins.sandboxes.local.seccomp import filter_program
+from finqa_plugins.sandboxes.local.supervision import Launch
+
+ENTER = """
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done
+shift
+unset PWD OLDPWD SHLVL
+[ -z "$BASH_VERSION" ] || exec env -i "$@"
+exec "$@"
+"""
+"""Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable: what
+shells set themselves is unset, but bash tells every command its name."""
+
+ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
+
+
+class Launcher(Protocol):
+    """Prepares executions and tidies up after them."""
+
+    def prepared(self, request: ExecutionRequest) -> AbstractContextManager[Launch]:
+        """The command of one execution.
+
+        Raises:
+            SandboxError: This machine is out of descriptors or disk.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLauncher:
+    """Each execution in namespaces of its own, and in a control group where there are any."""
+
+    isolation: Isolation
+    groups: ControlGroups | None = None
+
+    @contextlib.contextmanager
+    def prepared(self, request: ExecutionRequest) -> Iterator[Launch]:
+        """See `Launcher`."""
+        with contextlib.ExitStack() as stack:
+            try:
+                group = Group(()) if self.groups is None else stack.enter_context(self.groups.group(request.limits))
+                status_fd = os.memfd_create("status")  # no pipe: writing to one whose reader is gone ends bubblewrap
+                stack.callback(os.close, status_fd)
+                filter_fd = None
+                if self.isolation.filtered:
+                    filter_fd = _readable(filter_program())
+                    stack.callback(os.close, filter_fd)
+            except OSError as error:
+                raise SandboxError(f"Cannot start an execution: {error}") from error
+            command = box_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
+            children = (status_fd,) if filter_fd is None else (status_fd, filter_fd)
+            argv = (*ENTRANCE, *group.entrances, "--", *command)
+            yield Launch(argv=argv, env={}, child_fds=children, status_fd=status_fd, starved=group.starved)
+
+
+@dataclass(frozen=True, slots=True)
+class BareLauncher:
+    """A process with limits and a folder of its own. It sees every file that its user may read, and the network.
+
+    Attributes:
+        prlimit, setpriv, as_nobody, python: As in `Isolation`.
+    """
+
+    prlimit: str
+    setpriv: str
+    as_nobody: bool
+    python: str
+
+    @contextlib.contextmanager
+    def prepared(self, request: ExecutionRequest) -> Iterator[Launch]:
+        """See `Launcher`."""
+        user = NOBODY if self.as_nobody else os.geteuid()
+        try:
+            folder = tempfile.mkdtemp(prefix="finqa-execution-")
+            if self.as_nobody:
+                os.chown(folder, NOBODY, NOBODY)
+        except OSError as error:
+            raise SandboxError(f"Cannot start an execution: {error}") from error
+        try:
+            processes = request.limits.processes + _threads_of(user)
+            home = ("HOME", "TMPDIR")
+            variables = [f"{name}={folder if name in home else value}" for name, value in ENVIRONMENT.items()]
+            command = (
+                *as_user(self.setpriv, as_nobody=self.as_nobody),
+                *("env", *variables, self.prlimit, *limit_flags(request.limits, processes=processes), "--"),
+                *argv_of(request, self.python),
+            )
+            yield Launch(argv=command, env={}, cwd=folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor from which these bytes can be read, once."""
+    fd = os.memfd_create("filter")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _threads_of(user: int) -> int:
+    """The kernel counts all threads of a user; without a namespace those of others are among them."""
+    threads = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == user:
+                threads += sum(1 for _ in (folder / "task").iterdir())
+    return threads

@@ -1,0 +1,253 @@
+"""The `local` provider: logical boxes leased from a few shared server processes, and boxes that execute code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import structlog
+
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
+from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
+from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+from finqa_plugins.sandboxes.local.local_executions import ExecutingBoxes, LocalExecutingSandbox
+from finqa_plugins.sandboxes.local.local_ledger import BoxEntry, Ledger, ServerEntry, is_running
+from finqa_plugins.sandboxes.local.server_process import POLL_S, ServerProcess
+
+log = structlog.get_logger(__name__)
+
+
+class LocalSandboxProvider:
+    """See `finqa_cli.contracts.SandboxProvider`.
+
+    A server process ends with its last box. When one dies, its boxes are unhealthy from then on and the next start
+    gets a fresh process. Servers die with the thread that called `start`: call it from a thread that lives on.
+    """
+
+    def __init__(self, config: LocalSandboxConfig | None, context: SandboxContext) -> None:
+        self._config = config or LocalSandboxConfig()
+        self._ledger = Ledger(context.home / "local")
+        self._servers: list[_Server] = []
+        self._executing = ExecutingBoxes(self._config, context.home / "local")
+        self._closed = False
+
+    @overload
+    async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> LocalSandbox: ...
+    @overload
+    async def start(self, spec: ExecutionSpec, labels: Mapping[str, str]) -> LocalExecutingSandbox: ...
+    @overload
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox: ...
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox:
+        """A box on the least loaded server of this spec, or on a new one; for code, a box with nothing in it.
+
+        Raises:
+            SandboxError: The server did not become healthy; the message ends with its own last words.
+            ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise.
+            MissingDependencyError: The server needs packages that are not installed.
+        """
+        if self._closed:
+            raise SandboxError("The sandbox provider is closed.")
+        if isinstance(spec, ExecutionSpec):
+            return await self._executing.start(labels)
+        if self._config.dangerously_run_unisolated:
+            raise ConfigError(
+                "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
+                remedy="leave out --dangerously-run-unisolated",
+            )
+        _check_installed(spec)
+        server = self._choose(spec)
+        box_id = server.new_id()
+        try:
+            server.add(box_id, labels)
+            await server.ready()
+        except BaseException:
+            await self._release(server, box_id)
+            raise
+        return LocalSandbox(self, server, box_id)
+
+    async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
+        """Boxes with all these labels whose process is running, of any process of this user."""
+        serving = [
+            SandboxInfo(id=box_id, state="started", labels=box.labels, created=box.created)
+            for entry in self._ledger.entries()
+            for box_id, box in entry.boxes.items()
+        ]
+        return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
+
+    async def reap(self, sandbox_id: str) -> None:
+        """Ends a box. When another process started it, its server is ended, and with it the boxes that share it."""
+        for server in list(self._servers):
+            if sandbox_id in server.boxes:
+                await self._release(server, sandbox_id)
+                return
+        for entry in self._ledger.entries():
+            if sandbox_id in entry.boxes:
+                await _end_foreign(entry, self._config.stop_timeout_s)
+                self._ledger.remove(entry)
+                return
+        await self._executing.reap(sandbox_id)
+
+    async def close(self) -> None:
+        """Ends every server and every execution. Idempotent."""
+        self._closed = True
+        servers, self._servers = self._servers, []
+        await asyncio.gather(self._executing.close(), *(server.stop() for server in servers))
+
+    def _choose(self, spec: ServerSpec) -> _Server:
+        key = _key(spec)
+        candidates = [server for server in self._servers if server.key == key and server.usable()]
+        least = min(candidates, key=lambda server: len(server.boxes), default=None)
+        full = least is None or len(least.boxes) >= self._config.sandboxes_per_process
+        if least is not None and not (full and len(candidates) < self._config.processes):
+            return least
+        server = _Server(key, spec, self._ledger, self._config)
+        self._servers.append(server)
+        return server
+
+    async def _release(self, server: _Server, box_id: str) -> None:
+        server.remove(box_id)
+        if not server.boxes and server in self._servers:
+            self._servers.remove(server)
+            await server.stop()
+
+
+class LocalSandbox:
+    """A lease on a server process. See `finqa_cli.contracts.Sandbox`."""
+
+    def __init__(self, provider: LocalSandboxProvider, server: _Server, box_id: str) -> None:
+        self._provider = provider
+        self._server = server
+        self._id = box_id
+
+    @property
+    def id(self) -> str:
+        """Unique over processes."""
+        return self._id
+
+    @property
+    def pid(self) -> int:
+        """The server process behind the box; other boxes may share it."""
+        return self._server.process.pid
+
+    def url(self) -> str:
+        """Base address on loopback."""
+        return self._server.process.url
+
+    async def healthy(self) -> bool:
+        """True while the box is not stopped and its server answers. A server that does not gets no new boxes."""
+        if self._id not in self._server.boxes:
+            return False
+        answers = await self._server.process.healthy()
+        self._server.distrusted |= not answers
+        return answers
+
+    async def stop(self) -> None:
+        """Gives the lease back; the last one ends the process."""
+        await self._provider._release(self._server, self._id)
+
+
+class _Server:
+    """A process, its boxes and its ledger file."""
+
+    def __init__(self, key: object, spec: ServerSpec, ledger: Ledger, config: LocalSandboxConfig) -> None:
+        self.key = key
+        self.boxes: dict[str, BoxEntry] = {}
+        self.id = f"local-{secrets.token_hex(4)}"
+        self._numbers = itertools.count(1)
+        self._ledger = ledger
+        self._config = config
+        self._stopped = False
+        self.distrusted = False
+        self.process = ServerProcess(spec, ledger.log_path(self.id))
+        self._ready = asyncio.ensure_future(self.process.wait_until_healthy(config.start_timeout_s))
+
+    def usable(self) -> bool:
+        """False once it has died, hung, failed to start or been stopped."""
+        failed = self._ready.done() and (self._ready.cancelled() or self._ready.exception() is not None)
+        return not (self._stopped or self.distrusted or failed) and self.process.running()
+
+    async def ready(self) -> None:
+        """Waits for the start that all boxes share; one caller's cancellation does not cancel it for the others."""
+        await asyncio.shield(self._ready)
+
+    def new_id(self) -> str:
+        """An id for a box of this server."""
+        return f"{self.id}-{next(self._numbers)}"
+
+    def add(self, box_id: str, labels: Mapping[str, str]) -> None:
+        """Puts a box into the ledger.
+
+        Raises:
+            StorageError: The ledger cannot be written.
+        """
+        self.boxes[box_id] = BoxEntry(labels=dict(labels), created=time.time())
+        self._ledger.write(self._entry())
+
+    def remove(self, box_id: str) -> None:
+        """Takes a box out of the ledger; the file goes with the last one. Idempotent."""
+        if self.boxes.pop(box_id, None) is not None and self.boxes and not self._stopped:
+            try:
+                self._ledger.write(self._entry())
+            except StorageError as error:
+                log.warning("the sandbox ledger is out of date", reason=error.message)
+
+    async def stop(self) -> None:
+        """Ends the process and removes its files."""
+        self._stopped = True
+        self.boxes.clear()
+        self._ready.cancel()
+        try:
+            await asyncio.gather(self._ready, return_exceptions=True)
+            if not self.process.running():
+                log.warning("a sandbox server had died", server=self.id, pid=self.process.pid, log=self.process.tail())
+        finally:
+            try:
+                await self.process.stop(self._config.stop_timeout_s)
+            finally:
+                self._ledger.remove(self._entry())
+
+    def _entry(self) -> ServerEntry:
+        process = self.process
+        return ServerEntry(
+            id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.boxes)
+        )
+
+
+def _check_installed(spec: ServerSpec) -> None:
+    if missing := [name for name in spec.requires if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f"The server {spec.module} needs {', '.join(missing)}, which is not installed.",
+            remedy=f"pip install 'finqa[{spec.extra}]'" if spec.extra else f"pip install {missing[0]}",
+        )
+
+
+def _key(spec: ServerSpec) -> object:
+    environment = tuple(sorted(spec.environment.items()))
+    return (spec.module, spec.snapshot.digest, str(spec.snapshot.path), environment, spec.health_path)
+
+
+async def _end_foreign(entry: ServerEntry, timeout_s: float) -> None:
+    try:
+        handle = os.pidfd_open(entry.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not is_running(entry):  # checked after opening: the handle keeps meaning this process, whatever its pid does
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+            deadline = time.monotonic() + timeout_s
+            while is_running(entry) and time.monotonic() < deadline:  # noqa: ASYNC110  not our child: no event tells
+                await asyncio.sleep(POLL_S)
+    finally:
+        os.close(handle)

@@ -1,0 +1,144 @@
+"""One server process on loopback: started, watched and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from finqa_cli.errors import SandboxError
+from finqa_cli.processes import start_time
+from finqa_cli.types import ServerSpec
+
+HOST = "127.0.0.1"
+POLL_S = 0.02
+HEALTH_TIMEOUT_S = 10.0
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
+
+
+class ServerProcess:
+    """Starts on construction. The listening socket is bound here and inherited, so the port cannot go to others."""
+
+    def __init__(self, spec: ServerSpec, log_path: Path) -> None:
+        self._spec = spec
+        self._log_path = log_path
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.bind((HOST, 0))
+            listener.listen(2048)
+            self.port: int = listener.getsockname()[1]
+            self._popen = _spawn(spec, log_path, listener, self.port)
+        self.pid = self._popen.pid
+        self.started = start_time(self.pid) or 0
+
+    @property
+    def url(self) -> str:
+        """Base address."""
+        return f"http://{HOST}:{self.port}"
+
+    def running(self) -> bool:
+        """False once it has exited."""
+        # WNOWAIT: looks without reaping, so the pid stays ours until `stop`.
+        return self._unreaped() and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    async def healthy(self, timeout_s: float = HEALTH_TIMEOUT_S) -> bool:
+        """True when it answers its health path with 200 in time. Never raises."""
+        return self.running() and await _answers(self.port, self._spec.health_path, timeout_s)
+
+    async def wait_until_healthy(self, timeout_s: float) -> None:
+        """Waits for the first good answer.
+
+        Raises:
+            SandboxError: It exited or took too long; the message ends with what it last wrote.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not await self.healthy(timeout_s=1.0):
+            if not self.running():
+                raise SandboxError(f"The server {self._spec.module} exited at start. {self.tail()}")
+            if time.monotonic() > deadline:
+                raise SandboxError(f"The server {self._spec.module} was not ready in {timeout_s:g} s. {self.tail()}")
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self, timeout_s: float) -> None:
+        """SIGTERM, then SIGKILL to the whole process group. Nothing is left even when this is cancelled. Idempotent."""
+        if not self._unreaped():
+            return
+        try:
+            self._signal(signal.SIGTERM)
+            deadline = time.monotonic() + timeout_s
+            while self.running() and time.monotonic() < deadline:  # noqa: ASYNC110  SIGCHLD belongs to the application
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._signal(signal.SIGKILL)
+            self._popen.wait()
+
+    def tail(self) -> str:
+        """The end of what it wrote, in a sentence."""
+        try:
+            text = self._log_path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            text = ""
+        return f"Its last output:\n{text[-2000:]}" if text else "It wrote nothing."
+
+    def _unreaped(self) -> bool:
+        return self._popen.returncode is None
+
+    def _signal(self, number: int) -> None:
+        # The leader is not reaped yet, so its pid, which is the group's id, cannot belong to anyone else.
+        if self._unreaped():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def _spawn(spec: ServerSpec, log_path: Path, listener: socket.socket, port: int) -> subprocess.Popen[bytes]:
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "finqa_plugins.sandboxes.local.reaper", spec.module],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=log_path.parent,
+                env=_environment(spec, listener.fileno(), port),
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SandboxError(f"Cannot start the server {spec.module}: {error}") from error
+
+
+def _environment(spec: ServerSpec, listen_fd: int, port: int) -> Mapping[str, str]:
+    """Nothing of ours but what a Python program needs to start: no key and no other secret gets in."""
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        **spec.environment,
+        "HOST": HOST,
+        "PORT": str(port),
+        "FINQA_LISTEN_FD": str(listen_fd),
+        "FINQA_SNAPSHOT": str(spec.snapshot.path.absolute()),
+        "FINQA_PARENT_PID": str(os.getpid()),
+    }
+
+
+async def _answers(port: int, path: str, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+                status = await reader.readline()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return status.startswith(b"HTTP/") and status.split()[1:2] == [b"200"]

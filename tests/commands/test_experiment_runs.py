@@ -1,0 +1,239 @@
+"""`finqa experiment run`: real trainings and evaluations, in this process instead of one for each step."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command_calls import document, failure
+
+from finqa_cli.app import main
+from finqa_cli.commands import experiment as command
+from finqa_cli.experiments import experiment_run as workflow
+from finqa_cli.experiments.step_process import Ended, Relay
+
+pytest.importorskip("torch", reason="needs finqa[train]")
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+SMALL = """
+[experiment]
+name = "=NAME"
+cell = "cell-{way}"
+
+[variables]
+NAME = "small"
+N = 2
+
+[[prepare]]
+name = "expert"
+arguments = ["eval", "scripted", "--environment=finqa-text", "--split=dev", "--limit=2", "--quiet"]
+
+[settings]
+environment = "finqa-text"
+trackers = []
+
+[settings.model]
+name = "embedded"
+
+[settings.pool]
+sandboxes = "=2 * N"
+
+[settings.generation]
+max_gen_tokens = 8
+
+[settings.train]
+iterations = 1
+group_size = "=N"
+target_groups_per_iter = 0
+max_rollout_rounds = 1
+
+[settings.eval]
+limit = 3
+
+[axes.way.two]
+[axes.way.three]
+N = 3
+
+[measures]
+accuracy = { better = "higher", of = "accuracy" }
+reward = { better = "higher", of = "reward" }
+brier = { better = "lower", of = "brier" }
+
+[[questions]]
+name = "number"
+ask = "Do more rollouts help?"
+axis = "way"
+pairs = [["three", "two"]]
+measures = ["accuracy", "reward", "brier"]
+"""
+
+
+class InThisProcess(Relay):
+    """Runs a step's command here: what a process of its own would do, without its start."""
+
+    def __init__(self, before: Callable[[Sequence[str], Relay], int | None] = lambda arguments, relay: None) -> None:
+        super().__init__()
+        self.before = before
+        self.ran: list[Sequence[str]] = []
+
+    def run(self, arguments: Sequence[str], log: Path, **given: Any) -> Ended:
+        self.ran.append(arguments)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        given["started"](0)
+        if (code := self.before(arguments, self)) is None:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                code = main(arguments)
+        return Ended(code=code, seconds=1.0, reason="", remedy="")
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
+    made = InThisProcess()
+    monkeypatch.setattr(workflow, "Relay", lambda: made)
+    Path("small.toml").write_text(SMALL)
+    return made
+
+
+def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
+    relay: InThisProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["experiment", "run", "small.toml"]
+    told = document([*run, "--only=cell-two"], capsys)
+    assert told["states"] == {"cell-two": "done", "cell-three": "to do"}
+    assert [words[0] for words in relay.ran] == ["eval", "train", "eval"]
+    (answer, *_) = told["questions"][0]["answers"]
+    assert answer["verdict"] == "not known" and answer["reason"] == "not enough runs: cell-three is not done"
+    assert json.loads(Path("outputs/small/run.json").read_text())["status"] == "stopped"
+    assert document([*run, "--dry-run"], capsys)["cells"]["cell-two"]["estimate"]["source"] == "measured"
+
+    told = document(run, capsys)
+    assert [words[0] for words in relay.ran[3:]] == ["train", "eval"] and told["states"]["cell-three"] == "done"
+    by_measure = {one["measure"]: one for one in told["questions"][0]["answers"]}
+    assert by_measure["accuracy"]["verdict"] == "not shown" and by_measure["accuracy"]["questions"] == 3
+    assert by_measure["brier"]["reason"] == "not measured in cell-three and cell-two"
+    assert told["comparisons"] == {"": "comparison"}
+    folder = Path("outputs/small")
+    compared = json.loads((folder / "comparison/comparison.json").read_text())
+    assert [method["label"] for method in compared["methods"]] == ["cell-two", "cell-three"]
+    figures = told["cells"]["cell-three"]["figures"]
+    assert figures["accuracy"]["value"] == compared["methods"][1]["accuracy"]
+    report = (folder / "report.md").read_text()
+    assert "### Do more rollouts help?" in report and "| train.group_size | 2 | 3 |" in report
+    assert "comparison/report.md" in report
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["status"] == "completed" and facts["command"] == "experiment" and (folder / "manifest.json").is_file()
+
+    again = document(["experiment", "run", "--resume=outputs/small"], capsys)
+    assert len(relay.ran) == 5 and again == told, "what is done is not done again"
+    _redone_and_changed(relay, capsys)
+
+
+def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goes on with the finished experiment of the test above."""
+    with Path("outputs/small/evals/cell-two/report.json").open("a") as file:
+        file.write(" ")
+    status, told = failure(["experiment", "run", "small.toml"], capsys)
+    assert status == 78 and "report.json is not what it was" in told
+    assert "finqa experiment run --resume outputs/small --redo evals/cell-two" in told
+    relay.before = lambda arguments, _: 1  # that it is begun again is enough here
+    status, told = failure(["experiment", "run", "--resume=outputs/small", "--redo=evals/cell-two"], capsys)
+    assert status == 1 and [words[0] for words in relay.ran[5:]] == ["train"]
+    assert Path("outputs/small/set_aside/runs_cell-two_1/metrics.jsonl").is_file()
+    status, told = failure(["experiment", "run", "small.toml", "--set=train.learning_rate=0.5"], capsys)
+    assert status == 78 and "holds an experiment of another configuration" in told
+    assert "learning_rate: 0.001, now 0.5" in told
+    status, told = failure(["experiment", "run", "--resume=outputs/small", "--seeds=1"], capsys)
+    assert status == 2 and "does not take --seeds" in told
+
+
+def test_a_failed_cell_stops_the_others_unless_they_are_to_go_on(
+    relay: InThisProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.before = lambda arguments, _: 69 if "runs/cell-two" in " ".join(arguments) else 0
+    status, told = failure(["experiment", "run", "small.toml", "-q"], capsys)
+    assert status == 69 and "Step runs/cell-two failed (exit code 69)" in told
+    assert "fix: finqa experiment run --resume outputs/small" in told and len(relay.ran) == 2
+    relay.before = lambda arguments, _: 69 if arguments[0] == "train" else 0
+    status, told = failure(["experiment", "run", "small.toml", "-q", "--keep-going"], capsys)
+    assert status == 69 and "2 cells failed. cell-two: Step" in told and "cell-three: Step" in told
+    assert [words[0] for words in relay.ran[2:]] == ["train", "train"]
+
+
+def test_a_signal_stops_the_experiment_and_it_says_how_to_go_on(
+    relay: InThisProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(arguments: Sequence[str], running: Relay) -> int:
+        running.stopped = signal.SIGINT
+        return 130
+
+    relay.before = stop
+    status, told = failure(["experiment", "run", "small.toml", "-q", "--keep-going"], capsys)
+    assert status == 130 and "Stopped by SIGINT." in told and len(relay.ran) == 1
+    assert "fix: finqa experiment run --resume outputs/small" in told
+    assert json.loads(Path("outputs/small/run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "run", "financial_qa", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "Experiment financial_qa",
+        "8 cells in outputs/financial_qa",
+        "2.0 d to 3.0 d",
+        "cost, USD",
+        "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it.",
+        "warning: qwen3_4b_default, qwen3_4b_no_uncertain, qwen3_4b_rollout4,",
+        "the plan's numbers of questions are not compared with the data: there is no data at data.",
+        "the authors give 2-3 days (4B) and 4-5 days (8B)",
+        "environment.options.uncertainty  advantage",
+        "improve model calibration? (brier, ece, accuracy, direction_accuracy)",
+        "finqa train --config outputs/financial_qa/settings/",
+    ):
+        assert words in shown, words
+    told = document(["experiment", "run", "financial_qa", "--dry-run", "--only=*_8b_*"], capsys)
+    assert len(told["cells"]) == 4 and told["hours"][0] == pytest.approx(24 * 16, rel=0.01)
+    assert told["currency"] == "USD" and told["warnings"][0].startswith("qwen3_8b_default, ")
+    assert not list(Path().iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["financial_qa"], 65, "Cell qwen3_4b_default: there is no data at data."),
+        ([], 2, "Say which experiment."),
+        (["financial_qa", "--dry-run", "--redo=x"], 2, "--dry-run starts nothing"),
+        (["nothing"], 78, "neither a file nor the name of an experiment"),
+        (["financial_qa", "--only=qwen9"], 2, "There is no cell 'qwen9'."),
+        (["financial_qa", "--seeds=1,1"], 2, "seeds are natural numbers"),
+        (["financial_qa", "--seeds=a"], 2, "--seeds takes whole numbers"),
+        (["financial_qa", "--dry-run", "--set=run.dir=x"], 2, "run.dir has no effect here."),
+        (["financial_qa", "--dry-run", "--set=optimizer.options.klcoef=1"], 78, "Did you mean 'kl_coef'?"),
+        (["financial_qa", "--dry-run", "--set=train.group_size=1"], 78, "Cell qwen3_4b_default: train.group_size"),
+        (["--resume=nowhere"], 78, "There is no experiment in nowhere."),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, said = failure(["experiment", "run", *arguments], capsys)
+    assert found == status and told in said
+    assert not list(Path().glob("outputs/*")), "nothing is written"
+
+
+def test_the_command_is_a_group() -> None:
+    assert command.app.registered_commands[0].callback is command.run and main(["experiment"]) in (0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tiny_experiment_that_ships_runs_here_in_processes_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(["experiment", "run", "financial_qa_tiny"], capsys)
+    assert set(told["states"].values()) == {"done"} and len(told["states"]) == 3
+    found = [one for question in told["questions"] for one in question["answers"]]
+    assert len(found) == 5 and all(one["difference"] is not None for one in found), "calibration is measured"
+    assert Path("outputs/financial_qa_tiny/runs/tiny_default/rewards.png").is_file()
+    assert Path("outputs/financial_qa_tiny/comparison/plots/accuracy_by_method.png").is_file()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finqa_cli.commands.shared import progress
+from finqa_cli.commands.shared.output import emit, plain_table, plural, print_table
+from finqa_cli.runs.reporter import NullReporter, Reporter
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_json_is_one_document_and_text_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"path": Path("a"), "word": "é"}, as_json=True, text="unused")
+    assert json.loads(capsys.readouterr().out) == {"path": "a", "word": "é"}
+    emit({}, as_json=False, text="said")
+    emit({}, as_json=False, text=lambda: None)
+    emit({}, as_json=False, text=lambda: "made")
+    assert capsys.readouterr().out == "said\nmade\n"
+
+
+def test_tables_in_pipes_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "n"), [("one\ntwo", 1), ("x", None), ("y", 0.123456)], title="Counts")
+    assert capsys.readouterr().out == "Counts\nname     n\none two  1\nx        -\ny        0.1235\n"
+
+
+@pytest.mark.parametrize("no_color", [True, False])
+def test_tables_on_terminals_respect_no_color(no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    print_table(("name",), [("[bold]not markup[/bold]",)])
+    assert "[bold]not markup[/bold]" in terminal.getvalue() and "─" in terminal.getvalue()
+    assert ("\x1b[3" in terminal.getvalue()) is False
+
+
+@given(st.lists(st.tuples(st.text(), st.none() | st.integers() | st.booleans() | st.floats()), max_size=5))
+def test_a_row_is_always_one_line(rows: list[tuple[object, object]]) -> None:
+    assert len(plain_table(("a", "b"), rows).split("\n")) == len(rows) + 1
+
+
+def test_plurals() -> None:
+    assert [plural(1, "sandbox"), plural(2, "sandbox"), plural(0, "snapshot")] == [
+        "1 sandbox",
+        "2 sandboxes",
+        "0 snapshots",
+    ]
+
+
+def use(reporter: Reporter) -> None:
+    reporter.advance("never started", 1)
+    reporter.start("play", 3)
+    reporter.line("a [bracketed] line")
+    for done in range(1, 4):
+        reporter.advance("play", done, reward=0.123456, groups=done)
+    reporter.finish("play")
+    reporter.finish("play")
+    reporter.start("open end", None)
+    reporter.finish("open end")
+
+
+def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.progress() as reporter:
+        use(reporter)
+        reporter.start("slow", 10)
+        for done in range(10):
+            now[0] += 2.0
+            reporter.advance("slow", done + 1)
+        reporter.finish("slow")
+        reporter.start("told already", 1)
+        now[0] += 6.0
+        reporter.advance("told already", 1)
+        reporter.finish("told already")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "a [bracketed] line",
+        "play: 3/3 in 0 s reward=0.1235 groups=3",
+        "open end: 0 in 0 s",
+        "slow: 3/10 in 6 s",
+        "slow: 6/10 in 12 s",
+        "slow: 9/10 in 18 s",
+        "slow: 10/10 in 20 s",
+        "told already: 1/1 in 6 s",
+    ]
+
+
+@pytest.mark.parametrize("flag", ["as_json", "quiet"])
+def test_nothing_is_said_with_json_or_quiet(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.progress(**{flag: True}) as reporter:
+        assert isinstance(reporter, NullReporter)
+        use(reporter)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_terminals_get_bars_and_their_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(ValueError, match="odd"), progress.progress() as reporter:
+        assert isinstance(reporter, progress.BarReporter)
+        use(reporter)
+        raise ValueError("odd")
+    shown = terminal.getvalue()
+    assert "a [bracketed] line" in shown and shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "1"), ("TERM", "dumb")])
+def test_ci_and_dumb_terminals_get_plain_lines(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv(name, value)
+    with progress.progress() as reporter:
+        assert isinstance(reporter, progress.PlainReporter)

@@ -1,0 +1,140 @@
+"""Rollouts ahead of the learner when somebody stops the run or something fails: all ends, and nothing is hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.watched_engine import UPDATE_S, WatchedEngine
+
+from benchmarks.async_training.run import simulated_settings, train_simulated
+from benchmarks.async_training.simulation import SimulatedLearner
+from finqa_cli.errors import EngineError, InterruptedRun, StorageError
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.training.rl.trainer import Trainer
+from finqa_cli.types import Batch, Completion, GenerateRequest, LossSpec, PolicyVersion, UpdateReport
+
+
+def played(run: Path) -> list[dict[str, Any]]:
+    return list(read_jsonl(run / "trajectories.jsonl"))
+
+
+class StoppedLearner(SimulatedLearner):
+    """Somebody presses Ctrl-C in its third update."""
+
+    trainer: Trainer
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        if len(self.spans) == 2:
+            self.trainer.stopper.signal = signal.SIGINT
+        return super().update(batch, loss)
+
+    def listen(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+
+def test_a_stop_lets_what_runs_ahead_finish_too(tmp_path: Path) -> None:
+    engine, learner = WatchedEngine(), StoppedLearner(UPDATE_S)
+    settings = simulated_settings(iterations=9, max_staleness=2)
+    with pytest.raises(InterruptedRun):
+        asyncio.run(train_simulated(settings, tmp_path / "run", engine, learner, listen=learner.listen))
+    assert engine.underway == 0 and len(played(tmp_path / "run")) > 3 * 32
+    assert all(record["status"] == "completed" for record in played(tmp_path / "run"))
+    assert engine.cut == engine.seats == 0
+
+
+def test_a_stop_during_an_evaluation_lets_what_runs_ahead_finish_too(tmp_path: Path) -> None:
+    engine, learner = WatchedEngine(), StoppedLearner(UPDATE_S)
+
+    def listen(trainer: Trainer) -> None:
+        trainer.held_out = trainer.tasks[:1]
+        learner.listen(trainer)
+
+    settings = simulated_settings(iterations=9, max_staleness=2, eval_every=1)
+    with pytest.raises(InterruptedRun):
+        asyncio.run(train_simulated(settings, tmp_path / "run", engine, learner, listen=listen))
+    assert engine.cut == engine.underway == engine.seats == 0
+    assert Counter(record["phase"] for record in played(tmp_path / "run"))["train"] > 3 * 32
+
+
+class FailingLearner(SimulatedLearner):
+    """Its third update, publication or checkpoint fails, or its third update is when Ctrl-C is pressed twice."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(0.005)  # short, so that rollouts are still under way when it is over
+        self._what = what
+        self._left = {"update": 3, "publish": 3, "save": 3}
+        self.main: asyncio.Task[Any] | None = None
+
+    def _meet(self, what: str) -> None:
+        self._left[what] -= 1
+        if what == self._what and not self._left[what]:
+            raise StorageError(f"the third {what} failed")
+
+    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+        self._meet("update")
+        if self._what == "cancel" and not self._left["update"]:
+            assert self.main is not None
+            self.main.get_loop().call_soon_threadsafe(self.main.cancel)
+        return super().update(batch, loss)
+
+    def publish(self, folder: Path, number: int) -> PolicyVersion:
+        if folder.parent.name == "policies":
+            self._meet("publish")
+        return super().publish(folder, number)
+
+    def save(self, folder: Path) -> None:
+        self._meet("save")
+        super().save(folder)
+
+
+class FailingEngine(WatchedEngine):
+    """Cannot load its third version, or has a bug that its 300th request finds."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        if self._what == "generate" and self.requests == 300:
+            self.requests += 1
+            raise RuntimeError("the generate found a bug")
+        return await super().generate(request)
+
+    async def load(self, policy: PolicyVersion) -> None:
+        if self._what == "load" and policy.number == 3:
+            await asyncio.sleep(0.01)
+            raise EngineError("the third load failed")
+        await super().load(policy)
+
+
+@pytest.mark.parametrize("what", ["update", "publish", "save", "cancel", "load", "generate"])
+def test_whatever_fails_ends_everything_and_is_what_is_told(what: str, tmp_path: Path) -> None:
+    engine, learner = FailingEngine(what), FailingLearner(what)
+
+    async def run() -> None:
+        learner.main = asyncio.current_task()
+        settings = simulated_settings(iterations=9, max_staleness=1)
+        try:
+            await train_simulated(settings, tmp_path / "run", engine, learner)
+        finally:
+            assert asyncio.all_tasks() == {learner.main} and engine.underway == engine.seats == 0
+
+    with pytest.raises((StorageError, EngineError, RuntimeError, asyncio.CancelledError)) as raised:
+        asyncio.run(run())
+    if what == "cancel":
+        assert raised.type is asyncio.CancelledError
+    else:
+        assert what in str(raised.value)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["status"] == ("interrupted" if what == "cancel" else "failed")
+    assert engine.cut, "rollouts were ahead, and were cancelled"
+    folders = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir()]
+    assert all(name.startswith("step_") for name in folders), "no checkpoint is half written"
+    ids = [record["id"] for record in played(tmp_path / "run")]
+    assert len(ids) == len(set(ids)) > 32

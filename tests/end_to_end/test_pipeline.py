@@ -1,0 +1,300 @@
+"""`finqa pipeline` with real commands: what is done is kept, what is not is gone on with, nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command_calls import document, failure
+
+from finqa_cli.app import main
+from finqa_cli.errors import DataError, FinqaError
+from finqa_cli.evaluation.compare.evaluated_runs import load_run
+from finqa_cli.experiments.pipeline_run import run_pipeline, stored_spec
+from finqa_cli.experiments.step_process import Ended, Relay
+from finqa_cli.runs.durable_files import lock_folder, sha256_of, write_json
+
+SMALL = ("--demonstration-questions=4", "--sandboxes=2")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, finqa_home: Path) -> Path:
+    """A pipeline after its first four steps."""
+    run = tmp_path_factory.mktemp("pipeline") / "run_001"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINQA_HOME", str(finqa_home))
+        patch.chdir(run.parent)
+        assert main(["pipeline", "--method=grpo", f"--output={run}", "--until=02_rewards", "--quiet", *SMALL]) == 0
+    return run
+
+
+@pytest.fixture
+def run(begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(begun, tmp_path / "run_001"))
+
+
+def facts(run: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return read
+
+
+def test_steps_leave_folders_with_manifests_logs_and_a_record(begun: Path) -> None:
+    recorded = facts(begun)
+    names = ["00_data_validation", "01_dataset", "01_dataset/demonstrations", "02_rewards"]
+    assert recorded["command"] == "pipeline" and recorded["status"] == "stopped" and list(recorded["steps"]) == names
+    for name in names:
+        step, manifest = recorded["steps"][name], json.loads((begun / name / "manifest.json").read_text())
+        assert step["status"] == "completed" and step["manifest"] == sha256_of(begun / name / "manifest.json")
+        assert step["command"][0] == "finqa" and (begun / "logs" / f"{name.replace('/', '_')}.log").is_file()
+        assert manifest.get("inputs") is not None or "config" in manifest
+    assert json.loads((begun / "01_dataset/snapshot.json").read_text())["digest"].startswith("sha256:")
+    assert len((begun / "01_dataset/demonstrations/trajectories.jsonl").read_text().splitlines()) == 4
+    assert "grader: openenv" in (begun / "02_rewards/reward_spec.yaml").read_text()
+    assert json.loads((begun / "00_data_validation/check_report.json").read_text())["ok"] is True
+
+
+def test_what_is_done_is_not_done_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = [file for file in run.rglob("*") if file.is_file() and file not in (run / "run.json", run / ".lock")]
+    before = {file: file.stat().st_mtime_ns for file in kept}
+    told = document(["pipeline", f"--resume={run}", "--until=rewards"], capsys)
+    assert [step["state"] for step in told["steps"][:5]] == ["done"] * 4 + ["to do"] and told["report"] is None
+    again = ["pipeline", "--method=grpo", f"--output={run}", "--until=02", *SMALL]
+    assert document(again, capsys)["run"] == str(run)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_another_configuration_is_shown_and_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "run.json").read_bytes()
+    status, told = failure(["pipeline", "--method=rloo", f"--output={run}", "--seed=3", *SMALL], capsys)
+    assert status == 78 and "method: grpo, now rloo" in told and "training.train.seed: 0, now 3" in told
+    assert f"--resume {run}" in told and (run / "run.json").read_bytes() == before
+    status, told = failure(["pipeline", f"--resume={run}", "--seed=3", "--set=train.seed=3"], capsys)
+    assert status == 2 and "does not take --set, --seed." in told
+    Path("taken").mkdir()
+    Path("taken/thesis.tex").write_text("all of it")
+    status, told = failure(["pipeline", "--method=grpo", "--output=taken"], capsys)
+    assert status == 78 and "taken is not empty" in told and [*Path("taken").iterdir()] == [Path("taken/thesis.tex")]
+
+
+def test_what_was_changed_by_hand_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resume = ["pipeline", f"--resume={run}", "--until=02_rewards"]
+    settings = json.loads((run / "settings/training.json").read_text())
+    settings["train"]["iterations"] = 99
+    (run / "settings/training.json").write_text(json.dumps(settings))
+    status, told = failure(resume, capsys)
+    assert status == 78 and "train.iterations: 24, now 99" in told
+    (run / "settings/training.json").unlink()
+    assert main([*resume, "-q"]) == 0
+    with (run / "01_dataset/demonstrations/report.json").open("a") as file:
+        file.write(" ")
+    status, told = failure(resume, capsys)
+    assert status == 78 and "report.json is not what it was" in told and "--from 01_dataset/demonstrations" in told
+
+
+def test_a_step_that_is_missing_below_later_ones_is_not_quietly_made_again(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "02_rewards")
+    shutil.rmtree(run / "01_dataset")
+    (run / "02_rewards").mkdir()
+    (run / "02_rewards/mine.txt").write_text("kept")
+    status, told = failure(["pipeline", f"--resume={run}"], capsys)
+    assert status == 78 and "--from" in told
+    assert main(["pipeline", f"--resume={run}", "--from=01_dataset", "--until=01_dataset", "-q"]) == 0
+    assert (run / "set_aside/02_rewards_1/mine.txt").read_text() == "kept"
+    assert list(facts(run)["steps"]) == ["00_data_validation", "01_dataset"]
+    status, told = failure(["pipeline", f"--resume={run}", "--from=03_sft"], capsys)
+    assert status == 2 and "01_dataset/demonstrations is not done yet" in told
+
+
+def test_variables_that_would_win_over_the_settings_of_the_steps_are_told(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINQA_OPTIMIZER__NAME", "rloo")
+    monkeypatch.setenv("TRAINING_ITERATIONS", "24")  # as it is anyway
+    Path(".env").write_text("LORA_RANK=3\n")
+    status, told = failure(["pipeline", f"--resume={run}", "--until=03_sft"], capsys)
+    assert status == 78 and "lora.rank: 16, now 3 by .env LORA_RANK" in told and "ITERATIONS" not in told
+    assert "optimizer.name: sft, now rloo by environment FINQA_OPTIMIZER__NAME" in told
+    assert not (run / "03_sft").exists() and main(["pipeline", f"--resume={run}", "--until=02", "-q"]) == 0
+
+
+def test_a_dry_run_shows_what_would_be_done(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--from=01_dataset/demonstrations", "--until=03"]
+    shown = document(["pipeline", f"--resume={run}", "--dry-run", *chosen], capsys)
+    states = [(step["name"], step["state"]) for step in shown["steps"]]
+    assert states == [
+        *((name, "done") for name in ("00_data_validation", "01_dataset")),
+        *((name, "to do") for name in ("01_dataset/demonstrations", "02_rewards", "03_sft")),
+    ]
+
+
+def test_a_pipeline_is_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = failure(["eval", str(run)], capsys)
+    assert status == 65 and "is a pipeline, not a policy" in told and "03_sft" in told
+
+
+def test_a_failed_step_says_why_and_what_next(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(Path(__file__).parent, "data")  # a folder, but not of data
+    assert main(["pipeline", "--method=ppo", "--data=data", "--quiet"]) == 65
+    told = capsys.readouterr().err
+    assert told.count("error: ") == told.count("fix: ") == 1 and "Step 00_data_validation failed (exit code 65)" in told
+    assert "; then finqa pipeline --resume outputs/run_001. It keeps its settings" in told
+    assert facts(Path("outputs/run_001"))["status"] == "failed"
+    assert facts(Path("outputs/run_001"))["steps"]["00_data_validation"]["exit_code"] == 65
+
+
+def test_a_stopped_step_is_gone_on_with_and_earlier_ones_are_kept(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    until = "--until=01_dataset/demonstrations"
+    asked = ["pipeline", "--method=dpo", "--output=run", until, "--demonstration-questions=60", "--sandboxes=1"]
+    process = subprocess.Popen([sys.executable, "-m", "finqa_cli", *asked], stderr=subprocess.PIPE, text=True)
+    played = Path("run/01_dataset/demonstrations/trajectories.jsonl")
+    guard = time.monotonic() + 90
+    while not (played.is_file() and played.stat().st_size) and process.poll() is None and time.monotonic() < guard:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "fix: finqa pipeline --resume run" in said
+    stopped = facts(Path("run"))
+    assert stopped["status"] == "interrupted" and stopped["steps"]["01_dataset/demonstrations"]["status"] == "failed"
+    told = document(["pipeline", "--resume=run", until], capsys)
+    assert [step["state"] for step in told["steps"][:3]] == ["done"] * 3
+    after = facts(Path("run"))["steps"]
+    assert after["01_dataset"] == stopped["steps"]["01_dataset"]
+    assert len(played.read_text().splitlines()) == 60
+    assert Path("run/set_aside/01_dataset_demonstrations_1/trajectories.jsonl").is_file()
+
+
+class Deaf(Relay):
+    """Runs nothing, and remembers what it was to run; every step fails."""
+
+    def run(self, arguments: Sequence[str], log: Path, **others: Any) -> Ended:
+        others["started"](os.getpid())
+        self.asked = [*arguments]
+        return Ended(code=9, seconds=1.0, reason="none", remedy="")
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_step_that_can_go_on_by_itself_does(run: Path, asked: bool) -> None:
+    write_json(run / "03_sft/run.json", {"command": "sft", "status": "failed"})
+    write_json(run / "03_sft/settings.json", {})
+    if asked:  # else it ended before it had written what it was asked for
+        write_json(run / "03_sft/manifest.json", {"parameters": {"seed": 0}})
+    known = facts(run)
+    known["steps"]["03_sft"] = {"status": "failed", "exit_code": -9, "seconds": 2.0, "reads": {}}
+    write_json(run / "run.json", known)
+    relay = Deaf()
+    with pytest.raises(FinqaError, match="Step 03_sft failed") as failed:
+        run_pipeline(stored_spec(run), run, redo="", until="", show=lambda line: None, relay=relay)
+    assert failed.value.exit_code == 9 and failed.value.remedy == f"finqa pipeline --resume {run}"
+    resumed = ["sft", "--resume", str(run / "03_sft")]
+    assert (relay.asked == resumed) is asked and relay.asked[0] == "sft"
+    assert (run / "set_aside/03_sft_1").is_dir() is not asked
+
+
+def test_signals_and_errors_of_a_process_are_heard(tmp_path: Path) -> None:
+    relay, lines, pids = Relay(), [], []
+    with relay.watching():
+        ended = relay.run(
+            ["data", "check", str(tmp_path / "nothing")],
+            tmp_path / "logs/one.log",
+            stdout=None,
+            show=lines.append,
+            started=pids.append,
+        )
+    assert ended.code == 65 and ended.reason in lines[-2] and ended.remedy in lines[-1] and len(pids) == 1
+    assert (tmp_path / "logs/one.log").read_text().splitlines() == lines
+    with relay.watching():
+        os.kill(os.getpid(), signal.SIGTERM)  # ends nothing here
+        ended = relay.run(["plugins"], tmp_path / "two.log", stdout=None, show=lines.append, started=pids.append)
+    assert relay.stopped is signal.SIGTERM and ended.code != 0
+
+
+def test_wrong_command_lines_are_refused_before_a_folder_is_made(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, status, part in (
+        ([], 2, "Say what trains"),
+        (["--method=grpo", "--until=nowhere"], 2, "no step 'nowhere'"),
+        (["--method=grpo", "--from=10_eval", "--until=03_sft"], 2, "comes after"),
+        (["--method=grpo", "--config=ppo"], 78, "ppo is for ppo, and the method is grpo"),
+        (["--method=grpo", "--set=optimizer.name=ppo"], 2, "--method"),
+        (["--method=grpo", "--set=train.iteration=3"], 78, "train.iteration"),
+        (["--method=grpo", "--set=run.dir=here"], 2, "--output"),
+        (["--method=grpo", "--set=reward.options.format=json"], 78, "reward"),
+        (["--method=grpo", "--set=engine.options.api_key=sk-secret-1"], 78, "is a secret"),
+        (["--method=grpo", "--set=optimizer.options.varient=dapo"], 78, "varient"),
+        (["--method=ppo", "--set=train.updates_per_iteration=2"], 78, "train.updates_per_iteration=2 has no effect"),
+        (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
+        (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
+        (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
+        (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
+        (["--method=grpo", "--pair-rule=all"], 2, "--pair-rule would have no effect"),
+        (["--method=grpo", "--dry-run", "--until=nowhere"], 2, "no step 'nowhere'"),
+        (["--method=grpo", "--data=nothing"], 65, "no data folder"),
+        (["--method=grpo", "--environment=finqa-text", "--data=nothing"], 65, "no question files"),
+        (["--resume=nothing"], 78, "no pipeline in nothing"),
+    ):
+        found, told = failure(["pipeline", *words], capsys)
+        assert (found, part in told) == (status, True), told
+        assert "sk-secret-1" not in told
+    assert not Path("outputs").exists()
+
+
+def test_tiers_go_to_the_steps_that_they_concern(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.yaml").write_text("tier: optimizer\noptimizer:\n  name: sft\nsft:\n  epochs: 2.5\n")
+    asked = ["pipeline", "--method=grpo", "--config=own.yaml", "--config=grpo", "--output=run", *SMALL]
+    asked.append("--set=optimizer.options.variant=dapo")
+    document([*asked, "--until=00"], capsys)
+    told = facts(Path("run"))["parameters"]
+    assert told["imitation"]["sft"]["epochs"] == 2.5 and told["training"]["sft"]["epochs"] == 3.0
+    assert told["training"]["train"]["learning_rate"] == 1.5e-5 and told["imitation"]["train"]["learning_rate"] == 1e-3
+    assert (
+        told["training"]["optimizer"]["options"]["variant"] == "dapo" and not told["imitation"]["optimizer"]["options"]
+    )
+    dry = document(["pipeline", "--resume=run", "--dry-run"], capsys)
+    assert dry["steps"][0]["state"] == "done" and dry["steps"][1]["command"].startswith("finqa snapshot build")
+
+
+def test_a_pipeline_stands_for_its_evaluation_in_a_comparison(run: Path) -> None:
+    with pytest.raises(DataError, match="has not evaluated its policy") as refused:
+        load_run(run)
+    assert refused.value.remedy == f"finqa pipeline --resume {run}"
+    shutil.copytree(run / "01_dataset/demonstrations", run / "10_eval")
+    assert load_run(run) == load_run(run / "10_eval")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_four_methods_end_in_one_comparison(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    for number, method in enumerate(("ppo", "grpo", "rloo", "dpo"), start=1):
+        told = document(["pipeline", f"--method={method}", "--quick-test"], capsys)
+        assert told["run"] == f"outputs/run_{number:03d}" and {step["state"] for step in told["steps"]} == {"done"}
+        assert Path(told["report"]).is_file() and (Path(told["run"]) / "manifest.json").is_file()
+    found = document(["compare", *(f"outputs/run_{number:03d}" for number in range(1, 5)), "--out=all"], capsys)
+    assert {method["label"] for method in found["methods"]} == {"ppo", "grpo", "rloo", "dpo"}
+    assert len({row["questions"] for row in found["runs"]}) == 1
+
+
+def test_one_process_at_a_time_works_in_a_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, lock = facts(run), lock_folder(run)
+    try:
+        status, told = failure(["pipeline", f"--resume={run}", "--quiet"], capsys)
+    finally:
+        os.close(lock)
+    assert status == 78 and f"in use by process {os.getpid()}" in told
+    assert facts(run) == before

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures.small_snapshot import build_small_snapshot
+
+from benchmarks.sandboxes.engine import SimulatedEngine
+from benchmarks.sandboxes.latency import LatencyModel
+from benchmarks.sandboxes.policy import plan
+from benchmarks.sandboxes.published import PublishedScheduler, exact_groups
+from benchmarks.sandboxes.published_box import PublishedBox, generate
+from finqa_cli.contracts import EnvironmentContext, SandboxContext
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
+from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
+
+QUICK = LatencyModel(step_s=0.0002, step_s_per_request=0.0)
+
+
+def test_groups_are_exact_and_what_is_left_over_is_lost() -> None:
+    assert exact_groups(list("aaabbbbcc"), 2) == 4
+    assert exact_groups(list("aaabbbbcc"), 3) == 2
+    assert exact_groups([], 3) == 0
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> FinQAEnvironment:
+    snapshot, _ = build_small_snapshot(tmp_path)
+    return FinQAEnvironment(None, EnvironmentContext(snapshot=snapshot, max_turns=30))
+
+
+async def test_an_iteration_on_real_servers(environment: FinQAEnvironment, tmp_path: Path) -> None:
+    tasks = [task for split in environment.splits() for task in environment.tasks(split)]
+    spec = environment.sandbox_spec()
+    assert spec is not None
+    provider = LocalSandboxProvider(None, SandboxContext(home=tmp_path))
+    engine = SimulatedEngine(QUICK)
+    await engine.start()
+    try:
+        boxes = [await provider.start(spec, {"finqa.run": "test"}) for _ in range(10)]
+        scheduler = PublishedScheduler([box.url() for box in boxes], engine, tasks, seed=1)
+        await scheduler.connect()
+        played = await scheduler.iteration(group_size=2, target_groups=8, max_rounds=5)
+        await scheduler.close()
+        box = PublishedBox(0, boxes[0].url(), tasks, seed=1)
+        await _scored_as_planned(box, engine)
+        await _a_lost_connection_is_scored_0(box, boxes[0].url(), engine)
+    finally:
+        await provider.close()
+        await engine.close()
+    assert played.groups >= 8 and played.episodes >= 10 * played.rounds
+    assert played.left_over == played.episodes - 2 * played.groups
+    assert played.zeroed == 0 and 0.0 < played.engine_load <= 10.0
+    assert 0 < played.cancelled <= 10 * played.rounds
+
+
+async def _scored_as_planned(box: PublishedBox, engine: SimulatedEngine) -> None:
+    await box.connect()
+    for _ in range(6):
+        episode = await box.begin()
+        while episode.reward is None:
+            await generate(engine, episode)
+            await box.step(episode)
+        chosen = plan(episode.seed, episode.messages[1].content)
+        assert episode.turns == chosen.turns
+        assert episode.reward == float(chosen.right and chosen.turns > 1) and not episode.zeroed
+        await box.ping()
+
+
+async def _a_lost_connection_is_scored_0(box: PublishedBox, url: str, engine: SimulatedEngine) -> None:
+    episode = await box.begin()
+    await generate(engine, episode)
+    await box.close()
+    await box.step(episode)
+    assert episode.reward == 0.0 and episode.zeroed
+    assert not box.connected
+    await box.begin()
+    assert box.connected
+    await box.close()

@@ -1,0 +1,49 @@
+"""A tiny model, engines on it, and adapters for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.engine_play import make_adapter
+from fixtures.tiny_models import make_tiny_qwen3
+
+from finqa_cli.contracts import EngineContext
+
+pytest.importorskip("torch")
+
+from finqa_plugins.engines.transformers.config import TransformersEngineConfig
+from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen3(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def started(tiny_model: Path) -> Callable[..., Any]:
+    """`async with started(max_batch=..., context={...}) as engine`."""
+
+    @asynccontextmanager
+    async def make(
+        *, model: Path = tiny_model, context: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator[TransformersEngine]:
+        facts = EngineContext(**{"model": str(model), "dispatch_wait_ms": 20} | (context or {}))
+        engine = TransformersEngine(TransformersEngineConfig(**options), facts)
+        await engine.start()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    return make
+
+
+@pytest.fixture
+def adapter(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
+    """`adapter(seed, **options of LoraConfig)` is a folder."""
+    return lambda seed, **options: make_adapter(tiny_model, tmp_path / f"adapter-{seed}", seed=seed, **options)

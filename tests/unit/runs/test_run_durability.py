@@ -1,0 +1,91 @@
+"""What is said to be on disk is on disk, and what a killed or foreign process left does no harm."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.errors import StorageError
+from finqa_cli.runs import checkpoints
+from finqa_cli.runs.durable_files import lock_folder
+from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what is made durable, in order; a rename is `-> name`."""
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(f"-> {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", renamed)
+    return done
+
+
+def test_a_record_is_durable_before_append_returns(tmp_path: Path, synced: list[str]) -> None:
+    writer = JsonlWriter(tmp_path / "x.jsonl")
+    writer.append({"n": 1})
+    assert synced == ["x.jsonl"]
+    writer.append({"n": 2})
+    assert synced == ["x.jsonl"] * 2
+    writer.close()
+
+
+def test_a_checkpoint_is_durable_before_it_has_its_name(tmp_path: Path, synced: list[str]) -> None:
+    with checkpoints.writing(tmp_path, 7, {}) as folder:
+        (folder / "weights.bin").write_bytes(b"x" * 100)
+    named = synced.index("-> step_7")
+    assert {"weights.bin", "state.json", "manifest.json"} <= set(synced[:named])
+    assert synced[named + 1] == "checkpoints", "the name itself"
+
+
+def test_what_a_killed_process_left_unfinished_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    left = tmp_path / "checkpoints" / ".step_3.4242.partial"
+    left.mkdir(parents=True)
+    (left / "weights.bin").write_bytes(b"gigabytes")
+    with checkpoints.writing(tmp_path, 5, {}):
+        assert not left.exists()
+    assert sorted(path.name for path in left.parent.iterdir()) == ["latest_checkpointed_iteration.txt", "step_5"]
+
+
+def test_a_file_system_without_locks_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(StorageError, match=r"cannot be locked.*No locks available") as caught:
+        lock_folder(tmp_path)
+    assert "flock" in caught.value.remedy
+
+
+def test_a_long_file_is_rewound_a_record_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    lines = [json.dumps({"iteration": number // 100, "text": "x" * 20_000}) + "\n" for number in range(401)]
+    path.write_text("".join(lines))
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        assert rewind(path, lambda record: record["iteration"] < 4) == 1
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 8
+    assert [record["iteration"] for record in read_jsonl(path)] == [number // 100 for number in range(400)]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "trajectories.jsonl",
+        "trajectories.superseded.jsonl",
+    ]

@@ -1,0 +1,267 @@
+"""Server processes: shared, isolated, replaced when they die, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import SandboxError, StorageError
+from finqa_cli.processes import start_time
+from finqa_cli.types import ServerSpec, Snapshot
+from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+from finqa_plugins.sandboxes.local.local_provider import LocalSandbox, LocalSandboxProvider
+
+TESTS = Path(__file__).parents[3]
+RUN = {"finqa.run": "r"}
+HANG_S = 60.0
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSpec:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    return ServerSpec(
+        snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path / "data"), module="fixtures.health_server"
+    )
+
+
+def provider(home: Path, **options: float) -> LocalSandboxProvider:
+    config = LocalSandboxConfig.model_validate({"stop_timeout_s": 1.0, **options})
+    return LocalSandboxProvider(config, SandboxContext(home=home))
+
+
+async def boxes_of(provider: LocalSandboxProvider, spec: ServerSpec, count: int) -> list[LocalSandbox]:
+    return await asyncio.gather(*(provider.start(spec, RUN) for _ in range(count)))
+
+
+def started(program: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def files(home: Path) -> list[Path]:
+    return list((home / "local").iterdir())
+
+
+async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path, sandboxes_per_process=4, processes=3)
+    boxes = await boxes_of(local, spec, 30)
+    loads = [sum(box.pid == pid for box in boxes) for pid in {box.pid for box in boxes}]
+    assert sorted(loads) == [10, 10, 10]
+    assert len(await local.list(RUN)) == 30
+    await local.close()
+    assert not files(tmp_path)
+
+
+async def test_different_specs_share_nothing(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    first = await local.start(spec, RUN)
+    second = await local.start(replace(spec, environment={"X": "1"}), RUN)
+    assert first.pid != second.pid
+    await local.close()
+
+
+async def test_the_environment_is_clean(spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "DAYTONA_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HOME", "FINQA_SECRET"):
+        monkeypatch.setenv(name, "CANARY")
+    local = provider(tmp_path)
+    box = await local.start(replace(spec, environment={"FINQA_MAX_STEPS": "3", "PORT": "1"}), RUN)
+    async with httpx.AsyncClient() as http:
+        environment = (await http.get(box.url() + "/environment")).json()
+    assert "CANARY" not in json.dumps(environment)
+    assert environment["FINQA_MAX_STEPS"] == "3"
+    assert box.url() == f"http://{environment['HOST']}:{environment['PORT']}"
+    assert environment["FINQA_SNAPSHOT"] == str(spec.snapshot.path)
+    assert os.getsid(box.pid) == box.pid
+    await local.close()
+
+
+async def test_a_dead_process_is_replaced(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path, processes=1)
+    boxes = await boxes_of(local, spec, 3)
+    os.kill(boxes[0].pid, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    assert not any([await box.healthy() for box in boxes])
+    fresh = await local.start(spec, RUN)
+    assert fresh.pid != boxes[0].pid
+    assert await fresh.healthy()
+    assert [info.id for info in await local.list(RUN)] == [fresh.id]
+    for box in boxes:
+        await box.stop()
+    await local.close()
+    assert not files(tmp_path)
+
+
+async def test_a_hung_process_gets_no_new_boxes(
+    spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = provider(tmp_path, processes=1)
+    box = await local.start(spec, RUN)
+    os.kill(box.pid, signal.SIGSTOP)
+    monkeypatch.setattr("finqa_plugins.sandboxes.local.server_process.ServerProcess.healthy.__defaults__", (0.2,))
+    assert not await box.healthy()
+    fresh = await local.start(spec, RUN)
+    assert fresh.pid != box.pid
+    await local.close()
+    assert start_time(box.pid) is None
+
+
+async def test_the_servers_last_words_are_told(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    outcomes = await asyncio.gather(
+        *(local.start(replace(spec, environment={"HEALTH_MODE": "broken"}), RUN) for _ in range(3)),
+        return_exceptions=True,
+    )
+    for outcome in outcomes:
+        assert isinstance(outcome, SandboxError)
+        assert outcome.message.endswith("the data is damaged: line 7")
+    assert not files(tmp_path)
+    with pytest.raises(SandboxError, match=r"not ready in 0.5 s"):
+        late = provider(tmp_path, start_timeout_s=0.5)
+        await late.start(replace(spec, environment={"HEALTH_MODE": "hanging"}), RUN)
+    assert not files(tmp_path)
+    with pytest.raises(SandboxError, match="No module named"):
+        await local.start(replace(spec, module="fixtures.nowhere"), RUN)
+    await local.close()
+
+
+async def test_a_server_that_ignores_sigterm_is_killed(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path, stop_timeout_s=0.2)
+    box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
+    await box.stop()
+    assert start_time(box.pid) is None
+    assert not files(tmp_path)
+
+
+async def test_a_cancelled_close_leaves_no_process(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path, stop_timeout_s=60.0)
+    box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await local.close()
+    assert start_time(box.pid) is None
+    assert not files(tmp_path)
+
+
+async def test_one_impatient_caller_spoils_nothing_for_others(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    impatient, patient = (asyncio.create_task(local.start(spec, RUN)) for _ in range(2))
+    await asyncio.sleep(0.02)
+    impatient.cancel()
+    assert await (await patient).healthy()
+    await local.close()
+
+
+async def test_a_reused_pid_is_never_killed(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    box = await local.start(spec, RUN)
+    bystander = started("import time; time.sleep(60)")
+    try:
+        path = tmp_path / "local" / f"{box.pid}.json"
+        row = json.loads(path.read_text())
+        forged = tmp_path / "local" / f"{bystander.pid}.json"
+        boxes = {"stale-1": {"labels": RUN, "created": 1.0}}
+        forged.write_text(json.dumps({**row, "id": "stale", "pid": bystander.pid, "boxes": boxes}))
+        assert [info.id for info in await provider(tmp_path).list(RUN)] == [box.id]
+        await provider(tmp_path).reap("stale-1")
+        assert bystander.poll() is None
+        assert not forged.exists()
+    finally:
+        bystander.kill()
+        bystander.communicate()
+    await local.close()
+
+
+async def test_foreign_files_in_the_ledger_are_ignored(spec: ServerSpec, tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    for name, text in {"1.json": "{", "2.json": "[]", "3.json": '{"pid": 1}', "x.txt": "hello"}.items():
+        (tmp_path / "local" / name).write_text(text)
+    assert not await provider(tmp_path).list({})
+    await provider(tmp_path).reap("x")
+
+
+async def test_a_ledger_that_cannot_be_written_starts_nothing(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    (tmp_path / "local").mkdir()
+    first = await local.start(spec, RUN)
+    (tmp_path / "local" / f"{first.pid}.json").unlink()
+    (tmp_path / "local" / f"{first.pid}.json").mkdir()
+    with pytest.raises(StorageError, match="ledger"):
+        await local.start(spec, RUN)
+    assert await first.healthy()
+    (tmp_path / "local" / f"{first.pid}.json").rmdir()
+    await local.close()
+    assert not files(tmp_path)
+
+
+PARENT = """
+    import asyncio, sys, time
+    from pathlib import Path
+    from finqa_cli.contracts import SandboxContext
+    from finqa_cli.types import ServerSpec, Snapshot
+    from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
+    from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
+
+    async def main():
+        home = Path(sys.argv[1])
+        config = LocalSandboxConfig(sandboxes_per_process=1, processes=3)
+        local = LocalSandboxProvider(config, SandboxContext(home=home))
+        snapshot = Snapshot(name="none", digest="sha256:0", path=home)
+        spec = ServerSpec(snapshot=snapshot, module="fixtures.health_server")
+        for _ in range(3):
+            print((await local.start(spec, {"finqa.run": "r"})).pid, flush=True)
+        time.sleep(60)
+
+    asyncio.run(main())
+"""
+
+
+async def test_killing_the_parent_leaves_no_server(spec: ServerSpec, tmp_path: Path) -> None:
+    parent = started(textwrap.dedent(PARENT), str(tmp_path))
+    assert parent.stdout is not None
+    with parent.stdout:
+        pids = [int(parent.stdout.readline()) for _ in range(3)]
+    assert len(await provider(tmp_path).list(RUN)) == 3
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + HANG_S
+    while any(start_time(pid) is not None for pid in pids):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert not await provider(tmp_path).list(RUN)
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("FINQA_MAX_STEPS", "-1", "FINQA_MAX_STEPS must be positive"),
+        ("FINQA_SESSION_TIMEOUT", "soon", "bad environment variable"),
+        ("", "", "is not a readable snapshot"),
+    ],
+)
+async def test_the_real_server_says_why_it_does_not_start(
+    tmp_path: Path, variable: str, value: str, words: str
+) -> None:
+    snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
+    spec = ServerSpec(
+        snapshot=snapshot,
+        module="finqa_plugins.environments.openenv_finqa.server",
+        environment={variable: value} if variable else {},
+    )
+    local = provider(tmp_path)
+    with pytest.raises(SandboxError, match=words):
+        await local.start(spec, RUN)
+    await local.close()

@@ -54,7 +54,7 @@ FOR_PLUGINS = (
 )
 
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")
-"""Folders of plugins that hold one folder for each plugin; those that begin with `_` are libraries of several plugins."""
+"""Folders that hold one folder for each plugin; those that begin with `_` are libraries of several plugins."""
 
 
 MODULE = re.compile(r"(finqa_(?:cli|plugins)(?:\.\w+)+)(?::\w+)?")
@@ -116,7 +116,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 
 
 def part_of(parts: tuple[str, ...]) -> str:
-    """`("finqa_cli", "rollout", "pool")` -> `rollout`, `("finqa_plugins", "engines", "vllm", ...)` -> `engines.vllm`."""
+    """`("finqa_cli", "rollout", "pool")` -> `rollout`, `("finqa_plugins", "engines", "vllm")` -> `engines.vllm`."""
     inner = parts[parts[0] == "plugins" :][1:]
     return ".".join(inner[:2]) if inner[0] in KINDS_OF_PLUGINS else inner[0]
 

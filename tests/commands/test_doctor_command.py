@@ -35,7 +35,7 @@ from finqa_cli.wiring.sandbox_owners import PID_LABEL, owner_labels
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 ROOT = Path(__file__).parents[2]
-HANG_S = 90.0  # a plugin of these tests sleeps longer; the doctor's own limit is in `workflows/doctor.py`
+HANG_S = 90.0  # a plugin of these tests sleeps longer; the doctor's own limit is in `diagnostics/diagnose.py`
 
 HOOKS = {
     "raises": "raise RuntimeError('no route to host')",

@@ -15,8 +15,7 @@ from finqa_cli.placement import Device, Refusal, plan_document, plan_line, plan_
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Check
-from finqa_cli.wiring.cuda_devices import CudaDevice, cuda_devices, torch_cuda
-from finqa_cli.wiring.placing import find_plan, remedy_of
+from finqa_cli.wiring.placing import CudaDevice, cuda_devices, find_plan, remedy_of, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
 GB = 1e9

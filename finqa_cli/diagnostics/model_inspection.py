@@ -21,8 +21,7 @@ from finqa_cli.placement import (
 from finqa_cli.settings import AUTO, Choice, Settings
 from finqa_cli.types import Architecture
 from finqa_cli.wiring.build import make_codec
-from finqa_cli.wiring.hub_models import check_on_hub
-from finqa_cli.wiring.policies import resolve
+from finqa_cli.wiring.policies import check_on_hub, resolve
 
 GB = 1e9
 RANKS = (8, 16, 32, 64)

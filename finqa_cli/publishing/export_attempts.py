@@ -15,11 +15,18 @@ from finqa_cli.publishing.chat_formats import Row, openai_row, trl_preference_ro
 from finqa_cli.publishing.inspect_log import inspect_log
 from finqa_cli.runs.durable_files import new_folder, read_document, sha256_of, storage
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.pair_records import PAIRS, Pair, pairs_file, read_pairs
 from finqa_cli.runs.reporter import NullReporter
-from finqa_cli.runs.run_folder import read_run
-from finqa_cli.runs.step_manifest import MANIFEST, write_manifest
-from finqa_cli.runs.trajectory_records import dealt_order, demonstrations_file, exchange, recorded_prompt
+from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
+from finqa_cli.runs.trajectory_records import (
+    PAIRS,
+    Pair,
+    dealt_order,
+    demonstrations_file,
+    exchange,
+    pairs_file,
+    read_pairs,
+    recorded_prompt,
+)
 from finqa_cli.statistics import MALFORMED, read_outcome
 from finqa_cli.training.preference.build_pairs import PairRules, build_pairs
 

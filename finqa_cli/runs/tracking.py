@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +11,8 @@ from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.statistics import EvalReport
 from finqa_cli.extend import registry
-from finqa_cli.algorithms import group_statistics, length_bias, staleness_metrics
 from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.types import PolicyVersion, Trajectory, UpdateReport
-from finqa_cli.rollout.groups import Collected
+from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
 from finqa_cli.runs.reporter import Reporter
 
 
@@ -82,12 +79,6 @@ class Tracking:
         self._folder.event("weights", version=policy.number, **facts)
         self._observers.tell("on_weights", policy=policy)
 
-    def iteration(self, metrics: Mapping[str, Any]) -> None:
-        """An iteration ended."""
-        self.record(metrics)
-        shown = {name: metrics[name] for name in ("reward_mean", "informative", "groups", "loss") if name in metrics}
-        self._reporter.advance("train", metrics["iteration"], **shown)
-
     def evaluation(self, iteration: int, version: int, temperature: float, report: EvalReport) -> None:
         """An evaluation ended."""
         facts = report.to_dict()
@@ -99,9 +90,9 @@ class Tracking:
         """As `evaluation`, where a file of its own holds the report."""
         self._observers.tell("on_eval", iteration=iteration, metrics=facts)
 
-    def groups(self, collected: Collected) -> None:
-        """The groups of an iteration stand."""
-        for group in collected.groups:
+    def groups(self, groups: Sequence[Group]) -> None:
+        """Tells the hooks of the groups of an iteration."""
+        for group in groups:
             self._observers.tell("on_group", group=group)
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -116,45 +107,3 @@ class Tracking:
             except Exception as error:  # a tracker is a copy; its failure must not cost the run
                 self._trackers.remove(tracker)
                 self._reporter.line(f"Tracker {type(tracker).__name__} failed and is left out: {error}")
-
-
-def iteration_metrics(
-    iteration: int,
-    version: int,
-    collected: Collected,
-    ages: Counter[int],
-    reports: Sequence[UpdateReport],
-    found: Mapping[str, float],
-    timing: dict[str, float],
-    measures: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
-    episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
-    turns = [len(trajectory.turns) for trajectory in episodes]
-    metrics: dict[str, Any] = {
-        "kind": "train",
-        "iteration": iteration,
-        "policy_version": version,
-        "rounds": collected.rounds,
-        "turns_mean": sum(turns) / len(turns) if turns else 0.0,
-        "retries": sum(trajectory.retries for trajectory in episodes),
-        "recoveries": sum(trajectory.recoveries for trajectory in episodes),
-        **group_statistics(collected.groups, collected.credits).as_metrics(),
-        **staleness_metrics(ages),
-        "updates": len(reports),
-        **found,
-        **({"measures": dict(measures)} if measures else {}),
-    }
-    if reports:
-        last = reports[-1]
-        metrics |= {
-            "loss": sum(report.loss for report in reports) / len(reports),
-            "grad_norm": max(report.grad_norm for report in reports),
-            "learning_rate": last.learning_rate,
-            "tokens": sum(report.tokens for report in reports),
-            "loss_tokens": sum(report.loss_tokens for report in reports),
-            **reports[0].metrics,  # of the first step: later ones meet weights that it has changed
-        }
-    bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
-    metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}
-    return metrics

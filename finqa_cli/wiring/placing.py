@@ -5,11 +5,16 @@ Every command that runs an engine or a learner, and `finqa doctor`, get their pl
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
@@ -28,14 +33,20 @@ from finqa_cli.placement import (
 )
 from finqa_cli.placement.placement_plan import WISHES
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
+from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Architecture
-from finqa_cli.wiring.cuda_devices import cuda_devices, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
 """What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
 
 MOST_DEVICES = 64
+
+_TORCH = (
+    "import torch; "
+    "[print(torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i), sep=',') "
+    "for i in range(torch.cuda.device_count())]"
+)
 
 _COMMANDS: Mapping[Purpose, Sequence[str]] = {
     "train": ("train", "--model"),
@@ -268,6 +279,77 @@ def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["
 
 def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
     return registry().find(kind, getattr(settings, kind).name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDevice:
+    """A CUDA device that this process sees; memory in bytes."""
+
+    name: str
+    free: float
+    total: float
+
+
+@cache
+def cuda_devices() -> tuple[CudaDevice, ...]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, in its order: by nvidia-smi, else by PyTorch in a process of its
+    own; none when neither answers. Asked once in a process: a run's own memory must not change its plan.
+    """
+    if not cuda_visible():
+        return ()
+    return _by_driver() or _by_torch()
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
+
+    Read from a file of the package: importing it would take longer than everything else here.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return None
+    try:
+        text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = re.search(r"^cuda\b[^=]*= *(?:'([^']*)'|\"([^\"]*)\"|None)", text, re.MULTILINE)
+    return (version[1] or version[2] or "") if version else None
+
+
+def _by_driver() -> tuple[CudaDevice, ...]:
+    query = ["nvidia-smi", "--query-gpu=uuid,name,memory.free,memory.total", "--format=csv,noheader,nounits"]
+    devices: dict[str, CudaDevice] = {}
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+        for line in text.splitlines():
+            uuid, _, rest = line.partition(",")
+            name, free, total = rest.rsplit(",", 2)
+            size = CudaDevice(name=name.strip(), free=float(free) * 2**20, total=float(total) * 2**20)
+            devices[uuid.strip()] = size
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
+    listed = list(devices.values())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(listed)
+    chosen: list[CudaDevice] = []
+    for part in (part.strip() for part in visible.split(",")):
+        if part.isdigit() and int(part) < len(listed):
+            chosen.append(listed[int(part)])
+        elif matching := [device for uuid, device in devices.items() if part and uuid.startswith(part)]:
+            chosen.append(matching[0])
+        else:
+            break  # as CUDA does: what follows an invalid number is not seen
+    return tuple(chosen)
+
+
+def _by_torch() -> tuple[CudaDevice, ...]:
+    try:
+        text = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=60, check=True)
+        rows = [line.rsplit(",", 2) for line in text.stdout.splitlines()]
+        return tuple(CudaDevice(name=name, free=float(free), total=float(total)) for name, free, total in rows)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
 
 
 _NOTHING = Architecture(

@@ -17,9 +17,9 @@ from finqa_cli.evaluation.candidate_records import said
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import SCHEMA_VERSION
-from finqa_cli.runs.pair_records import PAIRS
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.run_folder import write_manifest
+from finqa_cli.runs.trajectory_records import PAIRS
 from finqa_cli.training.preference.pair_sources import Judged, Source, check_alike, open_source, read_attempts
 from finqa_cli.training.preference.pair_statistics import as_text, pair_statistics
 

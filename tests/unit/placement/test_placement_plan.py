@@ -32,8 +32,7 @@ from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
 from finqa_cli.types import Architecture
 from finqa_cli.wiring import cuda_devices as machine
 from finqa_cli.wiring import placing
-from finqa_cli.wiring.cuda_devices import CudaDevice
-from finqa_cli.wiring.placing import assumed_devices, find_plan, place, remedy_of
+from finqa_cli.wiring.placing import CudaDevice, assumed_devices, find_plan, place, remedy_of
 
 ROOT = Path(__file__).parents[3]
 MODELS = ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B")

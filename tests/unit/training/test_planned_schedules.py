@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from finqa_cli.settings import Settings
-from finqa_cli.training.schedules import over_steps, scheduled
+from finqa_cli.training.running_learner import over_steps, scheduled
 from finqa_cli.types import Passes
 
 

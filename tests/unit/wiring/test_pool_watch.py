@@ -16,7 +16,7 @@ from finqa_cli.commands.shared.progress import PlainReporter
 from finqa_cli.rollout.pool import NoSandboxes, SandboxPool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import Status, Trajectory
-from finqa_cli.wiring.pool_watch import EpisodeCount, watching
+from finqa_cli.wiring.stage import EpisodeCount, watching
 
 
 class Shown(NullReporter):

@@ -15,7 +15,7 @@ from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.quick import quick, shown
 from finqa_cli.commands.shared.resume import FREE, as_typed, check_resumed, given_flags, own_settings
 from finqa_cli.commands.shared.run_arguments import check_project, perform, run_path
-from finqa_cli.diagnostics.model_checks import plan_report
+from finqa_cli.diagnostics.machine_checks import plan_report
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings import Loaded, Settings
 from finqa_cli.training.rl.dry_run import dry_run

@@ -18,8 +18,7 @@ from pluggy import HookCaller
 
 from finqa_cli import __version__
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
-from finqa_cli.diagnostics.machine_checks import CHECKS
-from finqa_cli.diagnostics.model_checks import count, model_size, modelless, plan_report
+from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
 from finqa_cli.runs.reporter import NullReporter

@@ -19,19 +19,10 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
-from finqa_cli.placement import (
-    GIB,
-    Device,
-    EngineKind,
-    Placement,
-    Refusal,
-    Request,
-    Workload,
-    known,
-    plan,
-    read_architecture,
-)
-from finqa_cli.placement.placement_plan import WISHES
+from finqa_cli.placement.known_models import known, read_architecture
+from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.placement_plan import WISHES, plan
+from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Architecture

@@ -28,13 +28,13 @@ from finqa_cli.wiring.policies import resolve
 GB = 1e9
 
 FREE_SHARE = 0.95
-"""Of a device's memory that must be free: the plan counts on all of it."""
+"""Share of a device's memory that must be free: the plan counts on all of it."""
 
 PROCESS_GB, TORCH_GB, SERVER_GB = 0.2, 0.8, 0.15
 """Resident memory of the command itself, of PyTorch in it, and of one local environment server."""
 
-BOXES_PER_SERVER = 64
-"""As the local provider spreads them."""
+SANDBOXES_PER_SERVER = 64
+"""Sandboxes that the local provider gives to one server process."""
 
 DISK_FAIL_GB, DISK_WARN_GB = 0.2, 2.0
 
@@ -103,7 +103,7 @@ def cpu_bytes(settings: Settings) -> float:
 
 
 def model_size(settings: Settings) -> float | None:
-    """Parameters of the policy; None when nothing tells, or when there is no such policy."""
+    """Parameters of the policy; None when it is not known, or when there is no such policy."""
     try:
         return parameters(resolve(settings.model.name).model)
     except FinqaError:
@@ -111,7 +111,7 @@ def model_size(settings: Settings) -> float | None:
 
 
 def parameters(model: str) -> float | None:
-    """How many a model has, by the files of a folder or by the `14B` in a hub id; None when neither tells."""
+    """Number of parameters of a model, by the files of a folder or by the `14B` in a hub id; None when unknown."""
     folder = Path(model)
     if folder.is_dir():
         try:
@@ -130,7 +130,7 @@ def count(number: float) -> str:
 
 
 def modelless(settings: Settings) -> bool:
-    """True when no model runs on this machine: the engine answers from a mind of its own, or asks a server."""
+    """True when no model runs on this machine: the engine answers without a model, or asks a server."""
     return any(
         part.modelless or part.remote for part in registry().components("engine") if part.name == settings.engine.name
     )
@@ -197,7 +197,7 @@ def open_files(settings: Settings) -> list[Check]:
 
 
 def processes(settings: Settings) -> list[Check]:
-    """Whether the servers of local boxes and the threads of the command may be started."""
+    """Whether the servers of local sandboxes and the threads of the command may be started."""
     left = processes_left()
     need = 128 + 64 * _servers(settings)
     if left is None or left >= need:
@@ -264,7 +264,7 @@ def _disk(name: str, path: Path, remedy: str) -> Check:
 def _servers(settings: Settings) -> int:
     if settings.sandbox.name != "local":
         return 0
-    return min(os.cpu_count() or 1, math.ceil(settings.pool.sandboxes / BOXES_PER_SERVER))
+    return min(os.cpu_count() or 1, math.ceil(settings.pool.sandboxes / SANDBOXES_PER_SERVER))
 
 
 def _threads_of_user() -> int:

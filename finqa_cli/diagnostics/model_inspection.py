@@ -29,11 +29,11 @@ class Inspection:
     """A model, and the settings that fit it.
 
     Attributes:
-        name: What the user called it.
+        name: Name that the user gave.
         model: Folder or hub id that was read: of an adapter its base.
-        architecture: What it is built of.
+        architecture: Its architecture.
         codecs: Names of the codecs that take its tokenizer, `auto` among them where that finds one.
-        rank: Of the adapter; 0 where it has no layer that could be adapted.
+        rank: Rank of the adapter; 0 where it has no layer that could be adapted.
         targets: Layers to adapt.
         token_budget: Tokens of a micro-batch.
         gpu_bytes: Memory of one GPU.

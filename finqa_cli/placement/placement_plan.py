@@ -45,10 +45,10 @@ USABLE = 0.95
 """Share of a device's memory that a plan may fill; the rest is for fragmentation."""
 
 ENGINE_SHARE = 0.85
-"""Of a device that the engine has alone; the published script's --gpu-memory-utilization."""
+"""Share of a device that the engine has alone; the published script's --gpu-memory-utilization."""
 
 WEIGHTS_SHARE = 1 / 3
-"""Of a device that an engine's weights may fill before the engine is spread over more devices."""
+"""Share of a device that an engine's weights may fill before the engine is spread over more devices."""
 
 TOKENS = 16384
 """Token budget and context where memory allows them."""
@@ -60,7 +60,7 @@ TINY = 0.5 * GIB
 """Weights of a model for which more than one device each is a waste."""
 
 ASLEEP = 0.4 * GIB
-"""What a sleeping engine keeps besides its context and graphs."""
+"""Bytes that a sleeping engine keeps besides its context and graphs."""
 
 WISHES: Mapping[str, str] = {
     "model.tensor_parallel_size": "tensor_parallel_size",
@@ -86,7 +86,7 @@ def plan(
 
     Args:
         devices: CUDA devices of the machine; none: everything runs on the CPU.
-        model: What is served and trained.
+        model: The model that is served and trained.
         engine: Which engine generates.
         work: What is to run.
         wishes: What the user decided; it is respected, or the result is a refusal.
@@ -253,7 +253,7 @@ class _Problem:
         )
 
     def _awake_items(self, layout: Layout, learner: dict[str, float], tokens: int) -> dict[str, float]:
-        """What of the learner is on its devices while the engine generates."""
+        """Bytes of the learner that are on its devices while the engine generates."""
         if not learner:
             return {}
         rank, processes = self.work.lora_rank, len(layout.learner)

@@ -19,7 +19,7 @@ class Device:
 
     Attributes:
         index: Its number as this process sees devices.
-        name: What the driver calls it.
+        name: Name that the driver gives it.
         total: Its memory in bytes.
     """
 
@@ -30,10 +30,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """What the plan must know of an engine.
+    """Properties of an engine that the plan depends on.
 
     Attributes:
-        name: As `--engine` takes it.
+        name: Name that `--engine` takes.
         spread: How many devices a replica may have.
         sleeps: It can free its devices for the time of an update.
         replicates: Several replicas can share the requests.
@@ -54,7 +54,7 @@ class Workload:
     Attributes:
         plays: An engine generates.
         trains: A learner updates weights.
-        alternates: Engine and learner are never active together, whatever the staleness (supervised fine-tuning).
+        alternates: Engine and learner are never active together, at any staleness (supervised fine-tuning).
         lora_rank: Rank of the adapter; 0 trains all weights.
         lora_targets: Layers with an adapter.
         checkpointing: The learner recomputes activations.
@@ -101,7 +101,7 @@ class EnginePlan:
     Attributes:
         replicas: How many.
         tensor_parallel_size: Devices of each.
-        devices: Of all replicas, those of the first one first; empty on the CPU.
+        devices: Devices of all replicas, those of the first one first; empty on the CPU.
         gpu_memory_utilization: Share of each device that the engine may take.
         memory_gib: The same in GiB, of the smallest of its devices.
         sleep: The engine frees its devices during updates.
@@ -141,7 +141,7 @@ class DevicePlan:
     Attributes:
         device: Its number.
         gib_total: Its memory.
-        gib_planned: The sum of `items`. Where engine and learner take turns: of the turn that needs more.
+        gib_planned: The sum of `items`. Where engine and learner take turns, that of the turn that needs more.
         items: GiB of each part, such as `engine kv_cache` and `learner weights`.
     """
 
@@ -192,7 +192,7 @@ def plan_document(found: Placement | Refusal, *, remedy: str = "") -> dict[str, 
 
     Args:
         found: The plan.
-        remedy: Of a refusal: the command that fits.
+        remedy: For a refusal: the command that fits.
     """
     if isinstance(found, Refusal):
         return {

@@ -20,11 +20,11 @@ from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
 from finqa_cli.runs.trajectory_records import (
     PAIRS,
     Pair,
-    dealt_order,
     demonstrations_file,
     exchange,
     pairs_file,
     read_pairs,
+    record_order,
     recorded_prompt,
 )
 from finqa_cli.statistics import MALFORMED, read_outcome
@@ -141,7 +141,7 @@ def _attempts(form: Format) -> Callable[[Path, Selection], _Found]:
         path = demonstrations_file(source)
         trained = read_document(path.parent / "run.json").get("command") == "train"
         found = _Found()
-        for record in sorted(_records(path), key=dealt_order):
+        for record in sorted(_records(path), key=record_order):
             # what a training run asks in its evaluations is held out
             if trained and record.get("phase") != "train":
                 continue
@@ -231,7 +231,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         try:
             json.dumps(record, allow_nan=False)  # finqa writes no NaN, and what is written here must be JSON
             recorded_prompt(record)
-            read_outcome(record), dealt_order(record)
+            read_outcome(record), record_order(record)
             for turn in record["turns"]:
                 list(exchange(turn))
         except MALFORMED as error:

@@ -9,7 +9,7 @@ class Reporter:
     Phases are named, and several may run at once.
 
     Attributes:
-        live: What is shown is overwritten, so that showing something every second disturbs no reader.
+        live: The display is overwritten, so that showing something every second disturbs no reader.
     """
 
     live: bool = False

@@ -103,7 +103,7 @@ class RunFolder:
         return str(self._facts["command"])
 
     def pin(self, name: str, value: str) -> None:
-        """Records what the run depends on, or, in a resumed run, insists on it.
+        """Records a value that the run depends on; in a resumed run it must be the recorded one.
 
         Raises:
             ConfigError: It has another value than when the run began.
@@ -116,7 +116,7 @@ class RunFolder:
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
         """Queues one trajectory; `where` says which phase and iteration it belongs to.
 
-        One that was retried, or went on after a lost connection, is an event as well.
+        One that was retried, or that continued after a lost connection, is an event as well.
 
         Returns:
             Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
@@ -144,7 +144,7 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:
-        """Writes what is queued, closes the files and gives the lock back."""
+        """Writes what is queued, closes the files and releases the lock."""
         for writer in (self._trajectories, self._metrics, self._events):
             writer.close()
         os.close(self._lock)
@@ -239,7 +239,7 @@ def training_run(
 
 
 def _is_untouched(path: Path) -> bool:
-    """Nothing was played: only the first files have content, and events of boxes and of the run's own start and end."""
+    """Nothing was played: only the first files have content, and events of sandboxes and of the run's own start and end."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
     return all(file.name == _EVENTS for file in later) and all(
@@ -264,13 +264,13 @@ def write_manifest(
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     outputs: Sequence[Path] = (),
 ) -> None:
-    """Writes it into the folder, in place of an older one.
+    """Writes the manifest into the folder, in place of an older one.
 
     Args:
-        folder: Of the step.
-        command: As in `finqa COMMAND`.
-        parameters: What the result depends on, seeds included.
-        inputs: By name, or in order, each with its digests.
+        folder: Folder of the step.
+        command: The command, as in `finqa COMMAND`.
+        parameters: Settings that the result depends on, seeds included.
+        inputs: Inputs by name, or in order, each with its digests.
         outputs: Files of the folder that are final; each is listed with its digest.
 
     Raises:

@@ -23,14 +23,14 @@ class Observers:
         self._reporter = reporter
         self._broken: set[tuple[str, str]] = set()
 
-    def tell(self, hook: str, **facts: Any) -> None:
+    def notify(self, hook: str, **facts: Any) -> None:
         """Calls the hook of every plugin that has it."""
         for plugin, caller in registry().each(hook):
             if (hook, plugin) in self._broken:
                 continue
             try:
                 caller(**facts)
-            except Exception as error:  # a stranger's; it only looks on
+            except Exception as error:  # of a plugin, which only observes
                 self._broken.add((hook, plugin))
                 self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is left out from now on: {error}")
 
@@ -58,26 +58,26 @@ class Tracking:
 
     def _start(self, settings: Mapping[str, Any]) -> None:
         self._folder.event("run_start")
-        self._observers.tell("on_run_start", run_id=self._folder.path.name, settings=settings)
+        self._observers.notify("on_run_start", run_id=self._folder.path.name, settings=settings)
         self._each_tracker(lambda tracker: tracker.on_run_start(settings))
 
     def _end(self, status: str) -> None:
         self._folder.event("run_end", status=status)
-        self._observers.tell("on_run_end", run_id=self._folder.path.name, status=status)
+        self._observers.notify("on_run_end", run_id=self._folder.path.name, status=status)
         self._each_tracker(lambda tracker: tracker.on_run_end(status))
 
     def trajectory(self, trajectory: Trajectory) -> None:
         """An attempt ended."""
-        self._observers.tell("on_trajectory", trajectory=trajectory)
+        self._observers.notify("on_trajectory", trajectory=trajectory)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
         """The learner took a step."""
-        self._observers.tell("on_update", iteration=iteration, report=report)
+        self._observers.notify("on_update", iteration=iteration, report=report)
 
     def weights(self, policy: PolicyVersion, facts: Mapping[str, float]) -> None:
         """The engine serves another version; `facts` are bytes and seconds of the sync, and what its probe found."""
         self._folder.event("weights", version=policy.number, **facts)
-        self._observers.tell("on_weights", policy=policy)
+        self._observers.notify("on_weights", policy=policy)
 
     def evaluation(self, iteration: int, version: int, temperature: float, report: EvalReport) -> None:
         """An evaluation ended."""
@@ -87,13 +87,13 @@ class Tracking:
         self.evaluated(iteration, facts)
 
     def evaluated(self, iteration: int, facts: Mapping[str, Any]) -> None:
-        """As `evaluation`, where a file of its own holds the report."""
-        self._observers.tell("on_eval", iteration=iteration, metrics=facts)
+        """Passes an evaluation to the hooks where a file of its own has the report."""
+        self._observers.notify("on_eval", iteration=iteration, metrics=facts)
 
     def groups(self, groups: Sequence[Group]) -> None:
-        """Tells the hooks of the groups of an iteration."""
+        """Passes the groups of an iteration to the hooks."""
         for group in groups:
-            self._observers.tell("on_group", group=group)
+            self._observers.notify("on_group", group=group)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""

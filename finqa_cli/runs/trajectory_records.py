@@ -27,7 +27,7 @@ class Demonstration:
 
     Attributes:
         id: The trajectory's.
-        prompt: How it opened.
+        prompt: The opening of the conversation.
         messages: Assistant and tool messages in turn.
         cluster: The task's cluster, so that held-out demonstrations can be held out by cluster.
         reward: Its total reward.
@@ -78,7 +78,7 @@ def demonstrations_file(source: Path) -> Path:
     return path
 
 
-def dealt_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
+def record_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
     """Sorts the attempts of a run by iteration, task and member.
 
     A file has them as they ended, which depends on timing; what is trained on them must not.
@@ -91,7 +91,7 @@ def dealt_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
 
 
 def read_demonstrations(source: Path) -> list[Demonstration]:
-    """Demonstrations from a run folder or a trajectories file, in `dealt_order`; faulted attempts are left out.
+    """Demonstrations from a run folder or a trajectories file, in `record_order`; faulted attempts are left out.
 
     Raises:
         DataError: The file is missing, or a record lacks a field; the message names file, row and field.
@@ -103,7 +103,7 @@ def read_demonstrations(source: Path) -> list[Demonstration]:
     for row, record in enumerate(read_jsonl(path), start=1):
         try:
             if record["reward"] is not None and record.get("phase", "eval") in phases:
-                found.append((dealt_order(record), _demonstration(record)))
+                found.append((record_order(record), _demonstration(record)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path}, row {row}: not a trajectory record ({error!r}).") from error
     return [demonstration for _, demonstration in sorted(found, key=itemgetter(0))]
@@ -211,7 +211,7 @@ class Pair:
         id: Unique in its file.
         cluster: The task's.
         held_out: For measuring, not for training.
-        prompt: How both opened.
+        prompt: The opening of both attempts.
         chosen: The preferred one.
         rejected: The other.
     """

@@ -38,7 +38,7 @@ def split_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
 async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -> Sequence[Task]:
     """The tasks of the training split whose prompt has at most `data.max_prompt_tokens` tokens, as the codec counts.
 
-    It is verl's `data.max_prompt_length` with `filter_overlong_prompts`. The reporter is told how many are left out.
+    It is verl's `data.max_prompt_length` with `filter_overlong_prompts`. The reporter shows how many are left out.
 
     Raises:
         DataError: There is none, or all are too long.
@@ -61,13 +61,13 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
     prompts = [await _prompt(parts.environment, task) for task in tasks]
     lengths = await asyncio.to_thread(lambda: [len(codec.opening(prompt)) for prompt in prompts])
     kept = [task for task, length in zip(tasks, lengths, strict=True) if length <= limit]
-    told = f"{len(tasks) - len(kept)} of {len(tasks)} questions to train on are left out: "
+    left_out = f"{len(tasks) - len(kept)} of {len(tasks)} questions to train on are left out: "
     if not kept:
         raise DataError(
-            f"{told}no prompt has {limit} tokens or fewer; the shortest has {min(lengths)}.",
+            f"{left_out}no prompt has {limit} tokens or fewer; the shortest has {min(lengths)}.",
             remedy=f"--set {_SETTING}={max(lengths)}",
         )
-    reporter.line(f"{told}their prompts have more than {limit} tokens ({_SETTING}).")
+    reporter.line(f"{left_out}their prompts have more than {limit} tokens ({_SETTING}).")
     return kept
 
 
@@ -82,7 +82,7 @@ async def _prompt(environment: Environment, task: Task) -> Prompt:
 
 
 def guard_training(settings: Settings, reporter: Reporter) -> None:
-    """Looks at the split to be trained on and at what is for evaluation: all other splits, and other snapshots.
+    """Checks the split to be trained on against what is for evaluation: all other splits, and other snapshots.
 
     Raises:
         DataError: The data is for evaluation only, there is no such split, or it overlaps with another split or with a
@@ -105,10 +105,10 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
 def guard_demonstrations(
     settings: Settings, sources: Sequence[Path], used: Collection[str], reporter: Reporter
 ) -> None:
-    """Looks at the tasks that the used demonstrations (by id) solve, and at the data that they come from.
+    """Checks the tasks that the used demonstrations (by id) solve, and the data that they come from.
 
-    A run folder tells which data that was; where it is still here unchanged, its other splits are compared too. A bare
-    trajectories file tells its tasks only. Either is compared with the snapshots that are for evaluation only.
+    A run folder records which data that was; where it is still here unchanged, its other splits are compared too. A
+    bare trajectories file has its tasks only. Either is compared with the snapshots that are for evaluation only.
 
     Raises:
         DataError: Tasks are of the split `test`, the data is for evaluation only or has overlapping splits, or the
@@ -134,10 +134,10 @@ def _check_other_snapshots(
     """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
 
     Args:
-        settings: Say where snapshots are, and whether overlap is allowed.
-        training: What is trained on.
-        data: Where that comes from, if it is known.
-        reporter: Told about damaged snapshots, which cannot be compared.
+        settings: Where snapshots are, and whether overlap is allowed.
+        training: Tasks that are trained on.
+        data: The data that it comes from, if it is known.
+        reporter: Shows damaged snapshots, which cannot be compared.
 
     Raises:
         DataError: There is an overlap.
@@ -174,7 +174,7 @@ def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
 
 
 def _recorded_data(run: Path) -> DataInfo | None:
-    """What an evaluation wrote down about its data."""
+    """Returns what an evaluation recorded about its data."""
     data = read_document(run / "report.json").get("data")
     if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
         return None

@@ -136,10 +136,10 @@ def assumed_devices(text: str) -> tuple[Device, ...]:
 
 
 def architecture(model: str) -> Architecture:
-    """What a policy's base model is built of, without torch where that is possible.
+    """Returns the architecture of a policy's base model, without torch where that is possible.
 
     Raises:
-        ConfigError: Nothing tells; or there is no such policy.
+        ConfigError: It cannot be found out, or there is no such policy.
         DataError: A run without a checkpoint, or a damaged one.
     """
     base = resolve(model).model
@@ -160,7 +160,7 @@ def architecture(model: str) -> Architecture:
 
 
 def workload(settings: Settings, purpose: Purpose) -> Workload:
-    """What is to run, as the plan sees it."""
+    """Returns what is to run, as the input of a plan."""
     engine, learner = _component("engine", settings), _component("learner", settings)
     kl = settings.optimizer.options.get("kl", "off")
     return Workload(
@@ -229,7 +229,7 @@ def _text(value: Any) -> str:
 
 
 def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Request:
-    """What the user decided, and what the learner or torchrun decides."""
+    """Returns what the user, the learner or torchrun decided."""
     decided: dict[str, Any] = {}
     for path, name in WISHES.items():
         section, _, field = path.partition(".")
@@ -259,7 +259,7 @@ def _engine_kind(settings: Settings) -> EngineKind:
 
 
 def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["none", "one", "several"]:
-    """What the component declares; the property `device_use` of its options wins."""
+    """Returns what the component declares; the property `device_use` of its options wins."""
     try:
         config = registry().config(component, options) if component.config else None
     except FinqaError:  # wrong options are reported when the component is made

@@ -29,7 +29,7 @@ START = "start"
 """Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
 
 START_RECORD = "start.json"
-"""What it was made of, written once it is whole."""
+"""Record of the adapter that was merged, written once the merged model is complete."""
 
 
 def resolve(reference: str) -> PolicyVersion:
@@ -75,7 +75,7 @@ def resolve(reference: str) -> PolicyVersion:
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:
-    """As `resolve`, for an engine: names on a server are taken as they are, other models must be here or on the hub.
+    """Resolves a reference for an engine: names on a server stay as they are, other models must be here or on the hub.
 
     Raises:
         DataError: A run without a checkpoint, or a damaged one.
@@ -101,7 +101,7 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
         if trains and settings.train.max_staleness and isinstance(engine, Sleeper) and engine.sleeps:
             raise ConfigError(
                 f"Engine {name!r} is to sleep during updates, but with train.max_staleness = "
-                f"{settings.train.max_staleness} rollouts go on while the learner updates.",
+                f"{settings.train.max_staleness} rollouts continue while the learner updates.",
                 remedy="--max-staleness 0, or an engine that keeps its device",
             )
         return
@@ -187,7 +187,7 @@ def check_on_hub(policy: PolicyVersion) -> None:
         return
     try:
         from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    except ImportError:  # whoever loads the model says which extra is missing
+    except ImportError:  # the code that loads the model names the missing extra
         return
     missing = f"There is no run, checkpoint or model {model!r} here"
     try:
@@ -222,8 +222,8 @@ def check_on_hub(policy: PolicyVersion) -> None:
 def find_start(reference: str, run: Path) -> PolicyVersion:
     """The policy that a run begins from, as version 0; in a run that has merged it already, that whole model.
 
-    Changes nothing, so it may be asked before the run's folder is made. Where the policy is an adapter, its `model` has
-    the tokenizer that the merged one will have.
+    Changes nothing, so it may be called before the run's folder is made. Where the policy is an adapter, its `model`
+    has the tokenizer that the merged one will have.
 
     Raises:
         DataError: A run without a checkpoint, a damaged one, or the merged model was changed since.
@@ -267,6 +267,6 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
 
 
 def start_inputs(model: PolicyVersion, run: Path) -> dict[str, Any]:
-    """What a run began from, as its manifest lists it: the policy that was named, and the digest of what was merged."""
+    """Returns what a run began from, for its manifest: the policy that was named, and the digest of what was merged."""
     recorded = read_document(run / START_RECORD)
     return {**recorded["merged"], "merged_sha256": recorded["sha256"]} if recorded else policy_inputs(model)

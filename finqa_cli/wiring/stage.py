@@ -1,4 +1,4 @@
-"""Boxes and engine, started together and ended together."""
+"""Sandboxes and engine, started together and ended together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PHASE = "sandboxes"
 INTERVAL_S = 1.0
 LOOKS_BETWEEN_EVENTS = 10
 LOOKS_AT_NEWS = 6
-"""A reporter of lines skips what comes too soon after the last one; what is told for so long is shown in the end."""
+"""Times that news is repeated: a reporter of lines skips what comes too soon after the last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ class Stage:
     """Everything that plays episodes, started.
 
     Attributes:
-        environment: Where tasks come from.
-        pool: The boxes.
-        engine: Who generates.
+        environment: Yields the tasks.
+        pool: Pool of sandboxes.
+        engine: Generates completions.
         codec: Between messages and tokens; None for chat engines.
-        policy: What the engine serves at first.
-        data: Where the tasks come from.
+        policy: The version that the engine serves at first.
+        data: The data that the tasks come from.
         breaker: Ends the run when the engine gives nothing but faults; None: it never does.
     """
 
@@ -87,17 +87,17 @@ async def stage(
     check_stop: Callable[[], None] = lambda: None,
     on_event: PoolListener = lambda name, facts: None,
 ) -> AsyncIterator[Stage]:
-    """Starts boxes and engine side by side, and ends both whatever happens inside.
+    """Starts sandboxes and engine side by side, and ends both when the block ends.
 
     Args:
-        settings: What to build.
-        policy: What the engine serves at first.
-        run_id: Label of the boxes.
-        reporter: Shows the boxes by state.
+        settings: Settings of what is built.
+        policy: The version that the engine serves at first.
+        run_id: Label of the sandboxes.
+        reporter: Shows the sandboxes by state.
         trains: The engine is to serve training.
         run_dir: Folder of the run, in whose `logs` servers that the engine starts write their output.
-        episodes: How many will be played, where that is known: boxes beyond them are not started.
-        check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
+        episodes: Number of episodes, where it is known: sandboxes beyond them are not started.
+        check_stop: Raises once a stop was requested; called while sandboxes and engine start.
         on_event: Called with what becomes of sandboxes and of engine replicas.
 
     Raises:
@@ -118,7 +118,7 @@ async def stage(
         async with watching(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and engine.lockstep:
-                # else the first batches would depend on which box came up first
+                # else the first batches would depend on which sandbox came up first
                 await _side_by_side(pool.settled(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
                 await engine.load(policy)
@@ -162,9 +162,9 @@ def _allow_many_sockets() -> None:
 
 @asynccontextmanager
 async def watching(pool: Pool, size: int, reporter: Reporter, on_event: PoolListener) -> AsyncIterator[None]:
-    """Shows the boxes by state for as long as the block lasts, and tells `on_event` of them as the event `pool`.
+    """Shows the sandboxes by state for the length of the block, and passes them to `on_event` as the event `pool`.
 
-    Nothing for a pool without boxes.
+    Nothing for a pool without sandboxes.
     """
     if not size:
         yield
@@ -203,9 +203,9 @@ class EpisodeCount:
 
 
 async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener) -> None:
-    """On a live display every second; elsewhere only when a box came up, failed or was lost."""
+    """On a live display every second; elsewhere only when a sandbox came up, failed or was lost."""
     seen: object = None
-    told: PoolStats | None = None
+    sent: PoolStats | None = None
     fresh = 0
     for look in itertools.count():
         stats = pool.stats()
@@ -214,8 +214,8 @@ async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener) -> None
         seen = news
         if reporter.live or fresh > 0:
             reporter.advance(PHASE, stats.alive, **_fields(stats))
-        if look % LOOKS_BETWEEN_EVENTS == 0 and stats != told:
-            told = stats
+        if look % LOOKS_BETWEEN_EVENTS == 0 and stats != sent:
+            sent = stats
             on_event("pool", asdict(stats))
         await asyncio.sleep(INTERVAL_S)
 

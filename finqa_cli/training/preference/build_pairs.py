@@ -40,7 +40,7 @@ class PairRules:
         most: Pairs of a question at most.
         held_out_share: Share of the companies whose pairs measure and do not train.
         questions: Look at so many questions only; 0 looks at all.
-        seed: Of ties, choices and held-out companies.
+        seed: Seed of ties, choices and held-out companies.
     """
 
     rule: Rule = "best-worst"
@@ -64,7 +64,7 @@ class Tally:
     """Why questions gave no pair, and what was left out.
 
     Attributes:
-        questions: With a graded attempt.
+        questions: Questions with a graded attempt.
         attempts: Graded.
         paired: Questions with a pair.
         single: Questions with one attempt.
@@ -218,10 +218,10 @@ def _nothing(tally: Tally, rules: PairRules) -> DataError:
         else "have equal rewards": tally.no_spread,
         "have no right attempt": tally.right_missing,
     }
-    told = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
+    counts = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
     same = f"; {tally.equal_texts} pairs said the same" if tally.equal_texts else ""
     return DataError(
-        f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {told}{same}.",
+        f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {counts}{same}.",
         remedy="finqa sample TARGET --num-candidates 16 --temperature 1.0, a smaller --margin, or --rule all",
     )
 

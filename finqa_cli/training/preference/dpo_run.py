@@ -56,23 +56,23 @@ async def dpo(
 ) -> DpoResult:
     """Trains on the pairs that are not held out and measures on those that are.
 
-    Log-probabilities are taken at temperature 1, whatever the pairs were sampled at: the loss is defined on the policy
-    itself. The reference is the policy that training begins from.
+    Log-probabilities are taken at temperature 1, also where the pairs were sampled at another one: the loss is defined
+    on the policy itself. The reference is the policy that training begins from.
 
     Args:
         settings: The optimizer among them learns from pairs.
         source: A folder of `finqa prefs`, or its pairs.jsonl.
         run: A new folder, or with `resume` that of an interrupted run.
-        resume: Go on after the newest checkpoint.
+        resume: Continue after the newest checkpoint.
         most: At most so many pairs of either kind; 0 takes all.
-        reporter: Told of progress.
-        stopper: Asked whether to go on.
+        reporter: Shows the progress.
+        stopper: Knows whether a stop was requested.
 
     Raises:
         DataError: There are no usable pairs, a row is wrong, or they are of evaluation tasks.
         ConfigError: Settings do not fit, or pairs or model are no longer those that the run began with.
         FinqaError: A loss was not finite.
-        InterruptedRun: A signal stopped it; `--resume` goes on after the newest checkpoint.
+        InterruptedRun: A signal stopped it; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
     optimizer = make_optimizer(settings)
@@ -86,7 +86,7 @@ async def dpo(
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     checkpoint = checkpoints.latest(run) if resume else None
     pairs = load_pairs(path, make_codec(settings, start.model), most=most)
-    _tell(pairs, reporter)
+    _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
@@ -162,7 +162,7 @@ def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:
     }
 
 
-def _tell(pairs: PairSet, reporter: Reporter) -> None:
+def _report_pairs(pairs: PairSet, reporter: Reporter) -> None:
     reporter.line(f"{len(pairs.train)} pairs to train on, {len(pairs.held_out)} held out.")
     if pairs.encoded_again:
         reporter.line(

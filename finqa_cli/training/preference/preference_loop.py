@@ -45,7 +45,7 @@ class HeldOut(Evaluation):
         accuracy: Share of the pairs whose chosen attempt gained more on the reference; a tie counts half, so that the
             reference itself has 0.5.
         accuracy_interval: 95 %, clustered by company.
-        ranking_accuracy: Share whose chosen attempt is the likelier one, whatever the reference says.
+        ranking_accuracy: Share whose chosen attempt is the likelier one; the reference does not matter.
         margin: Mean difference of the gains, in nats.
         kl: Estimated divergence from the reference per token, in nats; None without a reference.
     """
@@ -162,10 +162,10 @@ class PairSet:
     """The pairs of a run.
 
     Attributes:
-        train: To train on.
-        held_out: To measure.
-        encoded_again: How many were encoded from their texts: they have no token ids, or those of another tokenizer.
-        alike: How many were left out because both sides are the same tokens.
+        train: Pairs to train on.
+        held_out: Pairs to evaluate on.
+        encoded_again: Number of pairs that were encoded from their texts, without token ids of this tokenizer.
+        alike: Number of pairs that were left out because both sides are the same tokens.
     """
 
     train: tuple[PairSamples, ...]
@@ -181,7 +181,7 @@ def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
 
     Args:
         path: pairs.jsonl.
-        codec: Of the model that is trained.
+        codec: Codec of the model that is trained.
         most: At most so many pairs to train on and as many to measure; 0 takes all.
 
     Raises:

@@ -35,7 +35,7 @@ _RULE = 60
 
 @dataclass(slots=True, kw_only=True)
 class DryRunResult:
-    """What was played.
+    """The result of a dry run.
 
     Attributes:
         run: The folder.
@@ -62,12 +62,12 @@ class DryRunResult:
 
 async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper: Stopper) -> DryRunResult:
     """Plays `train.iterations` steps of `train.target_groups_per_iter` tasks (0: one filling of the sandboxes), each
-    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing and holds nothing back.
+    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing.
 
     Raises:
         DataError: The training split has no tasks.
         ConfigError: A component or its options are wrong; then there is no run folder.
-        InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was told.
+        InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was shown.
         ThresholdError: More episodes of a step ended in faults than the settings allow.
     """
     problems = len(split_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
@@ -160,7 +160,7 @@ class _Rollouts:
         began = time.perf_counter()
         shown = EpisodeCount(self._context.reporter, "rollout", len(attempts))
 
-        async def heard(trajectory: Trajectory) -> None:
+        async def record(trajectory: Trajectory) -> None:
             await asyncio.wrap_future(self._context.folder.trajectory(trajectory, phase="train", iteration=step + 1))
             self._context.tracking.trajectory(trajectory)
             shown.add(trajectory)
@@ -169,7 +169,7 @@ class _Rollouts:
             self._parts.player(self._settings, temperature=self._settings.generation.temperature),
             attempts,
             concurrency=self._settings.pool.concurrency,
-            on_trajectory=heard,
+            on_trajectory=record,
             stopping=lambda: self._context.stopper.requested,
         )
         self._context.reporter.drop("rollout")
@@ -236,7 +236,7 @@ def _batch(settings: Settings) -> int:
 
 
 def _policy(settings: Settings) -> PolicyVersion:
-    """What plays; an engine with a mind of its own needs no model."""
+    """Returns the policy that plays; a modelless engine, such as `scripted`, needs none."""
     name = settings.engine.name
     return PolicyVersion(number=0, model="") if _is_modelless(name) else resolve_for(name, settings.model.name)
 

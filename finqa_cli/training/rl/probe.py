@@ -41,7 +41,7 @@ LONGEST_PROMPT = 1024
 """Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
 
 LOOK_TRIES = 3
-"""Of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
+"""Tries of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
 
 CALIBRATION_LOOKS = 4
 """Whose tokens are taken together for the tolerance."""
@@ -54,7 +54,7 @@ class Difference:
     Attributes:
         typical: Mean of the absolute differences without the largest `OUTLIERS`, at least one.
         largest: The largest one.
-        tokens: How many were compared.
+        tokens: Number of tokens that were compared.
     """
 
     typical: float
@@ -64,12 +64,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What rounding explains (nats).
+    """Differences that rounding explains (nats).
 
     Attributes:
-        typical: Of the typical difference.
-        largest: Of the largest one.
-        source: Where the values come from, in words.
+        typical: Bound of the typical difference.
+        largest: Bound of the largest difference.
+        source: Origin of the values, in words.
     """
 
     typical: float
@@ -168,7 +168,7 @@ class Probe:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint needs: the tolerance if it was measured."""
+        """State for a checkpoint: the tolerance if it was measured."""
         tolerance = self._tolerance
         return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
 
@@ -215,7 +215,7 @@ class Probe:
                 return Tolerance.fixed(float(nats))
 
     async def _look(self, policy: PolicyVersion, number: int) -> dict[int, Rows]:
-        """By number of the replica, for those that answered all; one that leaves or joins meanwhile did not."""
+        """Returns the rows by number of the replica, for replicas that answered all requests of the look."""
         first = self._derive(policy, number, "task")
         tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
         openings = [self._opening(task) for task in tasks]

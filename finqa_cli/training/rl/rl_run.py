@@ -85,7 +85,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
 
 def check_method(settings: Settings) -> None:
-    """Looks whether the method can train with the settings, before boxes and engine are started.
+    """Checks that the method can train with the settings, before sandboxes and engine are started.
 
     Raises:
         UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
@@ -141,7 +141,7 @@ def _outputs(run: Path, iteration: int) -> list[Path]:
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
-    """What the trained policy and its figures depend on."""
+    """Returns the settings that the trained policy and its figures depend on."""
     public = to_public_dict(settings)
     sections = ("environment", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
     return {

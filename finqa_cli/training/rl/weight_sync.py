@@ -30,7 +30,7 @@ class Synced:
     """One sync.
 
     Attributes:
-        policy: What the engine serves now.
+        policy: The version that the engine serves now.
         metrics: `sync_bytes` of weights that were written for the engine, and what the probe found.
         timing: `publish_s`, `load_s` and `probe_s`, which together are the sync.
     """

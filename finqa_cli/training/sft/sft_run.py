@@ -47,11 +47,11 @@ WANTED_PARSE_RATE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """What is to be imitated, beside the settings.
+    """The demonstrations to imitate, beside the settings.
 
     Attributes:
         sources: Run folders or trajectory files.
-        init: Specification of a model that is made anew and trained whole; None trains the settings' model.
+        init: Specification of a model that is created and trained whole; None trains the settings' model.
         most: At most so many demonstrations; 0 takes all.
     """
 
@@ -60,13 +60,13 @@ class Imitation:
     most: int = 0
 
     def to_parameters(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """Returns the form in the manifest."""
         init = str(self.init) if self.init else None
         return {"demonstrations": [str(path) for path in self.sources], "init": init, "most_demonstrations": self.most}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> Imitation:
-        """Back from there."""
+        """Reads the form in the manifest."""
         init = Path(stored["init"]) if stored["init"] else None
         sources = tuple(Path(path) for path in stored["demonstrations"])
         return cls(sources=sources, init=init, most=int(stored["most_demonstrations"]))
@@ -199,7 +199,7 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
 
 
 def _parameters(settings: Settings, wanted: Imitation) -> dict[str, Any]:
-    """What the trained policy and its validation depend on."""
+    """Returns the settings that the trained policy and its validation depend on."""
     public = to_public_dict(settings)
     sections = ("sft", "lora", "learner", "codec", "environment", "reward", "generation")
     return {
@@ -257,7 +257,7 @@ class ImitationSet:
     Attributes:
         train: To train on.
         held_out: To validate on; no company is in both.
-        companies: Of those that are trained on.
+        companies: Companies of the demonstrations that are trained on.
     """
 
     train: tuple[Sample, ...]
@@ -266,7 +266,7 @@ class ImitationSet:
 
 
 def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: int) -> list[Demonstration]:
-    """Those that earned `sft.minimum_reward`, in the order of the sources; `most` above 0 leaves a seeded choice.
+    """Returns the demonstrations that earned `sft.minimum_reward`; `most` above 0 leaves a seeded choice of them.
 
     Raises:
         DataError: A file is missing or malformed, or none is left.
@@ -287,7 +287,7 @@ def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: 
 
 
 def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, codec: ChatCodec) -> ImitationSet:
-    """Encodes them; `sft.validation_share` of the companies are held out whole, at least one of several.
+    """Encodes the demonstrations; `sft.validation_share` of the companies are held out whole, at least one of several.
 
     Raises:
         DataError: A demonstration cannot be encoded, or there is none to train on.
@@ -315,7 +315,7 @@ def imitation_steps(samples: Sequence[Sample], settings: Settings) -> list[list[
 
 
 def texts_of(demonstrations: Sequence[Demonstration]) -> list[str]:
-    """Everything that is said in them, for a tokenizer to learn from."""
+    """Returns all texts of the demonstrations, for a tokenizer to learn from."""
     return [text for item in demonstrations for text in _texts(item)]
 
 

@@ -47,6 +47,8 @@ TURNS = 4.5
 TURNS_A_SECOND = 64
 """Of all episodes together while it is measured."""
 
+WINDOW_S = 20.0
+
 WARM_UP_TURNS, WARM_UP_RATE = 8, 3
 """Turns of each episode before the window, and how many times faster they are played than those in it."""
 
@@ -62,7 +64,7 @@ class Load:
 
     at_once: int
     completion_s: float
-    window_s: float = 20.0
+    window_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ async def client_cost(home: Path, *, quick: bool = False) -> list[Figure]:
     scale = 20 if quick else 1
     build_snapshot(home, 290)
     loads = [
-        Load(at_once=count // scale, completion_s=count / TURNS_A_SECOND / scale, window_s=Load.window_s / scale)
+        Load(at_once=count // scale, completion_s=count / TURNS_A_SECOND / scale, window_s=WINDOW_S / scale)
         for count in (FEW, MANY)
     ]
     few, many = [await _play(home, load) for load in loads]

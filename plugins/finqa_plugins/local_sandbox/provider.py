@@ -183,8 +183,7 @@ class _Server:
         if began - self._answered < ANSWER_HOLDS_S:
             return self.process.running()
         answers = await self.process.healthy()
-        if answers:
-            self._answered = began
+        self._answered = began if answers else float("-inf")
         self.distrusted |= not answers
         return answers
 

@@ -81,7 +81,12 @@ class Player:
         self._environment = environment
         self._pool = pool
         # Once and not for each episode: `isinstance` with a protocol looks at every attribute.
-        self._token_engine, self._chat_engine = (engine, None) if isinstance(engine, TokenEngine) else (None, engine)
+        self._token_engine: TokenEngine | None = None
+        self._chat_engine: ChatEngine | None = None
+        if isinstance(engine, TokenEngine):
+            self._token_engine = engine
+        else:
+            self._chat_engine = engine
         self._metered = engine if isinstance(engine, Metered) else None
         self._codec = codec
         self._limits = limits

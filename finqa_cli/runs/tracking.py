@@ -1,4 +1,4 @@
-"""Where a run's numbers go: the run folder first, then hooks and trackers, whose failures never stop a run."""
+"""Records of a run: the run folder first, then hooks and trackers, whose failures never stop a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Observers:
 
 
 class Tracking:
-    """Fans a run's events out. A tracker or plugin's hook that raises is named once and then left out."""
+    """Writes the records of a run, and copies them to trackers and to the hooks of plugins.
+
+    A tracker or a hook that raises is named once and then left out.
+    """
 
     def __init__(self, folder: RunFolder, trackers: Sequence[Tracker], reporter: Reporter) -> None:
         self._folder = folder
@@ -46,41 +49,38 @@ class Tracking:
 
     @contextmanager
     def run(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """The run begins, and ends when the block does, however that comes about."""
-        self._start(settings)
+        """Records and passes on that the run begins, and how the block ended."""
+        run_id = self._folder.path.name
+        self._folder.event("run_start")
+        self._observers.notify("on_run_start", run_id=run_id, settings=settings)
+        self._each_tracker(lambda tracker: tracker.on_run_start(settings))
+        status = "completed"
         try:
             yield
         except BaseException as error:
             stopped = isinstance(error, (KeyboardInterrupt, InterruptedRun, asyncio.CancelledError))
-            self._end("interrupted" if stopped else "failed")
+            status = "interrupted" if stopped else "failed"
             raise
-        self._end("completed")
-
-    def _start(self, settings: Mapping[str, Any]) -> None:
-        self._folder.event("run_start")
-        self._observers.notify("on_run_start", run_id=self._folder.path.name, settings=settings)
-        self._each_tracker(lambda tracker: tracker.on_run_start(settings))
-
-    def _end(self, status: str) -> None:
-        self._folder.event("run_end", status=status)
-        self._observers.notify("on_run_end", run_id=self._folder.path.name, status=status)
-        self._each_tracker(lambda tracker: tracker.on_run_end(status))
+        finally:
+            self._folder.event("run_end", status=status)
+            self._observers.notify("on_run_end", run_id=run_id, status=status)
+            self._each_tracker(lambda tracker: tracker.on_run_end(status))
 
     def trajectory(self, trajectory: Trajectory) -> None:
-        """An attempt ended."""
+        """Passes an attempt that ended to the hooks."""
         self._observers.notify("on_trajectory", trajectory=trajectory)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
-        """The learner took a step."""
+        """Passes a step of the learner to the hooks."""
         self._observers.notify("on_update", iteration=iteration, report=report)
 
     def weights(self, policy: PolicyVersion, facts: Mapping[str, float]) -> None:
-        """The engine serves another version; `facts` are bytes and seconds of the sync, and what its probe found."""
+        """Records that the engine serves another version; `facts` are bytes and seconds of the sync, and what its probe found."""
         self._folder.event("weights", version=policy.number, **facts)
         self._observers.notify("on_weights", policy=policy)
 
     def evaluation(self, iteration: int, version: int, temperature: float, report: EvalReport) -> None:
-        """An evaluation ended."""
+        """Records an evaluation and passes it on."""
         facts = report.to_dict()
         where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
         self.record({**where, **facts})
@@ -96,7 +96,7 @@ class Tracking:
             self._observers.notify("on_group", group=group)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Writes one line of metrics.jsonl and copies it to the trackers."""
         self._folder.metrics(record)
         self._each_tracker(lambda tracker: tracker.on_metrics(record))
 

@@ -24,12 +24,12 @@ SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
 
 
 def is_scheduled(train: TrainSettings) -> bool:
-    """True when the rate depends on how many steps are planned."""
+    """Returns whether the learning rate depends on how many steps are planned."""
     return train.schedule != "constant" or train.warmup_share > 0
 
 
-def scheduled(settings: Settings, passes: Passes) -> Settings:
-    """The settings with the learner's options that make `train.schedule` and `train.warmup_share` true.
+def apply_schedule(settings: Settings, passes: Passes) -> Settings:
+    """Returns the settings with the learner's options that follow from `train.schedule` and `train.warmup_share`.
 
     Planned are all steps of all iterations. Where a step is skipped, the rate stays where it is.
 
@@ -49,8 +49,8 @@ def scheduled(settings: Settings, passes: Passes) -> Settings:
     return _with_options(settings, {**learner.options, **_plan(train.schedule, train.warmup_share, steps)})
 
 
-def over_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
-    """The settings of training on a file; the learner's own options win over the schedule.
+def schedule_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
+    """Returns the settings of training on a file; the learner's own options win over the schedule.
 
     The learner works at temperature 1, for these losses are of the model's own distribution.
     """
@@ -77,7 +77,7 @@ def fit_memory(settings: Settings, run: Path) -> Settings:
 
 
 @asynccontextmanager
-async def learning(context: RunContext, model: str) -> AsyncIterator[Learner]:
+async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]:
     """Runs a learner, made by the settings of the context, for the length of the block.
 
     What it reports goes into the run's events. When one of its processes ends, the block is cancelled.

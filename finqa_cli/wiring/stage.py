@@ -115,7 +115,7 @@ async def stage(
     _allow_many_sockets()
     try:
         await pool.start()
-        async with watching(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
+        async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and engine.lockstep:
                 # else the first batches would depend on which sandbox came up first
@@ -161,7 +161,7 @@ def _allow_many_sockets() -> None:
 
 
 @asynccontextmanager
-async def watching(pool: Pool, size: int, reporter: Reporter, on_event: PoolListener) -> AsyncIterator[None]:
+async def watch_pool(pool: Pool, size: int, reporter: Reporter, on_event: PoolListener) -> AsyncIterator[None]:
     """Shows the sandboxes by state for the length of the block, and passes them to `on_event` as the event `pool`.
 
     Nothing for a pool without sandboxes.

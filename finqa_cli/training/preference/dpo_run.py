@@ -23,11 +23,11 @@ from finqa_cli.training.preference.preference_loop import (
     HeldOut,
     PairSet,
     PreferenceTraining,
+    add_references,
     load_pairs,
     pair_steps,
-    refer,
 )
-from finqa_cli.training.running_learner import fit_memory, learning, over_steps
+from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
@@ -102,9 +102,9 @@ async def dpo(
         count = len(pair_steps(pairs.train, plan, settings.train.seed))
         if count < 1:
             raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
-        planned = fit_memory(over_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
+        planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
         context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
-        async with learning(context, model.model) as learner:
+        async with run_learner(context, model.model) as learner:
             training = await _loop(context, learner, optimizer, pairs)
             if checkpoint is not None:
                 await training.resume(checkpoint)
@@ -142,8 +142,8 @@ async def _loop(
     plan, loss = optimizer.plan(), optimizer.pair_loss()
     train, held_out = pairs.train, pairs.held_out
     if not loss.parameters.get("reference_free"):
-        train = await refer(context, learner, train, name="reference")
-        held_out = await refer(context, learner, held_out, name="held-out reference")
+        train = await add_references(context, learner, train, name="reference")
+        held_out = await add_references(context, learner, held_out, name="held-out reference")
     steps = pair_steps(train, plan, context.settings.train.seed)
     return PreferenceTraining(context, learner, loss, steps, held_out, evaluate_every=plan.validate_every)
 

@@ -204,7 +204,7 @@ def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
     return PairSet(train=tuple(parts[False]), held_out=tuple(parts[True]), encoded_again=encoded_again, alike=alike)
 
 
-async def refer(
+async def add_references(
     context: RunContext, learner: Learner, pairs: Sequence[PairSamples], *, name: str
 ) -> tuple[PairSamples, ...]:
     """Adds the log-probabilities under the policy that training begins from, computed once.

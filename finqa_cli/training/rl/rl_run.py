@@ -25,7 +25,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
-from finqa_cli.training.running_learner import fit_memory, learning, scheduled
+from finqa_cli.training.running_learner import apply_schedule, fit_memory, run_learner
 from finqa_cli.training.training_data import guard_training, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import IdleOption, PolicyVersion
@@ -96,7 +96,7 @@ def check_method(settings: Settings) -> None:
     _check_groups(optimizer, settings)
     training_loss(optimizer, settings.train)
     length_limit(settings.train, settings.generation.max_gen_tokens)
-    scheduled(settings, training_passes(optimizer, settings.train))
+    apply_schedule(settings, training_passes(optimizer, settings.train))
 
 
 async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion, checkpoint: Checkpoint | None) -> int:
@@ -119,9 +119,9 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         folder.pin("reward digest", reward_digest(parameters["reward"]))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
-        planned = scheduled(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))
+        planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))
         context = replace(context, settings=planned)
-        async with learning(context, base.model) as learner:
+        async with run_learner(context, base.model) as learner:
             held_out = eval_tasks(parts.environment, settings)
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
             if checkpoint is not None:

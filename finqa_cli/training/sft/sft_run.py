@@ -27,7 +27,7 @@ from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifes
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.running_learner import fit_memory, learning, over_steps
+from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import (
     SAMPLES,
     SupervisedTraining,
@@ -141,7 +141,7 @@ async def sft(
         steps = imitation_steps(data.train, settings)
         planned = fit_memory(_planned(settings, len(steps), whole=wanted.init is not None), run)
         context = replace(context, settings=planned)
-        async with learning(context, model.model) as learner:
+        async with run_learner(context, model.model) as learner:
             async with held_out_questions(context, questions, model) as asked:
                 training = SupervisedTraining(context, learner, steps, data.held_out, asked)
                 if checkpoint is not None:
@@ -171,7 +171,7 @@ def document(result: SftResult) -> dict[str, Any]:
 
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
     """The settings with the rate of imitation and a schedule over the steps; `whole` trains all weights of a model."""
-    planned = over_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
+    planned = schedule_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
     changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})}
     if whole:  # a new model has no weights that an adapter could be added to
         changes["lora"] = settings.lora.model_copy(update={"rank": 0})

@@ -18,7 +18,7 @@ from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder, read_run
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training import running_learner as module
-from finqa_cli.training.running_learner import fit_memory, learning
+from finqa_cli.training.running_learner import fit_memory, run_learner
 
 
 class Reports:
@@ -60,7 +60,7 @@ async def use(
     settings, reporter = Settings.model_validate({"train": {"learner_processes": processes}}), Lines()
     monkeypatch.setattr(module, "make_learner", lambda *arguments, **options: learner)
     with RunFolder.create(run, command="train", settings=to_public_dict(settings), save_token_ids=False) as folder:
-        async with learning(make_context(folder, settings, reporter=reporter), "model") as made:
+        async with run_learner(make_context(folder, settings, reporter=reporter), "model") as made:
             assert made is learner
             await asyncio.sleep(seconds)
     return reporter.lines

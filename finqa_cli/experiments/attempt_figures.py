@@ -14,9 +14,9 @@ from finqa_cli.errors import DataError
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics import MALFORMED, t_quantile
-from finqa_cli.statistics.evaluation_report import is_correct
+from finqa_cli.statistics.outcomes import is_correct
 from finqa_cli.statistics.intervals import NO_SPREAD, unseen_share
-from finqa_cli.statistics.student import two_sided
+from finqa_cli.statistics.intervals import two_sided
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
 MOST_PARTS = 60

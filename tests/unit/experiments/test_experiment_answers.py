@@ -22,7 +22,7 @@ from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.statistics import t_quantile
-from finqa_cli.statistics.clusters import clustered_mean
+from finqa_cli.statistics.intervals import clustered_mean
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
 

@@ -22,10 +22,8 @@ from safetensors.torch import load_file
 
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, ServiceUnavailableError
-from finqa_cli.publishing.export_sources import find_sources
-from finqa_cli.publishing.export_weights import Wish
-from finqa_cli.publishing.hub_repository import Hub, Pushed
-from finqa_cli.publishing.push_policies import plan_pushes, push_all
+from finqa_cli.publishing.export_weights import Wish, find_sources
+from finqa_cli.publishing.hub_repository import Hub, Pushed, plan_pushes, push_all
 from finqa_cli.runs.reporter import NullReporter
 
 BASE = "Qwen/Qwen3-4B"

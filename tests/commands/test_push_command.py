@@ -225,7 +225,7 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "an owner that is none": (2, "no name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),
     "a name that is none": (2, "no name of a repository", ["qwen3_4b_default", "--repo-prefix=afeng/a--b"]),
     "steps of a model": (2, "holds no checkpoints", ["base", "--num=2", "--repo-prefix=afeng"]),
-    "an adapter that nobody could load": (78, "nobody could load it", ["local", "--repo-prefix=afeng"]),
+    "an adapter that nobody could load": (78, "no one else could load it", ["local", "--repo-prefix=afeng"]),
     "an evaluation of several": (
         2,
         "of one policy",

@@ -4,7 +4,7 @@ Each literal (by its text, not its value: `5%` and `0.05` differ) and each table
 last steps are compared as formulas over these symbols. The official evaluation asks sympy to simplify both; here both
 are evaluated at one pseudo-random point of a large prime field, where different rational functions of degree d agree
 with probability d / 2^255 at most (Schwartz-Zippel). `MAX_STEPS` bounds d by 2^64. The cost is one operation in the
-field a step, whatever the formulas look like when they are written out.
+field a step, however long the formulas are when they are written out.
 
 Where the answers differ from sympy's, which they equal for `add`, `subtract`, `multiply` and `divide`:
 

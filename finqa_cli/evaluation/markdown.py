@@ -11,6 +11,8 @@ from typing import Any
 def render(template: Path, **values: object) -> str:
     """Renders a template file; several blank lines in turn become one.
 
+    Escaping also removes spaces at both ends of a value: separators belong into the text of the template.
+
     Templates may call `table(headers, rows)` for tables whose columns are data, and have the filters `code` for text
     between backticks, `number` for at most three digits and `points` for a share in signed percentage points.
     """

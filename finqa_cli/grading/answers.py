@@ -28,7 +28,7 @@ class Case:
         expected: Part of the reward, or `total`, -> its value. Other parts may have any value.
         solution: Answer of the policy.
         truth: The right answer, and `program` and `table` as in a reward's request.
-        question: As the policy read it.
+        question: The question as the policy read it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Reply:
     """An answer in its parts.
 
     Attributes:
-        answer: As written; finite when it is a number. None only with an error.
+        answer: The answer as written; finite when it is a number. None only with an error.
         program: In FinQA's flat form, `subtract(5829, 5735), divide(#0, 5735)`, or as the policy wrote its text; not
             checked. Empty when there is none.
         reasoning: Empty when there is none.

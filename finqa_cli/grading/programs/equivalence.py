@@ -61,7 +61,7 @@ def _symbols(step: Step) -> Sequence[str]:
 
 
 def _field_values(program: Program) -> list[int | str | None]:
-    """Of each step: its formula at the point; a digest for `greater`; None when it is undefined."""
+    """Values of the steps' formulas at the point; a digest for `greater`; None for a step that is undefined."""
     values: list[int | str | None] = []
     for step in program.steps:
         values.append(_point("row", str(step)) if step.reads_table else _field_value(step, values))

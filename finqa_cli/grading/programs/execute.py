@@ -42,7 +42,7 @@ def execute(program: Program, table: ProgramTable) -> Value:
     Every step is executed, in floating point, in the order of the program.
 
     Raises:
-        ProgramError: With the step and the reason: division by zero, a complex, too large or undefined result, "yes"
+        ProgramError: A step has no result; it names step and reason: division by zero, a complex, too large or undefined result, "yes"
             or "no" as an argument, or a row that is missing or holds anything but numbers.
     """
     results: list[Value] = []
@@ -102,11 +102,11 @@ def number(text: str) -> float | None:
 def row_numbers(table: ProgramTable, name: str) -> list[float]:
     """Returns the numbers of a row, at least one.
 
-    Of rows with one name the last is read. Of a cell, `$` and what follows an opening bracket are dropped, so that
+    The last of several rows with one name is read. In a cell, `$` and text from an opening bracket on are dropped, so that
     `$ -32 ( 32 )` is -32.
 
     Raises:
-        ValueError: With the reason: no such row, no cells, or a cell that is not a number.
+        ValueError: There is no such row, it has no cells, or one of them is not a number.
     """
     cells = {row[0]: row[1:] for row in table if row}.get(name)
     if cells is None:

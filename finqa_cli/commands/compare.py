@@ -9,10 +9,10 @@ import typer
 
 from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit, plain_table
+from finqa_cli.evaluation.cluster_nouns import plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult, compare
 from finqa_cli.evaluation.compare.comparison_report import check_out, document, sentence, write_comparison
 from finqa_cli.evaluation.compare.plots import plotter
-from finqa_cli.evaluation.evaluate import plural_noun
 from finqa_cli.runs.run_folder import new_run_path
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import DataError
+from finqa_cli.evaluation.cluster_nouns import cluster_noun
 from finqa_cli.evaluation.reward_tests import reward_facts
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
@@ -39,9 +40,6 @@ from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory, Turn
 from finqa_cli.wiring.policies import resolve_for
 from finqa_cli.wiring.pool_watch import EpisodeCount
 from finqa_cli.wiring.stage import Stage, stage
-
-UNKNOWN = "cluster"
-"""Noun for the clusters of an environment that names none."""
 
 OUTPUTS = (
     "report.json",
@@ -241,31 +239,3 @@ def _parameters(settings: Settings, target: str) -> dict[str, Any]:
         **{section: public[section] for section in sections},
         "reward": reward_facts(settings),
     }
-
-
-def cluster_noun(environment: str, options: Mapping[str, Any]) -> str:
-    """Returns the singular that the environment's plugin declares; `cluster` where it declares none or is missing."""
-    try:
-        component = registry().find("environment", environment)
-        config = registry().config(component, options)
-    except (ConfigError, ImportError):  # not installed here, or in another version
-        return UNKNOWN
-    noun = component.clustered_by
-    if noun.startswith("{"):
-        noun = str(getattr(config, noun.strip("{}"), ""))
-    return noun or UNKNOWN
-
-
-def plural_noun(noun: str) -> str:
-    """Forms the plural: `companies`, `questions`."""
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-
-
-def counted(clusters: int, noun: str) -> str:
-    """Returns number and noun: `1 company`, `8 questions`."""
-    return f"{clusters} {noun if clusters == 1 else plural_noun(noun)}"
-
-
-def alike(noun: str) -> str:
-    """Names what is right or wrong together, and is therefore clustered."""
-    return "attempts at one question" if noun == "question" else f"questions of one {noun}"

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from finqa_cli.commands.shared.output import plain_table, plural
-from finqa_cli.evaluation.evaluate import UNKNOWN, EvalResult, counted
+from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
+from finqa_cli.evaluation.evaluate import EvalResult
 from finqa_cli.rollout.measures import flat
 from finqa_cli.training.rl.dry_run import DryRunResult, closing
 from finqa_cli.training.rl.rl_run import TrainResult

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.evaluation.cluster_nouns import cluster_noun
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
-from finqa_cli.evaluation.evaluate import cluster_noun
 from finqa_cli.extend import registry
 from finqa_cli.statistics import (
     Comparison,

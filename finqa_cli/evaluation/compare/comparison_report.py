@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.cluster_nouns import alike, plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
 from finqa_cli.evaluation.compare.plots import plotter
-from finqa_cli.evaluation.evaluate import alike, plural_noun
 from finqa_cli.evaluation.markdown import cell, points, render
 from finqa_cli.runs.durable_files import new_folder, storage, write_csv, write_json
 from finqa_cli.runs.step_manifest import write_manifest

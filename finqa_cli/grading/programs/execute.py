@@ -42,8 +42,8 @@ def execute(program: Program, table: ProgramTable) -> Value:
     Every step is executed, in floating point, in the order of the program.
 
     Raises:
-        ProgramError: A step has no result; it names step and reason: division by zero, a complex, too large or undefined result, "yes"
-            or "no" as an argument, or a row that is missing or holds anything but numbers.
+        ProgramError: A step has no result. It names step and reason: division by zero, a complex, too large or
+            undefined result, "yes" or "no" as an argument, or a row that is missing or holds anything but numbers.
     """
     results: list[Value] = []
     for place, step in enumerate(program.steps):
@@ -102,8 +102,8 @@ def number(text: str) -> float | None:
 def row_numbers(table: ProgramTable, name: str) -> list[float]:
     """Returns the numbers of a row, at least one.
 
-    The last of several rows with one name is read. In a cell, `$` and text from an opening bracket on are dropped, so that
-    `$ -32 ( 32 )` is -32.
+    The last of several rows with one name is read. In a cell, `$` and text from an opening bracket on are dropped, so
+    that `$ -32 ( 32 )` is -32.
 
     Raises:
         ValueError: There is no such row, it has no cells, or one of them is not a number.

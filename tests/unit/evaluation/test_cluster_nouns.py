@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finqa_cli.commands.shared import reports
-from finqa_cli.evaluation.evaluate import alike, cluster_noun, counted
+from finqa_cli.evaluation.cluster_nouns import alike, cluster_noun, counted
 from finqa_cli.training.rl.rl_run import TrainResult
 
 

@@ -11,8 +11,7 @@ from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.evaluation.cluster_nouns import plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult, compare
-from finqa_cli.evaluation.compare.markdown import sentence
-from finqa_cli.evaluation.compare.output_files import check_out, document, write_comparison
+from finqa_cli.evaluation.compare.comparison_report import check_out, document, sentence, write_comparison
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.runs.run_folder import new_run_path
 

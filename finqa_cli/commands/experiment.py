@@ -17,10 +17,11 @@ from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.commands.shared.resume import only_free
 from finqa_cli.errors import UsageError
 from finqa_cli.experiments import experiment_run as workflow
-from finqa_cli.experiments.answers import conclusion
 from finqa_cli.experiments.experiment_file import read_experiment
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, chosen_cells, plan_experiment
 from finqa_cli.experiments.experiment_report import document as report_document
+from finqa_cli.experiments.research_questions import conclusion
+from finqa_cli.experiments.step_settings import check_recorded
 from finqa_cli.settings import Loaded
 
 app = typer.Typer(
@@ -121,7 +122,7 @@ def _wanted(ctx: typer.Context) -> tuple[ExperimentPlan, Path]:
         only=given["only"] or (),
         seeds=_numbers(given["seeds"]),
     )
-    workflow.check_same(folder, plan)
+    check_recorded(folder, plan.document(), workflow.EXPERIMENT)
     workflow.check_cells(plan, given["only"] or ())
     return plan, folder
 

@@ -15,9 +15,8 @@ from finqa_cli.commands.shared.progress import progress
 from finqa_cli.errors import UsageError
 from finqa_cli.publishing import export_weights as weights
 from finqa_cli.publishing.export_attempts import Selection, Written, export_records
-from finqa_cli.publishing.export_sources import Source, find_source
-from finqa_cli.publishing.export_weights import Dtype, Wish
-from finqa_cli.publishing.model_card_facts import card_of
+from finqa_cli.publishing.export_weights import Dtype, Source, Wish, find_source
+from finqa_cli.publishing.model_card import card_of
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -137,7 +136,7 @@ def _policy(
     with progress(as_json=as_json, quiet=quiet) as reporter:
         if local := weights.local_base(source, wish):
             reporter.line(local)
-        files = weights.export_weights(source, wish, folder, card)
+        files = weights.export_weights(source, wish, folder, card.text())
     command = weights.gguf_command(folder, wish.precision) if wish.form == "gguf-ready" else ""
     result: dict[str, Any] = {
         "folder": str(folder),

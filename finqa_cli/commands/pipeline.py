@@ -15,7 +15,7 @@ from finqa_cli.commands.shared.resume import only_free
 from finqa_cli.errors import UsageError
 from finqa_cli.experiments import pipeline_run as workflow
 from finqa_cli.experiments.pipeline_spec import METHODS, PipelineSpec
-from finqa_cli.experiments.step_records import new_output
+from finqa_cli.experiments.step_settings import check_recorded
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -100,13 +100,13 @@ def _wanted(ctx: typer.Context) -> tuple[PipelineSpec, Path]:
         raise UsageError("Say what trains the policy.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
     spec = of_pipeline.asked(ctx, given["method"])
     if given["output"] is not None:
-        workflow.check_same(given["output"], spec)
+        check_recorded(given["output"], spec.document(), workflow.PIPELINE)
         return spec, given["output"]
     unnamed = OUTPUTS / "run_NNN"
     workflow.chosen_steps(
         spec, unnamed, redo=given["redo"], until=given["until"]
     )  # may refuse, before a folder is made
-    return spec, unnamed if given["dry_run"] else new_output(OUTPUTS)
+    return spec, unnamed if given["dry_run"] else workflow.new_output(OUTPUTS)
 
 
 def _text(result: workflow.PipelineResult) -> str:

@@ -10,7 +10,7 @@ from finqa_cli.commands.shared import options, transcript
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.run_arguments import perform
 from finqa_cli.errors import FinqaError
-from finqa_cli.evaluation.play_episode import play
+from finqa_cli.evaluation.evaluate import play
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.types import Task, Turn
 from finqa_cli.wiring.policies import resolve_for

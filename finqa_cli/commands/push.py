@@ -13,10 +13,8 @@ from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.progress import progress
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import UsageError
-from finqa_cli.publishing.export_sources import Source, find_source, find_sources
-from finqa_cli.publishing.export_weights import Dtype, Wish
-from finqa_cli.publishing.hub_repository import Hub, Pushed
-from finqa_cli.publishing.push_policies import Plan, plan_pushes, push_all
+from finqa_cli.publishing.export_weights import Dtype, Source, Wish, find_source, find_sources
+from finqa_cli.publishing.hub_repository import Hub, Plan, Pushed, plan_pushes, push_all
 from finqa_cli.settings import dotenv_variables
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)

@@ -13,7 +13,7 @@ from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.resume import given_flags, stored_settings
 from finqa_cli.commands.shared.run_arguments import perform, run_path
 from finqa_cli.errors import ThresholdError, UsageError
-from finqa_cli.evaluation.sample_candidates import SampleResult, sample, sampling_settings
+from finqa_cli.evaluation.candidates import SampleResult, sample, sampling_settings
 from finqa_cli.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)

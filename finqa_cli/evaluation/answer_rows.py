@@ -106,7 +106,7 @@ def read_truths(path: Path) -> Truths:
 
 
 class _Row:
-    """Takes fields out of one row; whatever is wrong is a problem with file, row and field."""
+    """Takes fields out of one row; anything wrong is a problem with file, row and field."""
 
     def __init__(self, path: Path, number: int, fields: Mapping[str, Any]) -> None:
         self.fields = fields

@@ -174,7 +174,7 @@ def _score(reward: Reward, source: Path, item: Answered) -> list[Rewards]:
             for solution in item.solutions
         ]
     except EnvironmentFault as error:
-        # No episode's fault here: nothing can be tried again, and the function is the user's to mend.
+        # No episode's fault here: nothing can be tried again, and the function is one that the user must fix.
         raise FinqaError(f"{source}, row {item.row}: {error.message}", remedy=error.remedy) from error
 
 

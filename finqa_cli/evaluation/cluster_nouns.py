@@ -1,4 +1,4 @@
-"""What the clusters of an evaluation are, in words: companies, questions, dates."""
+"""Names of the clusters of an evaluation: companies, questions, dates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 
 UNKNOWN = "cluster"
+"""Noun for the clusters of an environment that names none."""
 
 
 def cluster_noun(environment: str, options: Mapping[str, Any]) -> str:
-    """In the singular, as the environment's plugin says; `cluster` where it says nothing or is not installed here."""
+    """Returns the singular that the environment's plugin declares; `cluster` where it declares none or is missing."""
     try:
         component = registry().find("environment", environment)
         config = registry().config(component, options)
-    except (ConfigError, ImportError):  # not here, or another version of it
+    except (ConfigError, ImportError):  # not installed here, or in another version
         return UNKNOWN
     noun = component.clustered_by
     if noun.startswith("{"):
@@ -25,15 +26,15 @@ def cluster_noun(environment: str, options: Mapping[str, Any]) -> str:
 
 
 def plural_noun(noun: str) -> str:
-    """`companies`, `questions`."""
+    """Forms the plural: `companies`, `questions`."""
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 def counted(clusters: int, noun: str) -> str:
-    """`1 company`, `8 questions`."""
+    """Returns number and noun: `1 company`, `8 questions`."""
     return f"{clusters} {noun if clusters == 1 else plural_noun(noun)}"
 
 
 def alike(noun: str) -> str:
-    """What is right or wrong together, and therefore clustered."""
+    """Names what is right or wrong together, and is therefore clustered."""
     return "attempts at one question" if noun == "question" else f"questions of one {noun}"

@@ -1,9 +1,9 @@
-"""Evaluation: the same rollout code with no learner."""
+"""Evaluation: the rollout code of training without a learner, on a whole split or on one visible question."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
@@ -35,7 +35,7 @@ from finqa_cli.statistics import (
     read_outcome,
     summarize,
 )
-from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
+from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory, Turn
 from finqa_cli.wiring.policies import resolve_for
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
@@ -47,12 +47,12 @@ OUTPUTS = (
     "trajectories.jsonl",
     "samples/predictions.jsonl",
 )
-"""What an evaluation leaves in its folder; the manifest has their digests."""
+"""Files of an evaluation; the manifest has their digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """Where the evaluation lies, what was asked (the split that the tasks name), and what it says."""
+    """An evaluation: its folder, what was asked (the split that the tasks name), and its report."""
 
     run: Path
     target: str
@@ -71,63 +71,48 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
     """
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
-    facts = _Facts(target=target, policy=policy, inputs=inputs, parameters=_parameters(settings, target))
+    parameters = _parameters(settings, target)
+    trajectories: list[Trajectory] = []
     with new_run(run, command="eval", settings=settings) as folder:
         tracking = Tracking(folder, (), reporter)
-        with tracking.run(to_public_dict(settings)):
-            return await _evaluate(settings, facts, folder, tracking, reporter, stopper)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """What was found before there was a folder."""
-
-    target: str
-    policy: PolicyVersion
-    inputs: Mapping[str, Any]
-    parameters: Mapping[str, Any]
-
-
-async def _evaluate(
-    settings: Settings, asked: _Facts, folder: RunFolder, tracking: Tracking, reporter: Reporter, stopper: Stopper
-) -> EvalResult:
-    run = folder.path
-    async with stage(
-        settings,
-        asked.policy,
-        run_id=run.name,
-        reporter=reporter,
-        check_stop=stopper.check,
-        run_dir=run,
-        episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
-        on_event=lambda name, facts: folder.event(name, **facts),
-    ) as parts:
-        tasks = eval_tasks(parts.environment, settings)
-        if not tasks:
-            raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
-        inputs = {**asked.inputs, "data": asdict(parts.data)}
-        write_manifest(run, "eval", parameters=asked.parameters, inputs=inputs)
-        trajectories: list[Trajectory] = []
 
         async def record(trajectory: Trajectory) -> None:
             await asyncio.wrap_future(folder.trajectory(trajectory, phase="eval", iteration=0))
             trajectories.append(trajectory)
             tracking.trajectory(trajectory)
 
-        report = await evaluate_tasks(
-            parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
-        )
-        stopper.check(f"finished episodes are in {run / 'trajectories.jsonl'}")
-    facts = {"target": asked.target, "data": asdict(parts.data), "split": tasks[0].split}
-    write_json(run / "report.json", {**facts, **report.to_dict()})
-    trajectories.sort(key=lambda trajectory: trajectory.id)
-    write_csv(run / "items.csv", item_rows(trajectories))
-    write_metrics(run, trajectories, {**facts, "measures": report.measures})
-    outputs = [run / name for name in OUTPUTS]
-    await asyncio.to_thread(write_manifest, run, "eval", parameters=asked.parameters, inputs=inputs, outputs=outputs)
-    folder.finish("completed")
-    tracking.evaluated(0, report.to_dict())
-    return EvalResult(run=run, target=asked.target, data=parts.data, split=tasks[0].split, report=report)
+        with tracking.run(to_public_dict(settings)):
+            async with stage(
+                settings,
+                policy,
+                run_id=folder.path.name,
+                reporter=reporter,
+                check_stop=stopper.check,
+                run_dir=folder.path,
+                episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
+                on_event=lambda name, facts: folder.event(name, **facts),
+            ) as parts:
+                tasks = eval_tasks(parts.environment, settings)
+                if not tasks:
+                    raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+                inputs |= {"data": asdict(parts.data)}
+                write_manifest(folder.path, "eval", parameters=parameters, inputs=inputs)
+                report = await evaluate_tasks(
+                    parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
+                )
+                stopper.check(f"finished episodes are in {folder.path / 'trajectories.jsonl'}")
+            facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
+            write_json(folder.path / "report.json", {**facts, **report.to_dict()})
+            trajectories.sort(key=lambda trajectory: trajectory.id)
+            write_csv(folder.path / "items.csv", item_rows(trajectories))
+            write_metrics(folder.path, trajectories, {**facts, "measures": report.measures})
+            outputs = [folder.path / name for name in OUTPUTS]
+            await asyncio.to_thread(
+                write_manifest, folder.path, "eval", parameters=parameters, inputs=inputs, outputs=outputs
+            )
+            folder.finish("completed")
+            tracking.evaluated(0, report.to_dict())
+            return EvalResult(run=folder.path, target=target, data=parts.data, split=tasks[0].split, report=report)
 
 
 async def evaluate_tasks(
@@ -153,7 +138,7 @@ async def evaluate_tasks(
     ]
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
-    async def heard(trajectory: Trajectory) -> None:
+    async def listen(trajectory: Trajectory) -> None:
         if (recorded := on_trajectory(trajectory)) is not None:
             await recorded
         shown.add(trajectory)
@@ -162,7 +147,7 @@ async def evaluate_tasks(
         parts.player(settings, temperature=settings.eval.temperature),
         attempts,
         concurrency=settings.pool.concurrency,
-        on_trajectory=heard,
+        on_trajectory=listen,
         stopping=lambda: stopper.requested,
     )
     reporter.finish("eval")
@@ -175,7 +160,7 @@ async def evaluate_tasks(
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    """The questions of the evaluation split, or `eval.limit` of them, by `eval.seed`: the same for runs of any seed."""
+    """Returns the questions of the evaluation split, or `eval.limit` of them by `eval.seed`, alike for every seed."""
     tasks = environment.tasks(settings.data.eval_split)
     if not settings.eval.limit:
         return tasks
@@ -184,13 +169,47 @@ def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
 
 
 def is_engine(target: str) -> bool:
-    """True for the name of an engine, such as `scripted`, instead of a policy."""
+    """Whether the target is the name of an engine, such as `scripted`, instead of a policy."""
     return any(component.name == target for component in registry().components("engine"))
 
 
 def policy_of(target: str, engine: str) -> PolicyVersion:
-    """The policy of a target; an engine that brings its own mind (`scripted`) has none."""
+    """Resolves the policy of a target; an engine that needs none (`scripted`) has an empty one."""
     return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
+
+
+async def play(
+    settings: Settings,
+    policy: PolicyVersion,
+    *,
+    question: str | None,
+    reporter: Reporter,
+    on_start: Callable[[Task], None],
+    on_turn: Callable[[Turn], None],
+) -> Trajectory:
+    """Plays one question: the named one, or one of the evaluation split drawn by the seed.
+
+    Raises:
+        DataError: There is no such question.
+    """
+    async with stage(settings, policy, run_id="play", reporter=reporter, episodes=lambda _: 1) as parts:
+        environment = parts.environment
+        splits = environment.splits() if question else (settings.data.eval_split,)
+        tasks = [task for split in splits for task in environment.tasks(split)]
+        if question is not None:
+            task = next((task for task in tasks if task.id == question), None)
+            if task is None:
+                remedy = "leave --question out, and one is drawn"
+                raise DataError(f"{parts.data.name!r} has no question {question!r}.", remedy=remedy)
+        elif tasks:
+            task = draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
+        else:
+            raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+        on_start(task)
+        player = parts.player(settings, temperature=settings.eval.temperature)
+        attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
+        with player.seat() as seat:
+            return await player.play(attempt, seat, on_turn)
 
 
 def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
@@ -208,7 +227,7 @@ def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[
 
 
 def _parameters(settings: Settings, target: str) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Returns what the results depend on."""
     public = to_public_dict(settings)
     sections = ("eval", "generation", "environment", "engine", "codec")
     return {

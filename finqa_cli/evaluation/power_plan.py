@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finqa_cli.errors import DataError, UsageError
-from finqa_cli.evaluation.compare.comparability import check_comparable, check_paths
+from finqa_cli.evaluation.compare.comparison import check_comparable, check_paths
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
 from finqa_cli.statistics import (
     Design,

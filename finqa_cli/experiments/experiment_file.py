@@ -1,22 +1,30 @@
-"""Reads an experiment file: variables, base settings, the axes of the matrix, and the questions it is to answer."""
+"""Experiment files: variables with formulas, base settings, axes, questions; and the cells of their matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import itertools
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.settings.layers import flatten
 from finqa_cli.settings.settings_files import FORMATS, Document, read_document
 from finqa_cli.settings.tiers import shipped
 
+Scalar = bool | int | float | str
+
 Formula = str
-"""A text that begins with `=`; see `experiment_formulas`."""
+"""A text that begins with `=`: arithmetic over the file's variables; see `calculate`."""
 
 PLACES = ("RUN", "HERE")
-"""In formulas, the folder of the experiment and that of the experiment file."""
+"""Variables of every formula: the folder of the experiment, and that of the experiment file."""
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_.-]*$"
 
@@ -29,12 +37,12 @@ class Header(_Table):
     """The table `[experiment]`.
 
     Attributes:
-        name: Of the experiment, and of its folder below ./outputs.
+        name: Name of the experiment, and of its folder below ./outputs.
         cell: Name of a cell, with `{axis}` for the choice on each axis.
         config: Settings files below the file's own settings, as `--config` takes them.
         compare_within: Axis whose choices are not compared with each other, because their questions are others.
-        seeds: Every cell is trained once with each.
-        reference: What is known about time and cost from elsewhere, in words.
+        seeds: Seeds; every cell is trained once with each.
+        reference: Time and cost reported elsewhere, in words.
     """
 
     name: str = Field(min_length=1)
@@ -49,8 +57,8 @@ class Preparation(_Table):
     """A finqa command that is run before the first cell, such as one that makes the policy all cells begin with.
 
     Attributes:
-        name: Of its folder, RUN/prepare/NAME, which it is given as `--run-dir`.
-        arguments: After `finqa`; may be formulas.
+        name: Name of its folder, RUN/prepare/NAME, which it gets as `--run-dir`.
+        arguments: Words after `finqa`; may be formulas.
     """
 
     name: str = Field(pattern=_NAME)
@@ -61,11 +69,11 @@ class Question(_Table):
     """One research question.
 
     Attributes:
-        name: In a few words.
+        name: Short name.
         ask: The question.
         axis: Whose choices it compares, all other choices being equal.
-        pairs: The first of each less the second.
-        measures: What is compared, by their names in `[measures]`.
+        pairs: Pairs of choices, compared as first less second.
+        measures: Names in `[measures]` of what is compared.
     """
 
     name: str = Field(min_length=1)
@@ -76,7 +84,7 @@ class Question(_Table):
 
 
 class Measure(_Table):
-    """What a question compares.
+    """A figure that questions compare.
 
     Attributes:
         better: Which way is an improvement.
@@ -89,17 +97,17 @@ class Measure(_Table):
 
 
 class Rates(_Table):
-    """What time and cost are estimated from; each may be a formula. Pairs are a low and a high estimate.
+    """Rates for estimates of time and cost; each may be a formula. Pairs are a low and a high estimate.
 
     Attributes:
-        prompt_tokens: Per attempt.
-        response_tokens: Per attempt.
-        evaluated: Attempts of one evaluation.
-        questions: Of the training split, as far as other values are calculated from their number; unset: of none. It
-            and `evaluated` are then compared with the data.
-        seconds_per_attempt: Wall time of training, for each attempt in it, on all GPUs.
-        gpus: That a cell takes.
-        gpu_hour_price: US dollars for one GPU and hour; unset: no cost is said.
+        prompt_tokens: Tokens per attempt.
+        response_tokens: Tokens per attempt.
+        evaluated: Attempts in one evaluation.
+        questions: Questions in the training split, where other values depend on it. It and `evaluated` are then
+            compared with the data.
+        seconds_per_attempt: Wall time of training divided by its attempts, on all GPUs.
+        gpus: GPUs of a cell.
+        gpu_hour_price: US dollars for one GPU and hour; unset: no cost.
     """
 
     prompt_tokens: float | Formula
@@ -118,12 +126,12 @@ class ExperimentFile(_Table):
         experiment: Its header.
         variables: Name in capitals -> default; an environment variable of that name replaces it.
         prepare: Commands before the first cell, in order.
-        settings: Of all cells; may hold formulas.
-        evaluation: Settings that are others when a cell is evaluated.
+        settings: Settings of all cells; may hold formulas.
+        evaluation: Settings that differ when a cell is evaluated.
         axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice.
-        measures: By name.
-        questions: What the report answers.
-        rates: For estimates; without them only attempts are counted.
+        measures: Measures by name.
+        questions: Questions that the report answers.
+        rates: Rates for estimates; without them only attempts are counted.
     """
 
     experiment: Header
@@ -138,7 +146,7 @@ class ExperimentFile(_Table):
 
 
 def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
-    """A file, or one that ships with finqa by its name, such as `financial_qa`.
+    """Reads a file, or one that ships with finqa by its name, such as `financial_qa`.
 
     Raises:
         ConfigError: There is none, or it is not as it should be; the message says where.
@@ -152,11 +160,7 @@ def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
     try:
         file = ExperimentFile.model_validate(document.tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{path} ({document.place(path)}): {first['msg']}.", remedy=f"mend {document.name} there"
-        ) from error
+        raise _invalid(document, error) from error
     _check(document, file)
     return document, file
 
@@ -179,7 +183,7 @@ def _find(reference: str) -> Document:
 
 
 def _check(document: Document, file: ExperimentFile) -> None:
-    """Raises ConfigError where one part of the file speaks of another that is not there."""
+    """Raises ConfigError where one part of the file names another that does not exist."""
     for name in file.variables:
         if not name.isupper() or name in PLACES:
             why = f"variables are named in capitals, and {' and '.join(PLACES)} are taken"
@@ -209,4 +213,242 @@ def _check_question(document: Document, file: ExperimentFile, question: Question
 
 
 def _wrong(document: Document, path: str, why: str) -> ConfigError:
-    return ConfigError(f"{path} ({document.place(path)}): {why}.", remedy=f"mend {document.name} there")
+    return ConfigError(f"{path} ({document.place(path)}): {why}.", remedy=f"edit {document.name} there")
+
+
+def _invalid(document: Document, error: ValidationError, *parents: str) -> ConfigError:
+    first = error.errors()[0]
+    return _wrong(document, ".".join(map(str, (*parents, *first["loc"]))), first["msg"])
+
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+class FormulaError(Exception):
+    """A formula that cannot be calculated; the message says why."""
+
+
+def calculate_all(value: Any, names: Mapping[str, Scalar]) -> Any:
+    """Replaces every formula in a value, also inside tables and lists, by its result.
+
+    Raises:
+        FormulaError: A formula is malformed, names no variable, or has no result.
+    """
+    if isinstance(value, Mapping):
+        return {key: calculate_all(item, names) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [calculate_all(item, names) for item in value]
+    return calculate(value, names) if isinstance(value, str) and value.startswith("=") else value
+
+
+def calculate(formula: str, names: Mapping[str, Scalar]) -> Scalar:
+    """Returns the result of one formula.
+
+    It may use numbers, texts in quotes, variables, + - * / //, comparisons, and, or, not, `A if B else C`.
+
+    Raises:
+        FormulaError: The formula is malformed, names no variable, or has no result.
+    """
+    try:
+        tree = ast.parse(formula.removeprefix("=").strip(), mode="eval")
+        result: Scalar = _value(tree.body, names)
+    except FormulaError as error:
+        raise FormulaError(f"{formula!r}: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise FormulaError(f"{formula!r} is no formula") from error
+    except (ArithmeticError, TypeError) as error:
+        raise FormulaError(f"{formula!r} has no result: {error}") from error
+    return result
+
+
+def _value(node: ast.expr, names: Mapping[str, Scalar]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.Name(id=name):
+            if name not in names:
+                raise FormulaError(f"there is no variable {name}")
+            return names[name]
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return _value(body if _value(test, names) else otherwise, names)
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_value(part, names) for part in parts)
+        case ast.BoolOp(values=parts):
+            return any(_value(part, names) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, names)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if type(comparison) in _COMPARISONS:
+            return _COMPARISONS[type(comparison)](_value(left, names), _value(right, names))
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _BINARY:
+            return _combined(operation, _value(left, names), _value(right, names))
+    raise FormulaError(f"{ast.unparse(node)!r} is not among what formulas take")
+
+
+def _combined(operation: ast.operator, left: Scalar, right: Scalar) -> Any:
+    if (isinstance(left, str) or isinstance(right, str)) and not isinstance(operation, ast.Add):
+        raise FormulaError("texts are only joined, by +")
+    return _BINARY[type(operation)](left, right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One place of the matrix.
+
+    Attributes:
+        name: Name that the file's pattern gives it.
+        choices: Axis -> choice.
+        fixed: Variables that a choice sets, which the environment therefore does not.
+        settings: Dotted path -> value.
+        evaluation: Dotted path -> value, in place of the setting when it is evaluated.
+        rates: Rates for estimates.
+    """
+
+    name: str
+    choices: Mapping[str, str]
+    fixed: frozenset[str]
+    settings: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    rates: Rates | None
+
+
+def given_variables(file: ExperimentFile, environment: Mapping[str, str]) -> dict[str, Scalar]:
+    """Returns the variables of the file that the environment sets, read as values of their defaults' types.
+
+    Raises:
+        ConfigError: A value cannot be read so.
+    """
+    given = {name: environment[name].strip() for name in file.variables if environment.get(name, "").strip()}
+    return {name: _read(name, text, file.variables[name]) for name, text in given.items()}
+
+
+def experiment_name(document: Document, file: ExperimentFile, given: Mapping[str, Scalar]) -> str:
+    """Returns the name of the experiment.
+
+    Raises:
+        ConfigError: Its formula is wrong, or the result cannot name a folder.
+    """
+    name = str(_calculated(document, "experiment.name", file.experiment.name, {**file.variables, **given}))
+    return _checked_name(document, "experiment.name", name)
+
+
+def preparations(
+    document: Document, file: ExperimentFile, given: Mapping[str, Scalar], run: str
+) -> tuple[Preparation, ...]:
+    """Returns the commands before the first cell, formulas calculated; `run` is the folder of the experiment.
+
+    Raises:
+        ConfigError: A formula is wrong.
+    """
+    names = {**file.variables, **given, **_places(document, run)}
+    return tuple(
+        Preparation(name=one.name, arguments=tuple(map(str, _calculated(document, "prepare", one.arguments, names))))
+        for one in file.prepare
+    )
+
+
+def cells(document: Document, file: ExperimentFile, given: Mapping[str, Scalar], run: str) -> list[Cell]:
+    """Returns all cells, in the order of the file's axes; `run` is the folder of the experiment.
+
+    Raises:
+        ConfigError: A setting is unknown, a formula wrong, or two cells have one name.
+    """
+    known = {**given, **_places(document, run)}
+    combinations = itertools.product(*([(axis, choice) for choice in choices] for axis, choices in file.axes.items()))
+    found = [_cell(document, file, known, dict(choices)) for choices in combinations]
+    names = [cell.name for cell in found]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"Several cells are called {repeated[0]!r} ({document.place('experiment.cell')}).",
+            remedy="name every axis in experiment.cell, as {axis}",
+        )
+    return found
+
+
+def _places(document: Document, run: str) -> dict[str, Scalar]:
+    return dict(zip(PLACES, (run, str(document.file.resolve().parent)), strict=True))
+
+
+def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar], choices: dict[str, str]) -> Cell:
+    fixed: dict[str, Scalar] = {}
+    trees: dict[str, Mapping[str, Any]] = {"settings": file.settings}
+    for axis, choice in choices.items():
+        body = file.axes[axis][choice]
+        fixed |= {name: value for name, value in body.items() if name.isupper()}
+        trees[f"axes.{axis}.{choice}"] = {name: value for name, value in body.items() if not name.isupper()}
+    variables = {**file.variables, **given, **fixed}
+    settings: dict[str, Any] = {}
+    for place, tree in trees.items():
+        settings |= _flat(document, place, tree, variables)
+    try:
+        name = file.experiment.cell.format(**choices)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ConfigError(
+            f"experiment.cell ({document.place('experiment.cell')}): there is no axis {error}.",
+            remedy=f"name axes: {', '.join(f'{{{axis}}}' for axis in choices)}",
+        ) from error
+    rates = None
+    if file.rates is not None:
+        try:
+            rates = Rates.model_validate(_calculated(document, "rates", file.rates.model_dump(), variables))
+        except ValidationError as error:
+            raise _invalid(document, error, "rates") from error
+    return Cell(
+        name=_checked_name(document, "experiment.cell", name),
+        choices=choices,
+        fixed=frozenset(fixed),
+        settings=settings,
+        evaluation=_flat(document, "evaluation", file.evaluation, variables),
+        rates=rates,
+    )
+
+
+def _flat(document: Document, place: str, tree: Mapping[str, Any], names: Mapping[str, Scalar]) -> dict[str, Any]:
+    layer = flatten(_calculated(document, place, tree, names), lambda path: document.place(f"{place}.{path}"))
+    return {path: value.raw for path, value in layer.items()}
+
+
+def _calculated(document: Document, place: str, value: Any, names: Mapping[str, Scalar]) -> Any:
+    try:
+        return calculate_all(value, names)
+    except FormulaError as error:
+        raise _wrong(document, place, str(error)) from error
+
+
+def _checked_name(document: Document, place: str, name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ConfigError(
+            f"{place} ({document.place(place)}): {name!r} cannot name a folder.",
+            remedy="letters, digits, `_`, `.` and `-`",
+        )
+    return name
+
+
+def _read(name: str, text: str, default: Scalar) -> Scalar:
+    """Reads a text of the environment as a value of the default's type."""
+    if isinstance(default, str):
+        return text
+    kind = (
+        "true or false" if isinstance(default, bool) else "a whole number" if isinstance(default, int) else "a number"
+    )
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+        return type(default)(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{name}={text!r} (environment {name}): must be {kind}.", remedy=f"unset {name}") from error

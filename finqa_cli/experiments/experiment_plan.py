@@ -1,41 +1,61 @@
-"""What an experiment is asked for, as one document that a later call goes on with: all cells, settings resolved."""
+"""The plan of an experiment: every cell with its settings, its steps, and estimates of time and cost.
+
+It is one document, which a later call resumes with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from finqa_cli.errors import ConfigError, DataError, FinqaError, UsageError
-from finqa_cli.evaluation.compare.comparability import differing
-from finqa_cli.experiments.experiment_file import ExperimentFile, Measure, Preparation, Question, Rates
-from finqa_cli.experiments.formulas import Scalar
-from finqa_cli.experiments.matrix import Cell, cells, experiment_name, given_variables, preparations
-from finqa_cli.experiments.pipeline_plan import Step
-from finqa_cli.experiments.pipeline_spec import check_secrets, settings_document
+from finqa_cli.evaluation.compare.comparison import differing
+from finqa_cli.evaluation.evaluate import eval_tasks
+from finqa_cli.experiments.experiment_file import (
+    Cell,
+    ExperimentFile,
+    Measure,
+    Preparation,
+    Question,
+    Rates,
+    cells,
+    experiment_name,
+    given_variables,
+    preparations,
+)
+from finqa_cli.experiments.step_runner import Step
+from finqa_cli.experiments.step_settings import check_secrets, settings_document
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.settings_files import Document
 from finqa_cli.training.rl.rl_run import check_idle_options
+from finqa_cli.wiring.build import open_environment
 
 OUTPUTS = Path("outputs")
 
 Resolve = Callable[[Sequence[str], Mapping[str, Any]], Loaded]
-"""Settings files and settings by dotted path -> what they come to on this machine."""
+"""Settings files and settings by dotted path -> the loaded settings."""
+
+Source = Literal["measured", "given", "none"]
 
 
 class PlannedCell(BaseModel):
     """One cell under one seed.
 
     Attributes:
-        label: Its name in comparisons: that of the cell, whatever the seed.
+        label: Name in comparisons: that of the cell, the same for every seed.
         group: Only cells of one group are compared with each other.
         choices: Axis -> choice.
-        settings: All of them, as `to_public_dict` has them.
+        settings: All settings, as `to_public_dict` returns them.
         evaluation: Dotted path -> value, in place of the setting when it is evaluated.
-        rates: For estimates.
+        rates: Rates for estimates.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,17 +69,17 @@ class PlannedCell(BaseModel):
 
 
 class ExperimentPlan(BaseModel):
-    """The whole.
+    """A whole experiment.
 
     Attributes:
-        name: Of the experiment.
-        file: That it was read from.
-        given: Variables that the environment set.
+        name: Name of the experiment.
+        file: File that it was read from.
+        given: Variables that the environment sets.
         prepare: Commands before the first cell, in order.
-        cells: By name, which is that of their folders.
-        measures: By name.
-        questions: To be answered.
-        reference: What is known about time and cost from elsewhere.
+        cells: Cells by name, which also names their folders.
+        measures: Measures by name.
+        questions: Questions to answer.
+        reference: Time and cost reported elsewhere.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,9 +108,9 @@ def plan_experiment(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
 ) -> tuple[ExperimentPlan, Path]:
-    """The plan of all cells and the folder for it, `outputs/NAME` unless another is given.
+    """Plans all cells; returns also the folder for them, `outputs/NAME` unless another is given.
 
-    Cells that `only` names must be distinct, and heed the environment.
+    The cells that `only` names must be distinct, and every variable of the environment must affect one of them.
 
     Raises:
         ConfigError: The file is wrong, a setting does not fit, two chosen cells ask for the same, or a variable of the
@@ -124,7 +144,7 @@ def plan_experiment(
 
 
 def read_plan(document: Mapping[str, Any]) -> ExperimentPlan:
-    """The plan that `ExperimentPlan.document` described.
+    """Reads the plan that `ExperimentPlan.document` wrote.
 
     Raises:
         DataError: It is damaged, or of another version.
@@ -136,7 +156,7 @@ def read_plan(document: Mapping[str, Any]) -> ExperimentPlan:
 
 
 def chosen_cells(planned: Mapping[str, PlannedCell], only: Sequence[str]) -> list[str]:
-    """Names of the cells that match any of the patterns, such as `qwen3_4b_*`; all without patterns.
+    """Returns the names of the cells that match any of the patterns, such as `qwen3_4b_*`; all without patterns.
 
     Raises:
         UsageError: A pattern matches none.
@@ -148,12 +168,12 @@ def chosen_cells(planned: Mapping[str, PlannedCell], only: Sequence[str]) -> lis
 
 
 def settings_of(cell: PlannedCell) -> Settings:
-    """The cell's settings."""
+    """Returns the cell's settings."""
     return from_public_dict(cell.settings)
 
 
 def prepare_steps(plan: ExperimentPlan, run: Path) -> list[Step]:
-    """What is done before the first cell."""
+    """Returns the steps before the first cell."""
     names = [f"prepare/{one.name}" for one in plan.prepare]
     return [
         Step(name=name, arguments=(*one.arguments, "--run-dir", f"{run / name}"), reads=tuple(names[:place]))
@@ -162,7 +182,7 @@ def prepare_steps(plan: ExperimentPlan, run: Path) -> list[Step]:
 
 
 def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
-    """Training and evaluation of a cell, as commands that can be typed."""
+    """Returns the training and the evaluation of a cell."""
     cell, prepared = plan.cells[name], tuple(f"prepare/{one.name}" for one in plan.prepare)
     file, trained = f"settings/{name}.json", f"runs/{name}"
     settings = settings_of(cell)
@@ -185,13 +205,13 @@ def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
 
 
 def settings_file(cell: PlannedCell) -> dict[str, Any]:
-    """The content of a cell's settings file."""
+    """Returns the content of a cell's settings file."""
     settings = settings_of(cell)
     return settings_document(settings, data=settings.data.path, snapshot=settings.data.snapshot)
 
 
 def differing_settings(plan: ExperimentPlan) -> dict[str, list[Any]]:
-    """Dotted path -> its value in each cell, for the settings that are not the same in all."""
+    """Returns dotted path -> value in each cell, for the settings that are not the same in all."""
     return differing([cell.settings for cell in plan.cells.values()])
 
 
@@ -215,7 +235,7 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
     )
 
 
-def _check_given(given: Mapping[str, Scalar], chosen: Sequence[Cell]) -> None:
+def _check_given(given: Mapping[str, Any], chosen: Sequence[Cell]) -> None:
     for name in given:
         if all(name in cell.fixed for cell in chosen):
             raise ConfigError(
@@ -243,3 +263,140 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Estimated effort of a cell, evaluations included.
+
+    Attributes:
+        iterations: Iterations of training.
+        attempts: Attempts in training, when every iteration fills its groups once.
+        evaluated: Attempts in evaluations; None without rates.
+        tokens: Tokens of all prompts and responses; None without rates.
+        hours: A low and a high estimate of the wall time; None without rates.
+        gpu_hours: A low and a high estimate; None without rates.
+        gpu_hour_price: US dollars for one GPU and hour, as the file gives it; None without.
+        cost: GPU-hours at that price, in US dollars; None without a price.
+        source: Whether the seconds per attempt are `measured` in this experiment's folder or `given` by the file.
+    """
+
+    iterations: int
+    attempts: int
+    evaluated: int | None
+    tokens: float | None
+    hours: tuple[float, float] | None
+    gpu_hours: tuple[float, float] | None
+    gpu_hour_price: float | None
+    cost: tuple[float, float] | None
+    source: Source
+
+
+def estimates(plan: ExperimentPlan, run: Path) -> dict[str, Estimate]:
+    """Estimates each cell; a rate measured in the folder, in a cell of the same group, replaces the given one."""
+    measured: dict[str, float] = {}
+    for name, cell in plan.cells.items():
+        if (seconds := _measured(run / "runs" / name)) is not None:
+            measured[cell.group] = seconds
+    return {name: _estimate(cell, measured.get(cell.group)) for name, cell in plan.cells.items()}
+
+
+def total(found: Mapping[str, Estimate]) -> tuple[float, float] | None:
+    """Sums the hours of all cells, one after the other; None where one is not known."""
+    known = [one.hours for one in found.values() if one.hours is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(found) else None
+
+
+def _estimate(cell: PlannedCell, measured: float | None) -> Estimate:
+    settings, rates = settings_of(cell), cell.rates
+    train, pool = settings.train, settings.pool
+    concurrent = max(1, pool.sandboxes * pool.sessions_per_sandbox // train.group_size)
+    groups = train.target_groups_per_iter or train.max_rollout_rounds * concurrent
+    attempts = train.iterations * groups * train.group_size
+    # before training, every `eval_every` iterations, after it, and the one of `finqa eval`
+    evaluations = 3 + ((train.iterations - 1) // train.eval_every if train.eval_every else 0)
+    evaluated = round(evaluations * float(rates.evaluated)) if rates else None
+    played = attempts + (evaluated or 0)
+    source: Source = "none"
+    hours = None
+    if measured is not None:
+        source, hours = "measured", (played * measured / 3600, played * measured / 3600)
+    elif rates is not None:
+        low, high = rates.seconds_per_attempt
+        source, hours = "given", (played * float(low) / 3600, played * float(high) / 3600)
+    gpu_hours = (hours[0] * float(rates.gpus), hours[1] * float(rates.gpus)) if hours and rates else None
+    price = float(rates.gpu_hour_price) if rates and rates.gpu_hour_price is not None else None
+    return Estimate(
+        iterations=train.iterations,
+        attempts=attempts,
+        evaluated=evaluated,
+        tokens=played * (float(rates.prompt_tokens) + float(rates.response_tokens)) if rates else None,
+        hours=hours,
+        gpu_hours=gpu_hours,
+        gpu_hour_price=price,
+        cost=(gpu_hours[0] * price, gpu_hours[1] * price) if gpu_hours and price is not None else None,
+        source=source,
+    )
+
+
+def _measured(run: Path) -> float | None:
+    """Seconds of an iteration per attempt, over the iterations of a run; None before the first."""
+    if not (run / "metrics.jsonl").is_file():
+        return None
+    try:
+        trained = [record for record in read_jsonl(run / "metrics.jsonl") if record.get("kind") == "train"]
+        attempts = sum(int(record["episodes"]) for record in trained)
+        seconds = sum(float(record["timing"]["iteration_s"]) for record in trained)
+    except (DataError, KeyError, TypeError, ValueError):
+        return None  # an estimate is no place to refuse a damaged file
+    return seconds / attempts if attempts else None
+
+
+def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
+    """Compares the numbers of questions that the rates count on with the data; returns one line per difference.
+
+    Cells without `rates.questions` are not checked. Data that does not exist or cannot be read gives a line as well.
+    """
+    counted: dict[str, tuple[int, int] | str] = {}
+    cells_of: dict[str, list[str]] = {}
+    for name in chosen:
+        cell = plan.cells[name]
+        if cell.rates is None or cell.rates.questions is None:
+            continue
+        settings = settings_of(cell)
+        key = json.dumps([cell.settings[part] for part in ("environment", "data", "eval")], sort_keys=True)
+        if key not in counted:
+            counted[key] = _counted(settings)
+        planned = round(float(cell.rates.questions)), round(float(cell.rates.evaluated))
+        for line in _count_differences(settings, planned, counted[key]):
+            cells_of.setdefault(line, []).append(name)
+    return [f"{', '.join(names)}: {line}" for line, names in cells_of.items()]
+
+
+def _counted(settings: Settings) -> tuple[int, int] | str:
+    """Questions to train on and attempts of one evaluation; or why they are not known."""
+    path = settings.data.path
+    if path is not None and not path.exists():
+        return f"there is no data at {path}"
+    try:
+        environment = open_environment(settings, NullReporter())
+        asked = len(eval_tasks(environment, settings)) * settings.eval.attempts
+        return len(environment.tasks(settings.data.train_split)), asked
+    except FinqaError as error:
+        return error.message
+
+
+def _count_differences(settings: Settings, planned: tuple[int, int], counted: tuple[int, int] | str) -> Iterator[str]:
+    if isinstance(counted, str):
+        yield f"the plan's numbers of questions are not compared with the data: {counted.rstrip('.')}."
+        return
+    parts = (
+        ("questions to train on", settings.data.train_split, "rates.questions"),
+        ("attempts in an evaluation", settings.data.eval_split, "rates.evaluated"),
+    )
+    for (what, split, rate), wanted, found in zip(parts, planned, counted, strict=True):
+        if wanted != found:
+            yield (
+                f"the plan counts on {wanted:,} {what}, and split {split!r} has {found:,}: "
+                f"change what the file calculates {rate} from."
+            )

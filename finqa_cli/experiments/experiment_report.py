@@ -1,4 +1,4 @@
-"""The end of an experiment: cells side by side, questions answered, the machinery of `finqa compare` for each group."""
+"""The report of an experiment: cells side by side, questions answered, a comparison for each group of cells."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.evaluation.compare.comparison import compare
+from finqa_cli.evaluation.compare.comparison_report import write_comparison
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
-from finqa_cli.evaluation.compare.output_files import write_comparison
-from finqa_cli.experiments.answers import Answer, answers
-from finqa_cli.experiments.attempt_figures import Estimated, Figure, figure, jackknifed, read_attempts
-from finqa_cli.experiments.experiment_plan import ExperimentPlan, settings_of
+from finqa_cli.evaluation.markdown import render
+from finqa_cli.experiments.experiment_plan import ExperimentPlan, differing_settings, settings_of
+from finqa_cli.experiments.research_questions import (
+    Answer,
+    Estimated,
+    Figure,
+    answers,
+    conclusion,
+    figure,
+    jackknifed,
+    read_attempts,
+)
 from finqa_cli.runs.durable_files import storage, write_json
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import Trajectory
@@ -29,10 +38,10 @@ class CellResult:
     """A cell that is done.
 
     Attributes:
-        label: Of the cell.
-        seed: Of its training.
+        label: Label of the cell.
+        seed: Seed of its training.
         figures: Measure -> its value with an interval; None where it is not known.
-        evaluated: Its evaluation, with what training cost.
+        evaluated: Its evaluation, with the cost of training.
     """
 
     label: str
@@ -43,12 +52,12 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentReport:
-    """What the cells that are done came to.
+    """Results of the cells that are done.
 
     Attributes:
-        plan: Of the whole.
-        done: By name.
-        answers: To each question of the plan, in its order.
+        plan: Plan of the experiment.
+        done: Results by name of the cell.
+        answers: Answers to each question of the plan, in its order.
         comparisons: Group -> folder of its comparison, relative to the experiment's.
     """
 
@@ -78,7 +87,7 @@ def make_report(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: 
     )
 
 
-def write_report(report: ExperimentReport, run: Path, text: str) -> None:
+def write_report(report: ExperimentReport, run: Path) -> None:
     """Writes report.md and report.json.
 
     Raises:
@@ -86,11 +95,27 @@ def write_report(report: ExperimentReport, run: Path, text: str) -> None:
     """
     write_json(run / "report.json", document(report))
     with storage(run / "report.md"):
-        (run / "report.md").write_text(text, encoding="utf-8")
+        (run / "report.md").write_text(markdown(report), encoding="utf-8")
+
+
+def markdown(report: ExperimentReport) -> str:
+    """Returns the content of report.md."""
+    return render(
+        Path(__file__).with_name("experiment.md.j2"),
+        plan=report.plan,
+        done=report.done,
+        questions=list(zip(report.plan.questions, report.answers, strict=True)),
+        conclusion=conclusion,
+        comparisons=report.comparisons,
+        differing=[
+            [path, *("-" if value is None else value for value in values)]
+            for path, values in differing_settings(report.plan).items()
+        ],
+    )
 
 
 def document(report: ExperimentReport) -> dict[str, Any]:
-    """JSON-ready."""
+    """Returns the report, JSON-ready."""
     return {
         "experiment": report.plan.name,
         "cells": {name: _cell(report, name) for name in report.plan.cells},
@@ -103,7 +128,7 @@ def document(report: ExperimentReport) -> dict[str, Any]:
 
 
 def _figures(plan: ExperimentPlan) -> dict[str, Figure]:
-    """The plan's measures; the environment that some need is opened once, as the first cell has it."""
+    """Returns the plan's measures; the environment that some need is opened once, with the first cell's settings."""
     opened: list[Environment] = []
 
     def environment() -> Environment:
@@ -137,7 +162,7 @@ def _result(
 
 
 def _compare(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> dict[str, str]:
-    """A comparison for each group that has two cells or more; what was there is made from the same files, and goes."""
+    """Writes a comparison for each group of two cells or more, in place of earlier ones; returns their folders."""
     with storage(run / COMPARISON):
         shutil.rmtree(run / COMPARISON, ignore_errors=True)
     groups: dict[str, list[str]] = defaultdict(list)

@@ -1,33 +1,36 @@
-"""The whole cycle, from raw data to a comparison: each step is a finqa command in a process of its own."""
+"""The whole cycle, from raw data to a comparison: the steps of a pipeline as finqa commands, and running them."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.contracts import Specified
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.experiments.pipeline_checks import check_recorded, check_variables, write_settings
-from finqa_cli.experiments.pipeline_data import check_unchanged, data_path
-from finqa_cli.experiments.pipeline_plan import (
-    COMPARISON,
-    IMITATION_FILE,
-    TRAINING_FILE,
-    Step,
-    find_step,
-    plan,
-)
-from finqa_cli.experiments.pipeline_spec import PipelineSpec, read_spec, settings_document
-from finqa_cli.experiments.step_process import Relay
-from finqa_cli.experiments.step_records import PIPELINE, PipelineFolder, State, opened, read_facts
-from finqa_cli.experiments.step_runner import Show, do_step, interrupted
+from finqa_cli.evaluation.compare.evaluated_runs import PIPELINE_EVALUATION
+from finqa_cli.experiments.pipeline_spec import DataSource, PipelineSpec, check_unchanged, read_spec
+from finqa_cli.experiments.step_runner import Owner, Relay, Show, State, Step, StepFolder, open_folder, read_facts
+from finqa_cli.experiments.step_settings import check_recorded, check_variables, settings_document, write_settings
+from finqa_cli.runs.durable_files import storage
+from finqa_cli.settings import Settings
+from finqa_cli.wiring.build import make_reward
+
+PIPELINE = Owner(command="pipeline", resume="finqa pipeline --resume", redo="--from")
+
+CHECKED, DATASET = "00_data_validation", "01_dataset"
+DEMONSTRATIONS, REWARDS, SFT, CANDIDATES = "01_dataset/demonstrations", "02_rewards", "03_sft", "04_candidates"
+TRAINED = {"ppo": "05_ppo", "grpo": "06_grpo", "rloo": "07_rloo", "dpo": "09_dpo"}
+PAIRS, EVALUATION, COMPARISON = "08_prefs", PIPELINE_EVALUATION, "11_compare"
+IMITATED = f"{EVALUATION}/sft"
+
+IMITATION_FILE, TRAINING_FILE = "settings/imitation.json", "settings/training.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A step, its command as one would type it, and how it stands; seconds are None until it is done."""
+    """A step, its command as one would type it, and its state; seconds are None until it is done."""
 
     name: str
     command: str
@@ -45,48 +48,64 @@ class PipelineResult:
     report: Path | None
 
 
-def stored_spec(run: Path) -> PipelineSpec:
-    """What the pipeline in a folder was asked for.
+def plan(spec: PipelineSpec, run: Path) -> list[Step]:
+    """Plans all steps, in order.
 
     Raises:
-        ConfigError: There is none.
-        DataError: Its run.json is damaged.
+        ConfigError: The reward of the settings is unknown, or does not take its options.
     """
-    if (facts := read_facts(run)) is None:
-        raise ConfigError(f"There is no pipeline in {run}.", remedy="finqa pipeline --method grpo")
-    return read_spec(facts["parameters"])
+    imitation, training = f"{run / IMITATION_FILE}", f"{run / TRAINING_FILE}"
+    seed = str(spec.training.train.seed)
+    prepared = _data_steps(spec.data, run, settings=imitation, seed=seed)
+    start = ("--init", spec.init) if spec.init else ("--model", spec.imitation.model.name)
+    trained = TRAINED[spec.method]
+    learner: tuple[str, ...] = ("train",)
+    pairs: tuple[Step, ...] = ()
+    if spec.method == "dpo":
+        learner = ("dpo", f"{run / PAIRS}")
+        pairs = (
+            _step(run, PAIRS, ("prefs", f"{run / CANDIDATES}", "--rule", spec.pair_rule, "--seed", seed), CANDIDATES),
+        )
+    return [
+        *prepared,
+        _demonstrations(spec, run, imitation, [step.name for step in prepared]),
+        *_rewards(spec.training, run, training),
+        _step(
+            run, SFT, ("sft", f"{run / DEMONSTRATIONS}", *start, "--config", imitation), IMITATION_FILE, DEMONSTRATIONS
+        ),
+        _sample(spec, run, training),
+        *pairs,
+        _step(
+            run,
+            trained,
+            (*learner, "--model", f"{run / SFT}", "--config", training),
+            *(TRAINING_FILE, SFT, *(step.name for step in pairs)),
+        ),
+        *_evaluations(spec, run, training),
+        _comparison(spec, run),
+    ]
 
 
-def check_same(run: Path, spec: PipelineSpec) -> None:
-    """Compares with the pipeline that is in the folder already, if there is one.
+def find_step(steps: Sequence[Step], wanted: str) -> int:
+    """Returns the place of a step that is named in full, by its number or by its word: `03_sft`, `03` or `sft`.
 
     Raises:
-        ConfigError: It was asked for something else, which the message tells; or something else is in the folder.
+        UsageError: No step, or more than one, is meant.
     """
-    check_recorded(run, spec.document(), PIPELINE)
-
-
-def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:
-    """The steps up to `until`, and which of them are done; those from `redo` on are to do. Nothing is written.
-
-    Raises:
-        UsageError: There is no such step, or the one comes after the other.
-        ConfigError: A setting does not fit, or the folder was changed by hand.
-    """
-    steps, first, last = chosen_steps(spec, run, redo=redo, until=until)
-    facts = read_facts(run)
-    folder = PipelineFolder(run, facts) if facts is not None else None
-    states: list[State] = ["to do"] * len(steps)
-    if folder is not None:
-        states[:first] = [folder.state(step) for step in steps[:first]]
-    return _result(spec, run, steps[: last + 1], states[: last + 1], folder)
+    names = [step.name for step in steps]
+    found = [index for index, name in enumerate(names) if name == wanted] or [
+        index for index, name in enumerate(names) if "/" not in name and wanted in name.split("_", 1)
+    ]
+    if len(found) != 1:
+        raise UsageError(f"There is no step {wanted!r} here.", remedy=f"one of: {', '.join(names)}")
+    return found[0]
 
 
 def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tuple[list[Step], int, int]:
-    """All steps, the place of the first that is to be done again (behind the end if none is), and that of the last one.
+    """Plans all steps; returns also the place of the first to run again (behind the end if none is) and of the last.
 
     Raises:
-        UsageError: There is no such step, or the one comes after the other.
+        UsageError: There is no such step, or the first comes after the last.
         ConfigError: A setting does not fit.
     """
     steps = plan(spec, run)
@@ -97,55 +116,114 @@ def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tup
     return steps, first, last
 
 
+def data_path(data: DataSource, run: Path) -> Path | None:
+    """Returns what `--data` is for the steps after 01."""
+    if data.kind == "finqa":
+        return run / DATASET
+    return Path(data.path) if data.kind == "rows" else None
+
+
+def stored_spec(run: Path) -> PipelineSpec:
+    """Reads what the pipeline in a folder was asked for.
+
+    Raises:
+        ConfigError: There is none.
+        DataError: Its run.json is damaged.
+    """
+    if (facts := read_facts(run, PIPELINE)) is None:
+        raise ConfigError(f"There is no pipeline in {run}.", remedy="finqa pipeline --method grpo")
+    return read_spec(facts["parameters"])
+
+
+def new_output(base: Path) -> Path:
+    """Creates `<base>/run_001`, or the next number that is free."""
+    with storage(base):
+        base.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1_000_000):
+            path = base / f"run_{number:03d}"
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    raise ConfigError(f"There is no free run number below {base}.", remedy="--output FOLDER")
+
+
+def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:
+    """Reports the steps up to `until`, and which of them are done; those from `redo` on are to do. Nothing is written.
+
+    Raises:
+        UsageError: There is no such step, or the one comes after the other.
+        ConfigError: A setting does not fit, or the folder was changed by hand.
+    """
+    steps, first, last = chosen_steps(spec, run, redo=redo, until=until)
+    facts = read_facts(run, PIPELINE)
+    folder = StepFolder(run, facts, PIPELINE) if facts is not None else None
+    states: list[State] = ["to do"] * len(steps)
+    if folder is not None:
+        states[:first] = [folder.state(step) for step in steps[:first]]
+    return _result(spec, run, steps[: last + 1], states[: last + 1], folder)
+
+
 def run_pipeline(
     spec: PipelineSpec, run: Path, *, redo: str, until: str, show: Show, relay: Relay | None = None
 ) -> PipelineResult:
-    """Does what is not done yet.
+    """Runs the steps that are not done yet.
 
     Args:
         spec: What is asked for; the same as before, where the folder holds a pipeline.
-        run: Its folder.
-        redo: Do this step and those after it again; what they had is set aside. Or empty.
-        until: Stop after this step. Or empty.
-        show: Hears every line that a step says.
-        relay: Passes signals on.
+        run: Folder of the pipeline.
+        redo: Step to run again with those after it; what they had is set aside. Or empty.
+        until: Last step to run. Or empty.
+        show: Called with every line that a step prints.
+        relay: Runs the processes and passes signals on.
 
     Raises:
         UsageError: There is no such step.
-        ConfigError: The folder is of another configuration, held by another process, or was changed by hand; or data
+        ConfigError: The folder is of another configuration, locked by another process, or was changed by hand; or data
             or environment variables are no longer what they were.
         FinqaError: A step failed; with its exit code.
-        InterruptedRun: A signal stopped a step; `--resume` goes on with it.
+        InterruptedRun: A signal stopped a step; `--resume` continues.
     """
     relay = relay or Relay()
     steps, first, last = chosen_steps(spec, run, redo=redo, until=until)
-    check_same(run, spec)
-    with opened(run, spec.document()) as folder, relay.watching():
-        _write_settings(spec, run)
+    check_recorded(run, spec.document(), PIPELINE)
+    with open_folder(run, spec.document(), PIPELINE) as folder, relay.watching():
+        for name, settings in ((IMITATION_FILE, spec.imitation), (TRAINING_FILE, spec.training)):
+            document = settings_document(settings, data=data_path(spec.data, run), snapshot=spec.data.snapshot)
+            write_settings(run / name, document, PIPELINE)
         if redo:
-            _check_done(folder, steps[:first])
+            for step in steps[:first]:
+                if folder.state(step) != "done":
+                    raise UsageError(
+                        f"{step.name} is not done yet, so no later step can be the first.", remedy=folder.resume
+                    )
             for moved in folder.set_aside(steps[first:]):
                 show(f"Set aside: {moved}")
         states = _states(folder, steps)
         if any(state != "done" for state in states[: last + 1]):
             check_unchanged(spec.data)
             check_variables(run / IMITATION_FILE, run / TRAINING_FILE)
-        for number, step in enumerate(steps[: last + 1], start=1):
-            if states[number - 1] != "done":
-                if relay.stopped is not None:
-                    raise interrupted(folder, relay)
-                show(f"[{number}/{len(steps)}] {step.name}: {shlex.join(['finqa', *step.arguments])}")
-                do_step(step, states[number - 1], folder, relay, show)
-                states[number - 1] = "done"
-        finished = all(state == "done" for state in states)
-        if finished:
-            folder.manifest(steps)
-        folder.finish("completed" if finished else "stopped")
+        for place, step in enumerate(steps[: last + 1]):
+            if states[place] != "done":
+                folder.run(step, relay, show, f"{place + 1}/{len(steps)}")
+                states[place] = "done"
+        folder.finish(steps if all(state == "done" for state in states) else None)
         return _result(spec, run, steps, states, folder)
 
 
-def _states(folder: PipelineFolder, steps: Sequence[Step]) -> list[State]:
-    """How every step stands; those that are done are the first ones.
+def document(result: PipelineResult) -> dict[str, Any]:
+    """Returns the `--json` form."""
+    steps = [
+        {"name": step.name, "state": step.state, "seconds": step.seconds, "command": step.command}
+        for step in result.steps
+    ]
+    report = str(result.report) if result.report else None
+    return {"run": str(result.run), "method": result.method, "report": report, "steps": steps}
+
+
+def _states(folder: StepFolder, steps: Sequence[Step]) -> list[State]:
+    """Returns the state of every step; those that are done are the first ones.
 
     Raises:
         ConfigError: A step is done, but one before it, which it builds on, is not; or it was changed by hand.
@@ -157,35 +235,12 @@ def _states(folder: PipelineFolder, steps: Sequence[Step]) -> list[State]:
     return states
 
 
-def _check_done(folder: PipelineFolder, steps: Sequence[Step]) -> None:
-    for step in steps:
-        if folder.state(step) != "done":
-            raise UsageError(
-                f"{step.name} is not done yet, so no later step can be the first.",
-                remedy=f"finqa pipeline --resume {folder.path}",
-            )
-
-
-def _write_settings(spec: PipelineSpec, run: Path) -> None:
-    """The settings files of the steps.
-
-    Raises:
-        ConfigError: One is there and says something else.
-    """
-    data, snapshot = data_path(spec.data, run), spec.data.snapshot
-    for name, settings in ((IMITATION_FILE, spec.imitation), (TRAINING_FILE, spec.training)):
-        write_settings(run / name, settings_document(settings, data=data, snapshot=snapshot), PIPELINE)
-
-
 def _result(
-    spec: PipelineSpec, run: Path, steps: Sequence[Step], states: Sequence[State], folder: PipelineFolder | None
+    spec: PipelineSpec, run: Path, steps: Sequence[Step], states: Sequence[State], folder: StepFolder | None
 ) -> PipelineResult:
     reports = tuple(
         StepReport(
-            name=step.name,
-            command=shlex.join(["finqa", *step.arguments]),
-            state=state,
-            seconds=folder.seconds(step) if folder else None,
+            name=step.name, command=step.line, state=state, seconds=folder.seconds(step) if folder is not None else None
         )
         for step, state in zip(steps, states, strict=True)
     )
@@ -193,11 +248,93 @@ def _result(
     return PipelineResult(run=run, method=spec.method, steps=reports, report=report if report.is_file() else None)
 
 
-def document(result: PipelineResult) -> dict[str, Any]:
-    """The `--json` form."""
-    steps = [
-        {"name": step.name, "state": step.state, "seconds": step.seconds, "command": step.command}
-        for step in result.steps
+def _step(run: Path, name: str, arguments: Sequence[str], *reads: str, out: str = "--run-dir") -> Step:
+    """A step whose command writes its folder below the run, which it takes by the flag `out`."""
+    return Step(name=name, arguments=(*arguments, out, f"{run / name}"), reads=reads)
+
+
+def _data_steps(data: DataSource, run: Path, *, settings: str, seed: str) -> list[Step]:
+    """Steps 00 and 01, which check and prepare the questions; generated questions need neither."""
+
+    def check(source: str, name: str = CHECKED) -> Step:
+        return _step(run, name, ("data", "check", source), out="--out")
+
+    def build(folder: str) -> Step:
+        asked = ("--config", settings, "--snapshot-name", data.snapshot, "--data", folder, "--json")
+        return Step(name=DATASET, arguments=("snapshot", "build", *asked), stdout="snapshot.json")
+
+    match data.kind:
+        case "embedded":
+            return [check("embedded"), build(f"{run / CHECKED / 'data'}")]
+        case "folder":
+            return [check(data.path), build(data.path)]
+        case "snapshot":
+            words = ("snapshot", "show", data.snapshot, "--config", settings, "--json")
+            return [Step(name=CHECKED, arguments=words, stdout="snapshot.json")]
+        case "generated":
+            return []
+    checks = [check(file, f"{CHECKED}/{Path(file).stem}") for file in data.files]
+    if data.kind == "rows":
+        return checks
+    divided = ("--split-by", "company" if data.by_company else "file", "--seed", seed)
+    return [*checks, _step(run, DATASET, ("data", "prepare", *data.files, *divided), out="--out")]
+
+
+def _demonstrations(spec: PipelineSpec, run: Path, settings: str, reads: Sequence[str]) -> Step:
+    shown = spec.demonstrations
+    habits = {"unquoted_years": shown.unquoted_years, "undivided_percentages": shown.undivided_percentages}
+    careless = [
+        word for name, share in habits.items() if share for word in ("--set", f"engine.options.{name}={share:g}")
     ]
-    report = str(result.report) if result.report else None
-    return {"run": str(result.run), "method": result.method, "report": report, "steps": steps}
+    asked = ("--split", spec.imitation.data.train_split, "--limit", str(shown.limit), "--attempts", "1", *careless)
+    return _step(run, DEMONSTRATIONS, ("eval", "scripted", "--config", settings, *asked), IMITATION_FILE, *reads)
+
+
+def _rewards(settings: Settings, run: Path, file: str) -> list[Step]:
+    """The specification of the reward, and its own tests where it has some."""
+    reward, named = make_reward(settings), (settings.reward.name, "--config", file, "--out", f"{run / REWARDS}")
+    steps = [Step(name=REWARDS, arguments=("rewards", "show", *named), reads=(TRAINING_FILE,))]
+    if isinstance(reward, Specified) and reward.cases():
+        reads = (TRAINING_FILE, REWARDS)
+        steps.append(Step(name=f"{REWARDS}/unit_tests", arguments=("rewards", "test", *named), reads=reads))
+    return steps
+
+
+def _sample(spec: PipelineSpec, run: Path, settings: str) -> Step:
+    wanted = spec.candidates
+    asked = {
+        "--config": settings,
+        "--num-candidates": str(wanted.each),
+        "--temperature": f"{wanted.temperature:g}",
+        "--top-p": f"{wanted.top_p:g}",
+        "--split": spec.training.data.train_split,
+        "--limit": str(wanted.limit),
+    }
+    words = [word for pair in asked.items() for word in pair]
+    return _step(run, CANDIDATES, ("sample", f"{run / SFT}", *words, *_rules(spec.training)), TRAINING_FILE, SFT)
+
+
+def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
+    """Evaluations of the trained policy and of the imitating one, on the same questions under the same rules."""
+    asked = ("--config", settings, "--split", spec.training.data.eval_split, *_rules(spec.training))
+    trained = TRAINED[spec.method]
+    policy = run / trained / "checkpoints" / "final" if spec.method == "dpo" else run / trained
+    return [
+        _step(run, EVALUATION, ("eval", f"{policy}", *asked), TRAINING_FILE, trained),
+        _step(run, IMITATED, ("eval", f"{run / SFT}", *asked), TRAINING_FILE, SFT),
+    ]
+
+
+def _rules(settings: Settings) -> tuple[str, ...]:
+    """Environment, reward and limits as flags; without them the settings of the policy's own run decide."""
+    limits = settings.generation
+    return (
+        *("--environment", settings.environment.name, "--reward", settings.reward.name),
+        *("--max-steps", str(limits.max_steps), "--max-gen-tokens", str(limits.max_gen_tokens)),
+    )
+
+
+def _comparison(spec: PipelineSpec, run: Path) -> Step:
+    runs = (f"{run / IMITATED}", f"{run / EVALUATION}", *spec.compare_with)
+    plots = () if spec.plots else ("--no-plots",)
+    return _step(run, COMPARISON, ("compare", *runs, "--baseline", "sft", *plots), EVALUATION, IMITATED, out="--out")

@@ -1,21 +1,58 @@
-"""What a pipeline was asked for, as one document: a later call goes on with exactly this, or shows the difference."""
+"""What a pipeline is asked for: its settings, and where its questions come from. A later call resumes with the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finqa_cli.algorithms.pairing import Rule
-from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.evaluation.compare.comparability import flat
-from finqa_cli.experiments.pipeline_data import DataSource
-from finqa_cli.masking import is_secret
-from finqa_cli.settings import RESOLVED, Loaded, Settings, from_public_dict, to_public_dict, to_stated_dict
+from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
+from finqa_cli.data.finqa.finqa_rows import is_finqa
+from finqa_cli.data.generated.embedded import embedded_layout
+from finqa_cli.data.openenv_layout.layout_reader import read_layout
+from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.data.snapshots.compile import compile_snapshot, file_digest, manifest_digest
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.errors import ConfigError, DataError, StorageError
+from finqa_cli.evaluation.compare.comparison import label_and_path
+from finqa_cli.evaluation.compare.evaluated_runs import load_run
+from finqa_cli.experiments.step_settings import check_options
+from finqa_cli.extend import registry
+from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
+from finqa_cli.training.rl.rl_run import check_method
+from finqa_cli.types.splits import split_of_name
+from finqa_cli.wiring.policies import resolve
 
 Method = Literal["ppo", "grpo", "rloo", "dpo"]
 METHODS: tuple[str, ...] = get_args(Method)
+
+Kind = Literal["embedded", "folder", "snapshot", "finqa", "rows", "generated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """Where the questions come from.
+
+    Attributes:
+        kind: The embedded data set, a data folder, or a compiled snapshot, for environments that take snapshots; files
+            of the original FinQA, other question files, or what the environment generates itself, for the others.
+        path: The path that was given; empty when none was.
+        files: The question files at the path that are used.
+        snapshot: Name of the compiled data.
+        digest: `sha256:...` over the names and digests of all files at the path; empty when there is none.
+        by_company: Files of the original FinQA are divided anew so that no company is in two splits.
+    """
+
+    kind: Kind
+    path: str = ""
+    files: tuple[str, ...] = ()
+    snapshot: str = DEFAULT_NAME
+    digest: str = ""
+    by_company: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +82,19 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """Everything that the steps of a pipeline are made from.
+    """Everything that determines the steps of a pipeline.
 
     Attributes:
-        method: What trains after imitation.
+        method: Method that trains after imitation.
         imitation: Settings of the steps up to 03.
         training: Settings of all later steps.
         data: Where the questions come from.
-        init: Specification of a model to be made from nothing, as `finqa sft --init` takes it; empty: `model.name`.
+        init: Specification of a model to be initialized, as `finqa sft --init` takes it; empty: `model.name`.
         demonstrations: What is imitated.
         candidates: What is sampled.
-        pair_rule: Which candidates step 08 pairs; of no use to methods without pairs.
-        compare_with: Further runs or pipelines of the last step.
-        plots: The comparison draws.
+        pair_rule: Rule by which step 08 pairs candidates; without effect for methods without pairs.
+        compare_with: Further runs or pipelines that the last step compares.
+        plots: Whether the comparison draws plots.
     """
 
     method: Method
@@ -88,7 +125,7 @@ class PipelineSpec:
 
 
 def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
-    """The specification that `PipelineSpec.document` described.
+    """Reads the specification that `PipelineSpec.document` wrote.
 
     Raises:
         DataError: It is damaged.
@@ -111,15 +148,29 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
         raise DataError(f"What the pipeline was asked for cannot be read ({error!r}).") from error
 
 
-def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """`training.train.iterations: 24, now 2` for everything that is not as recorded."""
-    old, new = flat(recorded), flat(wanted)
-    paths = [path for path in dict.fromkeys((*old, *new)) if old.get(path) != new.get(path)]
-    return [f"{path}: {old.get(path, 'unset')}, now {new.get(path, 'unset')}" for path in paths]
+def check_spec(spec: PipelineSpec) -> None:
+    """Checks everything that later steps need and that exists already.
+
+    Raises:
+        ConfigError: A component or an option is unknown, the method does not go with the settings, or there is no such
+            model or specification.
+        DataError: A run to compare with cannot be compared, or the run of the first policy is damaged.
+        UsageError: A run to compare with is not named.
+    """
+    for settings in (spec.imitation, spec.training):
+        check_options(settings)
+    if spec.method != "dpo":
+        check_method(spec.training)
+    if not spec.init:
+        resolve(spec.imitation.model.name)
+    elif not Path(spec.init).is_file():
+        raise ConfigError(f"There is no model specification at {spec.init}.", remedy="finqa config list")
+    for named in spec.compare_with:
+        load_run(label_and_path(named)[1])
 
 
 def with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Settings:
-    """The settings with these values, by dotted path, where nobody gave another: no file, variable or flag."""
+    """Returns the settings with these values, by dotted path, for settings that no file, variable or flag gives."""
     document = loaded.settings.model_dump()
     for path, value in defaults.items():
         if loaded.origins.get(path, "default").partition(" ")[0] in ("default", "profile", "auto"):
@@ -132,38 +183,104 @@ def with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Settings:
     return Settings.model_validate(document)
 
 
-def check_secrets(loaded: Loaded) -> None:
-    """Refuses a key among the settings of files and flags: steps read those from files, and no key is written there.
-
-    Raises:
-        ConfigError: There is one; the message does not tell it.
-    """
-    for path, origin in loaded.origins.items():
-        leaf = path.rpartition(".")[2]
-        if is_secret(leaf) and not origin.startswith(("environment", ".env", "default")):
-            raise ConfigError(
-                f"{path} ({origin}) is a secret, and a pipeline writes its settings down.",
-                remedy=f"set it as FINQA_{path.replace('.', '__').upper()} in the environment or in .env",
-            )
-
-
-def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -> dict[str, Any]:
-    """The settings file of a step: all of them, so that nothing but this file and the environment decides.
+def find_data(settings: Settings, *, named: bool) -> DataSource:
+    """Finds the data that the settings name.
 
     Args:
-        settings: Of the step.
-        data: File or folder for environments that take no snapshot.
-        snapshot: Name of the compiled data, where the environment takes one.
+        settings: Environment and data.
+        named: `data.snapshot` was given, and is not the default.
+
+    Raises:
+        DataError: There is nothing at the path, or nothing that can be read.
+        ConfigError: There is no such environment.
     """
-    document = to_stated_dict(settings)  # the step's own command plans for the machine that it runs on
-    document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
-    del document["run"]["dir"]
-    return {RESOLVED: True, **{section: _stated(body) for section, body in document.items()}}
+    path, snapshot = settings.data.path, settings.data.snapshot
+    if not registry().find("environment", settings.environment.name).snapshotless:
+        if path is None:
+            own = named or _is_of_the_user(LocalSnapshots(settings.data.home))
+            return DataSource(kind="snapshot" if own else "embedded", snapshot=snapshot)
+        if not path.is_dir():
+            remedy = "--environment finqa-text, or finqa data import finqa-json FILE --out FOLDER"
+            raise DataError(f"There is no data folder at {path}.", remedy=remedy)
+        digest = _digest(path, _files(path))
+        return DataSource(
+            kind="folder", path=str(path), snapshot=snapshot if named else _name(path, digest), digest=digest
+        )
+    if path is None:
+        return DataSource(kind="generated")
+    files = _question_files(path)
+    digest = _digest(path, files)
+    if not _is_finqa(files[0]):
+        return DataSource(kind="rows", path=str(path), files=tuple(map(str, files)), digest=digest)
+    by_company = not settings.data.allow_overlap
+    used = [file for file in files if split_of_name(file) != "test"] if by_company else files
+    return DataSource(
+        kind="finqa", path=str(path), files=tuple(map(str, used or files)), digest=digest, by_company=by_company
+    )
 
 
-def _stated(value: Any) -> Any:
-    """Without masked secrets, which come from the environment, and without what is unset."""
-    if isinstance(value, Mapping):
-        kept = {key: _stated(item) for key, item in value.items() if item is not None}
-        return {key: item for key, item in kept.items() if not (isinstance(item, str) and is_secret(key))}
-    return value
+def check_unchanged(data: DataSource) -> None:
+    """Checks that the files are still those that the pipeline began with.
+
+    Raises:
+        ConfigError: They changed.
+        DataError: They are gone.
+    """
+    if not data.digest:
+        return
+    path = Path(data.path)
+    if _digest(path, _files(path) if data.kind == "folder" else _question_files(path)) != data.digest:
+        raise ConfigError(
+            f"The data at {path} was changed since the pipeline began.",
+            remedy="put back what was there, or begin anew with another --output",
+        )
+
+
+def _is_of_the_user(store: LocalSnapshots) -> bool:
+    """Whether the default snapshot holds other data than the embedded set, and so must not be replaced."""
+    try:
+        current = store.get(DEFAULT_NAME).digest
+    except DataError:  # there is none, or it is damaged
+        return False
+    with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
+        compiled = Path(folder) / "compiled"
+        compiled.mkdir()
+        return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled) != current
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def _question_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.glob("*") if file.suffix in (".json", ".jsonl")) if path.is_dir() else []
+    used = [file for file in found if split_of_name(file)]
+    if not used:
+        remedy = "--data takes a question file, or a folder with train, dev and test (.json, .jsonl)"
+        raise DataError(f"There are no question files at {path}.", remedy=remedy)
+    return used
+
+
+def _is_finqa(file: Path) -> bool:
+    try:
+        first = next(iter(read_rows(file)), None)
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy=f"finqa data check {file}") from error
+    if first is None:
+        raise DataError(f"{file} has no rows.", remedy="give --data another file")
+    return not isinstance(first, Problem) and is_finqa(first[1])
+
+
+def _digest(path: Path, files: Sequence[Path]) -> str:
+    try:
+        return manifest_digest({str(file.relative_to(path)): file_digest(file) for file in files})
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _name(path: Path, digest: str) -> str:
+    """Name for the snapshot of a folder: the same for the same data, and another for other data."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", path.resolve().name).strip("-")[:40] or "data"
+    return f"{words}-{digest.removeprefix('sha256:')[:12]}"

@@ -1,80 +1,445 @@
-"""Doing one step: its process, what is noted of it, and what its failure means. For pipelines and experiments."""
+"""Steps of pipelines and experiments: each is a finqa command in a process of its own, recorded and resumable.
+
+`run.json` in the folder of the whole records what is known of every step; a step is done when its manifest and outputs
+are still those that it ended with. A step that was stopped resumes where its command can; otherwise what it left is set
+aside and it starts again. Nothing is overwritten.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
 
-from finqa_cli.errors import FinqaError, InterruptedRun
-from finqa_cli.experiments.pipeline_plan import RESUMABLE, Step
-from finqa_cli.experiments.step_process import Ended, Relay
-from finqa_cli.experiments.step_records import PipelineFolder, State
-from finqa_cli.runs.durable_files import read_document, storage
+from finqa_cli import __version__
+from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun
+from finqa_cli.processes import start_time
+from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
+from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
 
+RESUMABLE = ("train", "sft", "sample", "dpo")
+"""Commands that take --resume FOLDER."""
+
+SET_ASIDE = "set_aside"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+State = Literal["to do", "begun", "done"]
 Show = Callable[[str], None]
 
 
-def do_step(step: Step, state: State, folder: PipelineFolder, relay: Relay, show: Show) -> None:
-    """Runs a step that is not done, from its beginning or on from where it was stopped.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command.
+
+    Attributes:
+        name: Name of the step and of its folder below the run, such as `10_eval/sft`.
+        arguments: Words after `finqa`.
+        reads: Earlier steps and files below the run that it depends on.
+        stdout: File in its folder for what it prints, for a command that writes no folder; or empty.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    stdout: str = ""
+
+    @property
+    def command(self) -> str:
+        """Name of its command, such as `rewards show`."""
+        words = self.arguments[:2] if self.arguments[0] in ("data", "snapshot", "rewards") else self.arguments[:1]
+        return " ".join(words)
+
+    @property
+    def line(self) -> str:
+        """The step as one would type it."""
+        return shlex.join(["finqa", *self.arguments])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The command whose steps a folder holds.
+
+    Attributes:
+        command: Name of the command in run.json.
+        resume: Command that resumes the folder whose path follows.
+        redo: Flag that runs a step again.
+    """
+
+    command: str
+    resume: str
+    redo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a step ended.
+
+    Attributes:
+        code: Exit code; negative when a signal killed it.
+        seconds: Wall time.
+        reason: The last error that the command printed (see `finqa_cli.boundary`), or empty.
+        remedy: The fix that it printed, or empty.
+    """
+
+    code: int
+    seconds: float
+    reason: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Relay:
+    """Runs commands as child processes and passes signals on to them; remembers the first signal."""
+
+    stopped: signal.Signals | None = None
+    _process: subprocess.Popen[str] | None = field(default=None)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sends signals to the process of `run` while active, and ends nothing here. Ignored signals stay ignored."""
+        watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in watched}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        stdout: Path | None,
+        show: Show,
+        started: Callable[[int], None],
+    ) -> Ended:
+        """Runs `finqa ARGUMENTS` to its end.
+
+        Args:
+            arguments: Words after `finqa`.
+            log: File to which its output is appended.
+            stdout: File for its standard output, which is then not in the log.
+            show: Called with each line of the log.
+            started: Called with the process id.
+
+        Raises:
+            StorageError: A file cannot be written.
+        """
+        begun, last = time.perf_counter(), {"error": "", "fix": ""}
+        with ExitStack() as stack:
+            with storage(log):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                kept = stack.enter_context(log.open("a", encoding="utf-8"))
+                result = stack.enter_context(stdout.open("wb")) if stdout is not None else None
+            process = subprocess.Popen(
+                [sys.executable, "-m", "finqa_cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=result or subprocess.PIPE,
+                stderr=subprocess.PIPE if result else subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,  # Ctrl-C on a terminal reaches it once, through this process
+            )
+            self._process = process
+            try:
+                if self.stopped is not None:  # a signal between the last check and the start
+                    process.send_signal(self.stopped)
+                started(process.pid)
+                lines = process.stderr if result else process.stdout
+                assert lines is not None, "it is a pipe"
+                for line in lines:
+                    kept.write(line)
+                    kept.flush()
+                    kind, _, text = line.rstrip("\n").partition(": ")
+                    if kind in last:
+                        last[kind] = text
+                    show(line.rstrip("\n"))
+                code = process.wait()
+            finally:
+                self._process = None
+                if process.poll() is None:  # showing or logging a line failed
+                    process.terminate()
+                    process.wait()
+                for pipe in (process.stdout, process.stderr):
+                    if pipe is not None:
+                        pipe.close()
+        return Ended(code=code, seconds=time.perf_counter() - begun, reason=last["error"], remedy=last["fix"])
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = self.stopped or signal.Signals(number)
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+
+class StepFolder:
+    """The folder of a pipeline or experiment: the records of its steps, and running them."""
+
+    def __init__(self, path: Path, facts: dict[str, Any], owner: Owner) -> None:
+        self.path = path
+        self.owner = owner
+        self._facts = facts
+        self._steps: dict[str, dict[str, Any]] = facts["steps"]
+
+    @property
+    def resume(self) -> str:
+        """The command that resumes it."""
+        return f"{self.owner.resume} {self.path}"
+
+    def seconds(self, step: Step) -> float | None:
+        """Wall time of the step over all its starts; None before its end."""
+        record = self._steps.get(step.name, {})
+        return float(record["seconds"]) if record.get("status") == "completed" else None
+
+    def state(self, step: Step) -> State:
+        """Whether a step is done: its record says so, and its manifest and outputs are those that it ended with.
+
+        Raises:
+            ConfigError: It was done, but its command, its inputs or its outputs changed since; or its folder holds
+                something that no step wrote; or it still runs.
+        """
+        folder, record = self.path / step.name, self._steps.get(step.name)
+        if record is None or not folder.is_dir():
+            if record is None and folder.is_dir() and any(folder.iterdir()):
+                foreign = f"{folder} holds something that is not of this {self.owner.command}."
+                raise ConfigError(foreign, remedy=f"mv {folder} ...")
+            return "to do"
+        if record["status"] == "completed":
+            if reason := self._changed(step, record):
+                raise self.stale(step, f"{step.name} was done, but {reason}")
+            return "done"
+        if _runs(record):
+            raise ConfigError(f"{step.name} still runs, as process {record['pid']}.", remedy=f"kill {record['pid']}")
+        completed = read_document(folder / "run.json").get("status") == "completed"
+        if "exit_code" not in record and completed and (folder / MANIFEST).is_file():
+            self._complete(step, record)  # it finished after this process was killed
+            return "done"
+        return "begun"
+
+    def stale(self, step: Step, why: str) -> ConfigError:
+        """Returns the error that this step and those after it must be run again."""
+        remedy = f"{self.resume} {self.owner.redo} {step.name}"
+        return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy} (what is there is set aside)")
+
+    def run(self, step: Step, relay: Relay, show: Show, place: str) -> None:
+        """Runs a step unless it is done, from its beginning or resumed where it was stopped.
+
+        Args:
+            step: The step.
+            relay: Runs its process.
+            show: Called with each line of output.
+            place: Position among all steps, such as `3/11`.
+
+        Raises:
+            ConfigError: See `state`.
+            FinqaError: It failed; with its exit code.
+            InterruptedRun: A signal stopped it, or one before it.
+        """
+        if (state := self.state(step)) == "done":
+            return
+        if relay.stopped is not None:
+            raise self._interrupted(relay.stopped)
+        show(f"[{place}] {step.name}: {step.line}")
+        arguments: Sequence[str] = step.arguments
+        target = self.path / step.name
+        if state == "begun" and _can_resume(step, target):
+            arguments = (step.arguments[0], "--resume", f"{target}")
+            show(f"Resuming: {shlex.join(['finqa', *arguments])}")
+        elif state == "begun":
+            for moved in self.set_aside([step]):
+                show(f"Set aside what an unfinished attempt left: {moved}")
+        if step.stdout:
+            with storage(target):
+                target.mkdir(parents=True, exist_ok=True)
+        log = self.path / "logs" / f"{step.name.replace('/', '_')}.log"
+        ended = relay.run(
+            arguments,
+            log,
+            stdout=target / step.stdout if step.stdout else None,
+            show=show,
+            started=lambda pid: self._begin(step, arguments, pid),
+        )
+        self._end(step, ended)
+        if ended.code != 0:
+            raise self._interrupted(relay.stopped) if relay.stopped is not None else self._failed(step, ended, log)
+
+    def set_aside(self, steps: Sequence[Step]) -> list[Path]:
+        """Moves the folders of these steps below `set_aside` and removes their records; returns the new places."""
+        moved = []
+        for step in steps:
+            folder = self.path / step.name
+            if folder.exists():
+                places = (
+                    self.path / SET_ASIDE / f"{step.name.replace('/', '_')}_{number}" for number in range(1, 1_000_000)
+                )
+                target = next(path for path in places if not path.exists())
+                with storage(target):
+                    target.parent.mkdir(exist_ok=True)
+                    shutil.move(folder, target)
+                moved.append(target)
+            self._steps.pop(step.name, None)
+        self._write()
+        return moved
+
+    def finish(self, done: Sequence[Step] | None) -> None:
+        """Writes the final status; when every step is done, given here, also the manifest of the whole."""
+        if done is not None:
+            inputs = {
+                step.name: {"manifest": f"{step.name}/{MANIFEST}", "sha256": self._steps[step.name]["manifest"]}
+                for step in done
+            }
+            write_manifest(self.path, self.owner.command, parameters=self._facts["parameters"], inputs=inputs)
+        self._finish("stopped" if done is None else "completed")
+
+    def _begin(self, step: Step, arguments: Sequence[str], pid: int) -> None:
+        earlier = self._steps.get(step.name, {})
+        self._steps[step.name] = {
+            "status": "running",
+            "command": ["finqa", *step.arguments],
+            "recipe": _recipe(step, self.path),
+            "last_command": ["finqa", *arguments],
+            "reads": earlier.get("reads") or self._digests(step),
+            "started": earlier.get("started") or now(),
+            "seconds": earlier.get("seconds", 0.0),
+            "pid": pid,
+            "pid_start": start_time(pid),
+        }
+        self._write()
+
+    def _end(self, step: Step, ended: Ended) -> None:
+        record = self._steps[step.name]
+        record |= {"exit_code": ended.code, "seconds": round(record["seconds"] + ended.seconds, 3)}
+        if ended.code == 0:
+            self._complete(step, record)
+        else:
+            record["status"] = "failed"
+            self._write()
+
+    def _complete(self, step: Step, record: dict[str, Any]) -> None:
+        """Records a finished step; one whose command writes no manifest gets one here."""
+        folder = self.path / step.name
+        if not (folder / MANIFEST).is_file():
+            files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+            facts = {"arguments": list(step.arguments)}
+            write_manifest(folder, step.command, parameters=facts, inputs=record["reads"], outputs=files)
+        outputs = read_document(folder / MANIFEST).get("outputs")
+        if not isinstance(outputs, dict):  # a manifest that names none: the files beside it
+            files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+            outputs = {file.name: sha256_of(file) for file in files}
+        record |= {"status": "completed", "finished": now(), "manifest": sha256_of(folder / MANIFEST)}
+        record["outputs"] = outputs
+        self._write()
+
+    def _changed(self, step: Step, record: Mapping[str, Any]) -> str:
+        if record["recipe"] != _recipe(step, self.path):
+            return f"by another command: {' '.join(record['command'])}"
+        manifest = self.path / step.name / MANIFEST
+        expected = {manifest: record["manifest"]}
+        expected |= {manifest.parent / name: digest for name, digest in record["outputs"].items()}
+        for file, digest in expected.items():
+            if not file.is_file() or sha256_of(file) != digest:
+                return f"{file} is not what it was"
+        read = self._digests(step)
+        changed = [name for name, digest in record["reads"].items() if read.get(name) != digest]
+        return f"{changed[0]}, which it read, is no longer the same" if changed else ""
+
+    def _digests(self, step: Step) -> dict[str, str | None]:
+        paths = {name: self.path / name for name in step.reads}
+        files = {name: path / MANIFEST if path.is_dir() else path for name, path in paths.items()}
+        return {name: sha256_of(file) if file.is_file() else None for name, file in files.items()}
+
+    def _interrupted(self, stopped: signal.Signals) -> InterruptedRun:
+        error = InterruptedRun(f"Stopped by {stopped.name}.", remedy=self.resume)
+        error.exit_code = 128 + stopped
+        return error
+
+    def _failed(self, step: Step, ended: Ended, log: Path) -> FinqaError:
+        how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
+        reason = f": {ended.reason}" if ended.reason else f"; its output is in {log}."
+        remedy = self.resume
+        if ended.remedy:
+            kept = f"It keeps its settings: others are a new {self.owner.command} (--output)"
+            remedy = f"{ended.remedy}; then {self.resume}. {kept}"
+        error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
+        error.exit_code = ended.code if ended.code > 0 else 1
+        return error
+
+    def _finish(self, status: str) -> None:
+        self._facts |= {"status": status, "finished": now()}
+        self._write()
+
+    def _write(self) -> None:
+        write_json(self.path / "run.json", self._facts)
+
+
+@contextmanager
+def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iterator[StepFolder]:
+    """Creates or reopens the folder, locks it for this process, and records how the block ends.
 
     Raises:
-        FinqaError: It failed; with its exit code.
-        InterruptedRun: A signal stopped it.
+        ConfigError: Another process has it locked, or something else is in it.
+        StorageError: It cannot be made or written.
     """
-    arguments: Sequence[str] = step.arguments
-    if state == "begun":
-        if _can_resume(step, folder.path):
-            arguments = (step.arguments[0], "--resume", f"{folder.path / step.name}")
-            show(f"Going on: {shlex.join(['finqa', *arguments])}")
-        else:
-            for moved in folder.set_aside([step]):
-                show(f"Set aside what an unfinished attempt left: {moved}")
-    target = folder.path / step.name
-    if step.stdout:
-        with storage(target):
-            target.mkdir(parents=True, exist_ok=True)
-    ended = relay.run(
-        arguments,
-        _log(step, folder.path),
-        stdout=target / step.stdout if step.stdout else None,
-        show=show,
-        started=lambda pid: folder.begin(step, arguments, pid),
-    )
-    folder.end(step, ended)
-    if ended.code != 0:
-        raise interrupted(folder, relay) if relay.stopped is not None else _failed(step, ended, folder)
+    lock = lock_folder(path)
+    try:
+        facts = read_facts(path, owner)
+        if facts is None:
+            facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
+            facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
+        folder = StepFolder(path, facts | {"status": "running", "pid": os.getpid()}, owner)
+        try:
+            yield folder
+        except BaseException as error:
+            folder._finish("failed" if getattr(error, "exit_code", 1) < 128 else "interrupted")
+            raise
+    finally:
+        os.close(lock)
 
 
-def interrupted(folder: PipelineFolder, relay: Relay) -> InterruptedRun:
-    """The error of a command that a signal stopped."""
-    assert relay.stopped is not None
-    error = InterruptedRun(f"Stopped by {relay.stopped.name}.", remedy=folder.resume)
-    error.exit_code = 128 + relay.stopped
-    return error
+def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
+    """Reads the facts of the pipeline or experiment in a folder; None for a folder that is empty or does not exist.
+
+    Raises:
+        ConfigError: Something else is in it.
+        DataError: Its run.json is damaged.
+    """
+    if not path.exists() or (path.is_dir() and not [entry for entry in path.iterdir() if entry.name != ".lock"]):
+        return None
+    facts = read_run(path) if (path / "run.json").is_file() else {}
+    if facts.get("command") != owner.command:
+        what = f"is a run of `finqa {facts['command']}`" if "command" in facts else "is not empty"
+        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy="choose another --output")
+    if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
+        raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
+    return facts
 
 
-def _can_resume(step: Step, run: Path) -> bool:
-    """The command can go on, and had written what it needs for that."""
-    folder = run / step.name
-    begun = read_document(folder / "run.json").get("command") == step.arguments[0]
-    return begun and step.arguments[0] in RESUMABLE and (folder / "settings.json").is_file() and _asked(step, folder)
+def _runs(record: Mapping[str, Any]) -> bool:
+    pid, begun = record.get("pid"), record.get("pid_start")
+    return record.get("status") == "running" and begun is not None and start_time(int(pid or 0)) == begun
 
 
-def _asked(step: Step, folder: Path) -> bool:
-    """`train` goes on by its settings alone; the others by what their manifest says they were asked for."""
-    return step.arguments[0] == "train" or bool(read_document(folder / "manifest.json").get("parameters"))
+def _can_resume(step: Step, folder: Path) -> bool:
+    """The command takes --resume and has written what it needs: `train` its settings, the others also a manifest."""
+    command = step.arguments[0]
+    if command not in RESUMABLE or read_document(folder / "run.json").get("command") != command:
+        return False
+    asked = command == "train" or bool(read_document(folder / MANIFEST).get("parameters"))
+    return asked and (folder / "settings.json").is_file()
 
 
-def _failed(step: Step, ended: Ended, folder: PipelineFolder) -> FinqaError:
-    how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
-    reason = f": {ended.reason}" if ended.reason else f"; what it said is in {_log(step, folder.path)}."
-    again = folder.resume
-    mended = f"{ended.remedy}; then {again}. It keeps its settings: others are a new {folder.owner} (--output)"
-    error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=mended if ended.remedy else again)
-    error.exit_code = ended.code if ended.code > 0 else 1
-    return error
-
-
-def _log(step: Step, run: Path) -> Path:
-    return run / "logs" / f"{step.name.replace('/', '_')}.log"
+def _recipe(step: Step, run: Path) -> list[str]:
+    """The arguments of a step without the place of the run's folder, which can be moved."""
+    inside = f"{run}/"
+    return [f"RUN/{word.removeprefix(inside)}" if word.startswith(inside) else word for word in step.arguments]

@@ -1,10 +1,10 @@
 """Is a submitted answer right? Pure, standard library only; reads text that an opponent may have written.
 
 Profiles:
-    openenv: The rules of OpenEnv's finqa_env, faults included, for figures that compare with others'.
+    openenv: The rules of OpenEnv's finqa_env, faults included, for results that compare with published ones.
     strict: The same task without the faults and without the ways to be paid for several answers; for training.
 
-Any answer is graded in time linear in its length, and none of more than 4096 bytes is looked at.
+Any answer is graded in time linear in its length, and none of more than 4096 bytes is read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def grade(answer: object, truth: str, profile: str = "openenv") -> Verdict:
     """Compares an answer with the truth.
 
     Args:
-        answer: A JSON value; whatever is neither text nor a finite number is worth 0.
-        truth: As the data set writes it.
+        answer: A JSON value; anything but text and finite numbers is worth 0.
+        truth: The truth as the data set writes it.
         profile: One of `PROFILES`.
 
     Raises:

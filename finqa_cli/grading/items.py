@@ -1,4 +1,8 @@
-"""An answer or a truth as a list of values, each with the year or name before it, if one is there."""
+r"""Answers and truths as lists of values, each with the year or name before it, without LaTeX and Markdown.
+
+A value is what is inside `\boxed{...}` where there is one. Values of an answer are paired with those of the truth by
+their years or names, or by their order.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finqa_cli.grading.latex import Box, boxes, plain
-from finqa_cli.grading.numbers import Number, parse_number
-from finqa_cli.grading.units import leading_unit
+from finqa_cli.grading.numbers import Number, leading_unit, parse_number
 
 MOST_ITEMS = 100
+
+_BRACES = re.compile(r"\\boxed\s{0,8}\{|\\.|[{}]", re.DOTALL)
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname)\s{0,8}\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\[dt]?frac\s{0,8}\{([^{}]*)\}\s{0,8}\{([^{}]*)\}")
+_ARROW = re.compile(r"\\rightarrow|\\to(?![a-z])|→|[-−]>")  # noqa: RUF001  the minus sign is what some answers carry
+_LAYOUT = re.compile(r"\\(?:(?:left|right|displaystyle|qquad|quad)(?![a-z])|[()\[\];:!, $])|\*\*|[$€£`]")
+_BLANKS = re.compile(r"[^\S\n]+")
+_MINUS_SIGNS = str.maketrans(dict.fromkeys("−–‐‑﹣", "-"))  # noqa: RUF001  the hyphens and dashes that stand for a minus
 
 _YEAR = r"(?:19|20)[0-9]{2}"
 _YEARS = rf"(?<![0-9])({_YEAR})(?: ?(?:to|-|/) ?(?:fy ?)?({_YEAR}))?(?![0-9])"
@@ -23,7 +34,7 @@ _BETWEEN = re.compile(r"(?:,(?![0-9]{3}(?![0-9]))|[;\n])\s*(?:and\b)?|\band\b(?=
 _LEAD_IN = re.compile(r"\A(?:the )?(?:final )?answer(?: is ?:?| ?[:=]) ?")
 _BEFORE = " \t\n\"'*"
 _AFTER = _BEFORE + ".,;"
-# Right beside a box these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is no number.
+# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is no number.
 _SIGNS = ("-",)
 _SYMBOLS = tuple("-+(~≈<>≤≥±/^%|&#)\\")
 _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "none", "null"})
@@ -31,7 +42,7 @@ _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "n
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value and what it is of: `2023`, `2022 to 2023`, a name, or nothing."""
+    """A value with its key: `2023`, `2022 to 2023`, a name, or nothing."""
 
     key: str
     value: Number | str
@@ -42,12 +53,57 @@ class Item:
         return bool(_YEARS_IN_PROSE.fullmatch(self.key))
 
 
+@dataclass(frozen=True, slots=True)
+class BoxedPart:
+    r"""The contents of one `\boxed{...}`, and the text between it and its neighbours."""
+
+    before: str
+    content: str
+    after: str
+
+
+def boxed_parts(text: str) -> tuple[BoxedPart, ...]:
+    r"""Finds every outermost `\boxed{...}` with balanced braces, in a single pass; one that is never closed is none."""
+    spans: list[tuple[int, int, int]] = []
+    opened: list[tuple[int, int] | None] = []
+    box_depth = 0
+    for match in _BRACES.finditer(text):
+        token = match.group()
+        if token.endswith("{") and token != "\\{":
+            is_box = token != "{" and not box_depth
+            opened.append(match.span() if is_box else None)
+            box_depth = len(opened) if is_box else box_depth
+        elif token == "}" and opened and (start := opened.pop()):
+            spans.append((*start, match.start()))
+            box_depth = 0
+    edges = [0, *(end + 1 for _, _, end in spans)]
+    starts = [*(start for start, _, _ in spans), len(text)]
+    return tuple(
+        BoxedPart(text[edges[place] : start], text[content:end], text[end + 1 : starts[place + 1]])
+        for place, (start, content, end) in enumerate(spans)
+    )
+
+
+def plain(text: str) -> str:
+    r"""Returns plain text in lower case: `\frac{1}{2}` is ` 1/2 `, `\text{Yes}` is ` yes `, `\%` is `%`.
+
+    What is taken out leaves a blank, so that two numbers never grow together; currency signs are taken out, as the
+    currency is not graded. Digits of other scripts stay what they are, so they are no digits.
+    """
+    text = _THOUSANDS.sub(",", text)
+    for _ in range(3):  # a \text in a \textbf in a \frac is as deep as honest answers go
+        text = _FRACTION.sub(r" \1/\2 ", _TEXT.sub(r" \1 ", text))
+    text = _ARROW.sub(" to ", text).replace("\\%", "%").replace("\\&", "&")
+    text = _LAYOUT.sub(" ", text).translate(_MINUS_SIGNS)
+    return _BLANKS.sub(" ", text).strip().lower()
+
+
 def bare_text(text: str) -> str:
-    """A text for comparison: plain, lower case, without quotes and stops around it, nor a box that is all there is.
+    r"""Returns a text for comparison: plain, lower case, without quotes, stops or a `\boxed` around it.
 
     Empty for NaN and the like, and for what has neither letters nor digits.
     """
-    found = boxes(text)
+    found = boxed_parts(text)
     if len(found) == 1 and not _trimmed(plain(found[0].before)) and not _trimmed(plain(found[0].after)):
         text = found[0].content
     bare = _trimmed(" ".join(plain(text).split()))
@@ -57,11 +113,11 @@ def bare_text(text: str) -> str:
 
 
 def answer_items(text: str) -> list[Item] | str:
-    """The values of an answer, or why there are none.
+    r"""Reads the values of an answer, or why there are none.
 
-    With boxes only these count, and no number but a year may stand beside them, so that the answer shows one decision.
+    With `\boxed` parts only these count, and no number but a year may stand beside them, so that the answer is one.
     """
-    found = boxes(text)
+    found = boxed_parts(text)
     if len(found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
     if not found:
@@ -69,13 +125,13 @@ def answer_items(text: str) -> list[Item] | str:
     elif _numbers_beside(found):
         return "There are other numbers beside the boxed ones."
     else:
-        items = [item for box in found for item in _boxed_items(box, is_truth=False)]
+        items = [item for part in found for item in _boxed_items(part, is_truth=False)]
     return items if len(items) <= MOST_ITEMS else f"There are more than {MOST_ITEMS} values."
 
 
 def truth_items(text: str) -> list[Item]:
-    """The values of a truth. A text that is no list of numbers, yes and no is one value, whatever commas it has."""
-    parts = [(box.content, _boxed_items(box, is_truth=True)) for box in boxes(text)]
+    """Reads the values of a truth. A text that is no list of numbers, yes and no is one value, even with commas."""
+    parts = [(boxed.content, _boxed_items(boxed, is_truth=True)) for boxed in boxed_parts(text)]
     items = []
     for written, part in parts or [(text, _items(plain(text), is_truth=True))]:
         is_list = all(isinstance(item.value, Number) or item.value in ("yes", "no") for item in part)
@@ -83,14 +139,36 @@ def truth_items(text: str) -> list[Item]:
     return items
 
 
-def _numbers_beside(found: Sequence[Box]) -> bool:
-    outside = " ".join([found[0].before, *(box.after for box in found)])
+def pair_up(submitted: Sequence[Item], expected: Sequence[Item]) -> list[tuple[Item, Item]] | str:
+    """Pairs each value of the answer, in order, with the expected one; or returns why this is not possible.
+
+    A year may stand before a value that is expected without one. A name may not: `No: yes` would be two answers.
+    """
+    if len(submitted) != len(expected):
+        return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
+    keys = [item.key for item in submitted if item.key]
+    if len(set(keys)) < len(keys):
+        return "A year or name comes twice."
+    if 0 < len(keys) < len(submitted):
+        return "Some values come with a year or name and some without."
+    by_key = {item.key: item for item in expected if item.key}
+    if keys and len(by_key) == len(expected):
+        if by_key.keys() != set(keys):
+            return "The years or names are not those that are expected."
+        return [(item, by_key[item.key]) for item in submitted]
+    if any(item.key and not item.is_of_years for item in submitted):
+        return "A name or another word stands before a value, and none is expected."
+    return list(zip(submitted, expected, strict=True))
+
+
+def _numbers_beside(found: Sequence[BoxedPart]) -> bool:
+    outside = " ".join([found[0].before, *(boxed.after for boxed in found)])
     return any(character.isnumeric() for character in _YEARS_IN_PROSE.sub(" ", plain(outside)))
 
 
-def _boxed_items(box: Box, *, is_truth: bool) -> list[Item]:
-    """The values in a box; a single one takes its unit from behind the box, and sign and year from before it."""
-    before, content, after = plain(box.before), plain(box.content), plain(box.after)
+def _boxed_items(boxed: BoxedPart, *, is_truth: bool) -> list[Item]:
+    """The values of a boxed part; a single one takes its unit from behind it, and sign and year from before it."""
+    before, content, after = plain(boxed.before), plain(boxed.content), plain(boxed.after)
     items = _items(content, is_truth=is_truth)
     if len(items) != 1:
         return items

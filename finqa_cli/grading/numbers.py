@@ -1,12 +1,11 @@
-"""Written numbers, exactly: fractions instead of floats, and how precisely each was written."""
+"""Written numbers with their units, exactly: fractions instead of floats, and how precisely each was written."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
-
-from finqa_cli.grading.units import Kind, Unit, leading_unit
 
 LONGEST_NUMBER = 100
 """Characters. Python takes quadratic time for long integers, and no honest number is that long."""
@@ -17,17 +16,79 @@ _FRACTION = re.compile(r"([0-9]{1,20}) ?/ ?([0-9]{1,20})(?![0-9.,/])")
 _DECIMAL = re.compile(r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(?:e([-+]?[0-9]{1,2}))?")
 
 
+class Kind(Enum):
+    """Effect of a unit on the number before it."""
+
+    PLAIN = "plain"
+    PERCENT = "percent"
+    """A percent sign divides by 100, always: 4.5% is 0.045."""
+    SCALE = "scale"
+    """A scale multiplies, always: 77 million is 77,000,000."""
+    POINTS = "points"
+    """Points name what is counted: percentage points are hundredths, basis points ten-thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit and its factor."""
+
+    kind: Kind
+    factor: Fraction
+
+
+NO_UNIT = Unit(Kind.PLAIN, Fraction(1))
+
+_UNITS: dict[str, Unit] = {}
+for _unit, _words in (
+    (NO_UNIT, "x|times|usd|us dollars|dollars|dollar|per share|a share|shares|share|years|year|months|days"),
+    (Unit(Kind.PERCENT, Fraction(1, 100)), "%|percent|per cent|pct"),
+    (Unit(Kind.POINTS, Fraction(1, 100)), "percentage points|percentage point|percent points|percent point"),
+    (Unit(Kind.POINTS, Fraction(1, 100)), "pct points|% points|%-points|ppts|ppt|pps|pp|p.p"),
+    (Unit(Kind.POINTS, Fraction(1, 10_000)), "basis points|basis point|bps|bp"),
+    (Unit(Kind.SCALE, Fraction(10**3)), "thousands|thousand|k"),
+    (Unit(Kind.SCALE, Fraction(10**6)), "millions|million|mil|mn|mm|m"),
+    (Unit(Kind.SCALE, Fraction(10**9)), "billions|billion|bn|b"),
+    (Unit(Kind.SCALE, Fraction(10**12)), "trillions|trillion|tn|t"),
+):
+    _UNITS.update(dict.fromkeys(_words.split("|"), _unit))
+
+_ANY_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True)))
+_NEXT_UNIT = re.compile(
+    rf" ?(?:\((?:in )?({_ANY_UNIT})(?: of dollars)?\)|(?:in )?({_ANY_UNIT})(?: of dollars)?(?![a-z0-9])) ?"
+)
+_MOST_UNITS = 4
+
+
+def leading_unit(text: str) -> tuple[Unit, str] | None:
+    """The unit that a text begins with, `(in millions)` for one, and the rest; None when two units contradict.
+
+    Args:
+        text: Lower case, blanks collapsed.
+    """
+    unit, rest = NO_UNIT, text
+    for _ in range(_MOST_UNITS):
+        match = _NEXT_UNIT.match(rest)
+        if match is None:
+            break
+        found = _UNITS[match[1] or match[2]]
+        if found is not NO_UNIT and unit is not NO_UNIT:
+            return None
+        unit = unit if found is NO_UNIT else found
+        rest = rest[match.end() :]
+    return unit, rest
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number as it was written.
 
     Attributes:
         mantissa: The number before its unit.
-        unit: What it counts.
+        unit: The unit after it.
         is_whole: Written without point, exponent or fraction bar.
         digits: Significant digits that were written; those of a whole number end before its trailing zeros, unless
-            a scale follows it. 0 for a fraction, which nobody writes to round.
-        place: What one in the last of these digits is worth, before the unit.
+            a scale follows it. 0 for a fraction, which is not rounded.
+        place: Value of one in the last of these digits, before the unit.
     """
 
     mantissa: Fraction
@@ -38,7 +99,7 @@ class Number:
 
     @property
     def value(self) -> Fraction:
-        """The number that it denotes."""
+        """The number with its unit."""
         return self.mantissa * self.unit.factor
 
     @property

@@ -1,8 +1,8 @@
 r"""The verdict on a submitted answer, profile `openenv`: the rules of OpenEnv's finqa_env, in linear time.
 
 Numbers match when they differ by at most 1 % of the truth and by at most 1.0. `%` divides by 100, and an answer that
-fails is tried once more without that division. `\boxed{}` is unwrapped on both sides. Several boxes, or a list in one
-box, are compared value by value: by year when both sides name the same years, by position otherwise.
+fails is tried once more without that division. `\boxed{}` is unwrapped on both sides. Several boxed parts, or a list in
+one, are compared value by value: by year when both sides name the same years, by position otherwise.
 Source of the rules: OpenEnv `envs/finqa_env/server/rewards.py` (2026); nothing of its code is used.
 """
 
@@ -36,14 +36,14 @@ class _Value:
 
 def grade(answer: str, truth: str) -> Verdict:
     """Compares an answer with the truth. Never raises."""
-    boxes = _boxes(truth)
-    if len(boxes) > 1:
-        return _grade_boxes(answer, boxes)
+    boxed = _boxed_parts(truth)
+    if len(boxed) > 1:
+        return _grade_boxed(answer, boxed)
     expected = _value(truth)
     submitted = _value(answer)
     if _equal(submitted, expected) or _equal(_value(answer, percent=False), expected):
         return Verdict(1.0, f"{shown(answer)} matches.")
-    if boxes and expected.number is None and (verdict := _grade_list(answer, boxes[0])) is not None:
+    if boxed and expected.number is None and (verdict := _grade_list(answer, boxed[0])) is not None:
         return verdict
     if expected.number is None:
         return Verdict(0.0, f"{shown(answer)} is not the expected text.")
@@ -52,21 +52,21 @@ def grade(answer: str, truth: str) -> Verdict:
     return Verdict(0.0, f"{shown(answer)} is outside the tolerance (1 % and 1.0).")
 
 
-def _grade_boxes(answer: str, boxes: Sequence[str]) -> Verdict:
+def _grade_boxed(answer: str, boxed: Sequence[str]) -> Verdict:
     parts = _BETWEEN_ANSWERS.split(answer.strip())
-    if len(parts) != len(boxes):
-        return Verdict(0.0, f"{len(boxes)} values are expected, got {len(parts)}.")
-    for place, (part, box) in enumerate(zip(parts, boxes, strict=True), start=1):
-        expected = _value(box)
+    if len(parts) != len(boxed):
+        return Verdict(0.0, f"{len(boxed)} values are expected, got {len(parts)}.")
+    for place, (part, truth) in enumerate(zip(parts, boxed, strict=True), start=1):
+        expected = _value(truth)
         plain = part.partition(":")[2].lstrip() if ":" in part else part
         if not (_equal(_value(plain), expected) or _equal(_value(part, percent=False), expected)):
-            return Verdict(0.0, f"Value {place} of {len(boxes)} does not match.")
-    return Verdict(1.0, f"All {len(boxes)} values match.")
+            return Verdict(0.0, f"Value {place} of {len(boxed)} does not match.")
+    return Verdict(1.0, f"All {len(boxed)} values match.")
 
 
-def _grade_list(answer: str, box: str) -> Verdict | None:
-    """The list inside one box, or None when the two sides are not lists of the same length."""
-    expected, submitted = _keyed_values(box), _keyed_values(answer)
+def _grade_list(answer: str, boxed: str) -> Verdict | None:
+    """Grades the list inside one boxed part; None when the two sides are not lists of the same length."""
+    expected, submitted = _keyed_values(boxed), _keyed_values(answer)
     if len(expected) < 2 or len(expected) != len(submitted):
         return None
     truth_by_year, answer_by_year = _by_year(expected), _by_year(submitted)
@@ -115,12 +115,12 @@ def _close(given: float, expected: float) -> bool:
 
 
 def _value(text: str, *, percent: bool = True) -> _Value:
-    boxes = _boxes(text)
-    content = (boxes[0] if boxes else text).strip()
+    boxed = _boxed_parts(text)
+    content = (boxed[0] if boxed else text).strip()
     return _Value(_number(content, percent=percent), content.lower())
 
 
-def _boxes(text: str) -> list[str]:
+def _boxed_parts(text: str) -> list[str]:
     r"""Contents of every `\boxed{...}` up to the first `}`, as upstream: nested braces are not understood."""
     found = []
     start = text.find(_BOX)

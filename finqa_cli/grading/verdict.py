@@ -1,4 +1,4 @@
-"""What a grader says about an answer, and which answers are looked at in the first place."""
+"""The verdict of a grader, and the answers that are read at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """1.0 or 0.0, and why in one line that does not tell the truth."""
+    """1.0 or 0.0, and the reason in one line that does not reveal the truth."""
 
     reward: float
     explanation: str

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from finqa_cli.errors import ServiceUnavailableError
-from finqa_cli.evaluation.play_episode import play
+from finqa_cli.evaluation.evaluate import play
 from finqa_cli.runs.durable_files import storage, write_json
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED, ENVIRONMENT, Choice, Settings

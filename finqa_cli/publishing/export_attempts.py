@@ -1,17 +1,21 @@
-"""`finqa export --to trl-sft|trl-preference|openai-jsonl|inspect`: a run's attempts as data for other libraries."""
+"""`finqa export --to trl-sft|trl-preference|openai-jsonl|inspect`: a run's attempts as data for other libraries.
+
+Rows are those of TRL's conversational data sets (huggingface.co/docs/trl/dataset_formats), or of OpenAI's fine-tuning
+messages (platform.openai.com/docs/guides/supervised-fine-tuning), where arguments of calls are text and every reply of
+a tool names its call.
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.publishing.chat_formats import Row, openai_row, trl_preference_row, trl_sft_row
 from finqa_cli.publishing.inspect_log import inspect_log
 from finqa_cli.runs.durable_files import new_folder, read_document, sha256_of, storage
 from finqa_cli.runs.jsonl import read_jsonl
@@ -29,7 +33,9 @@ from finqa_cli.runs.trajectory_records import (
 )
 from finqa_cli.statistics import MALFORMED, read_outcome
 from finqa_cli.training.preference.build_pairs import PairRules, build_pairs
+from finqa_cli.types import Message, Prompt, ToolSpec
 
+Row = dict[str, Any]
 Format = Literal["trl-sft", "trl-preference", "openai-jsonl", "inspect"]
 
 _FILES: Mapping[Format, str] = {
@@ -41,7 +47,7 @@ _FILES: Mapping[Format, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which attempts are taken.
+    """Which attempts are exported.
 
     Attributes:
         minimum_reward: Only those with this reward and more; None takes all that are graded.
@@ -60,11 +66,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written.
+    """The file that was written.
 
     Attributes:
-        file: The file.
-        rows: Its rows.
+        file: Path of the file.
+        rows: Number of rows.
         left_out: Attempts or pairs that were not chosen.
         wrong: Rows to train on whose attempt was not right.
     """
@@ -86,7 +92,7 @@ def export_records(source: Path, form: Format, selection: Selection, out: Path) 
     """Writes one file and manifest.json into a new folder, complete or absent.
 
     Raises:
-        UsageError: A choice that the format knows nothing of.
+        UsageError: An option does not go with the format.
         ConfigError: The folder is there already, or the data is for evaluation only.
         DataError: There are no attempts, none is chosen, or a record is damaged.
         StorageError: The disk is full or may not be written to.
@@ -96,7 +102,7 @@ def export_records(source: Path, form: Format, selection: Selection, out: Path) 
     if form == "inspect":
         name, text, rows, left_out = _inspect(source, selection)
     else:
-        found = (_pairs if form == "trl-preference" else _attempts(form))(source, selection)
+        found = _pairs(source, selection) if form == "trl-preference" else _attempts(source, form, selection)
         name, rows, left_out, wrong = _FILES[form], len(found.rows), found.left_out, found.wrong
         text = "".join(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n" for row in found.rows)
     if not rows:
@@ -134,30 +140,26 @@ def _check(source: Path, form: Format, selection: Selection, out: Path) -> None:
         )
 
 
-def _attempts(form: Format) -> Callable[[Path, Selection], _Found]:
+def _attempts(source: Path, form: Format, selection: Selection) -> _Found:
     as_row = trl_sft_row if form == "trl-sft" else openai_row
-
-    def rows(source: Path, selection: Selection) -> _Found:
-        path = demonstrations_file(source)
-        trained = read_document(path.parent / "run.json").get("command") == "train"
-        found = _Found()
-        for record in sorted(_records(path), key=record_order):
-            # what a training run asks in its evaluations is held out
-            if trained and record.get("phase") != "train":
-                continue
-            if not _is_chosen(record, selection):
-                found.left_out += 1
-                continue
-            answer = [message for turn in record["turns"] for message in exchange(turn)]
-            found.rows.append(as_row(recorded_prompt(record), answer))
-            found.wrong += not read_outcome(record).correct
-        return found
-
-    return rows
+    path = demonstrations_file(source)
+    trained = read_document(path.parent / "run.json").get("command") == "train"
+    found = _Found()
+    for record in sorted(_records(path), key=record_order):
+        # what a training run asks in its evaluations is held out
+        if trained and record.get("phase") != "train":
+            continue
+        if not _is_chosen(record, selection):
+            found.left_out += 1
+            continue
+        answer = [message for turn in record["turns"] for message in exchange(turn)]
+        found.rows.append(as_row(recorded_prompt(record), answer))
+        found.wrong += not read_outcome(record).correct
+    return found
 
 
 def _is_chosen(record: Mapping[str, Any], selection: Selection) -> bool:
-    """Graded, of the split, with the reward, and something was said."""
+    """Whether an attempt is graded, not empty, of the split and with the reward."""
     reward, least = record["reward"], selection.minimum_reward
     if reward is None or not record["turns"] or (least is not None and reward < least):
         return False
@@ -165,7 +167,7 @@ def _is_chosen(record: Mapping[str, Any], selection: Selection) -> bool:
 
 
 def _pairs(source: Path, selection: Selection) -> _Found:
-    """The pairs of a folder of `finqa prefs`, or those that it would make of a run."""
+    """Reads the pairs of a folder of `finqa prefs`, or makes those of a run."""
     if _is_pairs(source):
         if selection.rule != "best-worst":
             raise UsageError(f"{source} holds pairs already; --rule is of runs.", remedy="leave out --rule")
@@ -222,7 +224,7 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file, each with what the formats are made of.
+    """Yields the records of a file that have what the formats need.
 
     Raises:
         DataError: One is malformed; the message names file and row.
@@ -240,3 +242,72 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 remedy="take the row out, or make the run again",
             ) from error
         yield record
+
+
+def trl_sft_row(prompt: Prompt, answer: Sequence[Message]) -> Row:
+    """`prompt` and `completion` as messages, and `tools` where there are any."""
+    return {
+        "prompt": list(_trl(prompt.messages, prompt)),
+        "completion": list(_trl(_up_to_assistant(answer), prompt)),
+        **_tools(prompt.tools),
+    }
+
+
+def trl_preference_row(pair: Pair) -> Row:
+    """`prompt`, `chosen` and `rejected` as messages, and `tools` where there are any."""
+    return {
+        "prompt": list(_trl(pair.prompt.messages, pair.prompt)),
+        "chosen": list(_trl(_up_to_assistant(pair.chosen.messages), pair.prompt)),
+        "rejected": list(_trl(_up_to_assistant(pair.rejected.messages), pair.prompt)),
+        **_tools(pair.prompt.tools),
+    }
+
+
+def openai_row(prompt: Prompt, answer: Sequence[Message]) -> Row:
+    """`messages` that end with the assistant's, and `tools` where there are any."""
+    return {"messages": openai_messages(prompt, _up_to_assistant(answer)), **_tools(prompt.tools)}
+
+
+def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
+    """Calls have ids, `call_0` and so on, which the replies name. What answers a turn without a call, such as one whose
+    call could not be read, is the user's: a reply of a tool must name a call.
+    """
+    rows: list[Row] = []
+    call, calls = "", 0
+    for message in (*prompt.messages, *answer):
+        if message.role == "tool" and call:
+            rows.append({"role": "tool", "tool_call_id": call, "content": message.content})
+            call = ""
+        elif message.tool_call is not None:
+            call, calls = f"call_{calls}", calls + 1
+            arguments = json.dumps(dict(message.tool_call.arguments), ensure_ascii=False)
+            function = {"name": message.tool_call.name, "arguments": arguments}
+            tool_calls = [{"id": call, "type": "function", "function": function}]
+            rows.append({"role": "assistant", "content": message.content or None, "tool_calls": tool_calls})
+        else:
+            role = "user" if message.role == "tool" else message.role
+            rows.append({"role": role, "content": message.content})
+    return rows
+
+
+def _trl(messages: Sequence[Message], prompt: Prompt) -> Iterator[Row]:
+    """Messages as chat templates take them: arguments are objects; without tools, the user answers."""
+    for message in messages:
+        role = "user" if message.role == "tool" and not prompt.tools else message.role
+        row: Row = {"role": role, "content": message.content}
+        if message.tool_call is not None:
+            function = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
+            row["tool_calls"] = [{"type": "function", "function": function}]
+        if role == "tool" and message.name:
+            row["name"] = message.name
+        yield row
+
+
+def _up_to_assistant(answer: Sequence[Message]) -> Sequence[Message]:
+    """Leaves out what came after the last turn of the assistant: there is nothing to learn from it."""
+    end = max((place for place, message in enumerate(answer) if message.role == "assistant"), default=-1)
+    return answer[: end + 1]
+
+
+def _tools(tools: Sequence[ToolSpec]) -> Row:
+    return {"tools": [tool.as_function() for tool in tools]} if tools else {}

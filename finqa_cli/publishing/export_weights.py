@@ -1,38 +1,124 @@
-"""`finqa export --to peft|merged|gguf-ready`: a policy in the form that other tools read."""
+"""Policies to export or push: finding them, and `--to peft|merged|gguf-ready`, the forms that other tools read.
+
+A source is a run, one of its checkpoints, a model, or the tree of a verl trainer: `DIR/global_step_N/actor` with FSDP
+shards, `DIR/latest_checkpointed_iteration.txt` beside it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.publishing.export_sources import Source
-from finqa_cli.publishing.model_card import Card, Relation, is_hub_id
+from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import new_folder, storage, write_json, write_text
 from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, write_manifest
 from finqa_cli.types import PolicyVersion
-from finqa_cli.wiring.policies import check_on_hub
+from finqa_cli.wiring.policies import check_on_hub, of_checkpoint, resolve, run_of
 
 Form = Literal["peft", "merged", "gguf-ready"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+Relation = Literal["adapter", "finetune"]
 
 CONVERTER = "convert_hf_to_gguf.py"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _OUT_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+_STEP = re.compile(r"global_step_(\d+)")
+_ACTOR = "actor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One policy to export.
+
+    Attributes:
+        policy: The policy as `policies.resolve` returns it; the model may be a folder of FSDP shards.
+        name: Name of its run or folder.
+        step: Iteration or optimizer step; None where the folder has no steps.
+        run: The finqa run that made it, or None.
+    """
+
+    policy: PolicyVersion
+    name: str
+    step: int | None
+    run: Path | None
+
+    @property
+    def title(self) -> str:
+        """`<folder>_step-<N>`, or the folder alone."""
+        return self.name if self.step is None else f"{self.name}_step-{self.step}"
+
+
+def find_source(reference: str, step: int | None = None) -> Source:
+    """Finds one policy: of the given step, else the newest of a run or tree, else what the reference names.
+
+    Raises:
+        UsageError: A step of something that has none.
+        DataError: There is no such step, it is damaged, or there is no checkpoint.
+        ConfigError: The reference is neither run, checkpoint, adapter, model nor tree.
+    """
+    steps = steps_of(reference)
+    if step is None and not steps:
+        return _named(reference)
+    if step is None:
+        step = _newest(Path(reference), steps)
+    elif not steps:
+        raise UsageError(f"{reference} holds no checkpoints, so it has no step {step}.", remedy="leave out --step")
+    if step not in steps:
+        told = ", ".join(map(str, steps[-8:]))
+        raise DataError(f"{reference} has no checkpoint of step {step}.", remedy=f"--step with one of: {told}")
+    path = Path(reference)
+    name = path.resolve().name
+    if _is_tree(path):
+        return Source(policy=_sharded(path / f"global_step_{step}"), name=name, step=step, run=None)
+    try:
+        checkpoint = checkpoints.verified(checkpoints.folder_of(path, step))
+    except DataError as error:
+        others = ", ".join(str(each) for each in steps if each != step)
+        raise DataError(error.message, remedy=f"--step with one of: {others}" if others else f"ls {path}") from error
+    return Source(policy=of_checkpoint(checkpoint), name=name, step=step, run=path)
+
+
+def find_sources(reference: str, count: int) -> list[Source]:
+    """Finds the newest policies of a run or tree, oldest first; fewer where there are fewer.
+
+    Raises:
+        UsageError: It has no checkpoints to count.
+        DataError: One is damaged.
+    """
+    steps = steps_of(reference)
+    if not steps:
+        raise UsageError(f"{reference} holds no checkpoints to take the newest {count} of.", remedy="leave out --num")
+    return [find_source(reference, step) for step in steps[-count:]]
+
+
+def steps_of(reference: str) -> Sequence[int]:
+    """Returns the steps that a run or a verl tree has checkpoints of, oldest first; none for anything else."""
+    path = Path(reference)
+    if (path / "run.json").is_file():
+        return checkpoints.iterations(path)
+    return sorted(int(match[1]) for folder in _steps(path) if (match := _STEP.fullmatch(folder.name)))
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a model's name is that of a repository on the hub, `owner/name`, and no folder here."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to make of a policy.
+    """The form to export a policy in.
 
     Attributes:
         form: peft: the adapter alone; merged: one whole model; gguf-ready: one that llama.cpp's converter takes.
-        dtype: Of a whole model's weights; None is float32, for gguf-ready bfloat16.
-        base_model: What the base is called on the hub; empty keeps the name that the policy has.
+        dtype: Precision of a whole model's weights; None is float32, for gguf-ready bfloat16.
+        base_model: Name of the base on the hub; empty keeps the name that the policy has.
     """
 
     form: Form
@@ -46,12 +132,12 @@ class Wish:
 
     @property
     def relation(self) -> Relation:
-        """How what is made relates to its base."""
+        """How the export relates to its base."""
         return "adapter" if self.form == "peft" else "finetune"
 
 
 def check_wish(source: Source, wish: Wish) -> None:
-    """Looks whether a policy can be had in a form, before anything is written.
+    """Checks that a policy can be exported in a form, before anything is written.
 
     Raises:
         UsageError: An adapter is asked for in a precision, or llama.cpp's converter is to get float32.
@@ -69,7 +155,7 @@ def check_wish(source: Source, wish: Wish) -> None:
 
 
 def local_base(source: Source, wish: Wish) -> str:
-    """What to mind about an adapter whose base others cannot have by its name; empty where they can."""
+    """Returns a warning for an adapter whose base is a local folder; empty for any other export."""
     if wish.form != "peft" or is_hub_id(wish.base_model or source.policy.model):
         return ""
     return (
@@ -78,11 +164,11 @@ def local_base(source: Source, wish: Wish) -> str:
     )
 
 
-def export_weights(source: Source, wish: Wish, out: Path, card: Card) -> list[Path]:
+def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Path]:
     """Writes weights, README.md (the model card) and manifest.json into a new folder, complete or absent.
 
     Returns:
-        Its files.
+        The files.
 
     Raises:
         UsageError, ConfigError: As `check_wish`; or parts are damaged, do not fit, or leave the range of the precision.
@@ -99,7 +185,7 @@ def export_weights(source: Source, wish: Wish, out: Path, card: Card) -> list[Pa
             _write_model(source, wish, folder)
         if wish.form == "gguf-ready":
             prepare_for_llama_cpp(folder)
-        write_text(folder / "README.md", card.text())
+        write_text(folder / "README.md", card)
         outputs = sorted(path for path in folder.iterdir() if path.is_file())
         parameters = {"form": wish.form, "dtype": wish.precision, "base_model": wish.base_model, "step": source.step}
         write_manifest(folder, "export", parameters=parameters, inputs=policy_inputs(source.policy), outputs=outputs)
@@ -107,13 +193,13 @@ def export_weights(source: Source, wish: Wish, out: Path, card: Card) -> list[Pa
 
 
 def gguf_command(out: Path, precision: Dtype) -> str:
-    """What makes the GGUF file of a folder that is ready for it."""
+    """Returns the command that makes the GGUF file of a folder that is ready for it."""
     return f"python {CONVERTER} {out} --outfile {out}.gguf --outtype {_OUT_TYPES[precision]}"
 
 
 def prepare_for_llama_cpp(folder: Path) -> None:
-    """Says the two values of config.json that converters older than transformers 5 look for under their old names, and
-    looks whether everything is there that llama.cpp's converter reads.
+    """Adds two values to config.json under the names before transformers 5, which some converters look for, and checks
+    that everything that llama.cpp's converter reads is there.
 
     Raises:
         ConfigError: Something is missing or of another form.
@@ -149,7 +235,7 @@ def _lacking(folder: Path, config: dict[str, Any]) -> list[str]:
 
 
 def _largest_id(folder: Path) -> int:
-    """-1 where the tokenizer is in a form of its own."""
+    """Largest id of the tokenizer; -1 where its form is not known."""
     try:
         facts = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         vocabulary = facts["model"]["vocab"]
@@ -191,5 +277,54 @@ def _write_model(source: Source, wish: Wish, folder: Path) -> None:
 
 
 def uploaded(folder: Path) -> list[Path]:
-    """The files of an export that are for others; the manifest names folders of this machine."""
+    """Returns the files of an export to upload: all but the manifest, which names folders of this machine."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
+
+
+def _newest(path: Path, steps: Sequence[int]) -> int:
+    """The newest complete checkpoint of a finqa run; the one that the pointer of a tree names."""
+    if not _is_tree(path):
+        newest = checkpoints.latest(path)
+        assert newest is not None, "there are steps"
+        return newest.iteration
+    pointer = path / checkpoints.LATEST
+    try:
+        return int(pointer.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return steps[-1]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{pointer} does not name a step: {error}.", remedy=f"--step {steps[-1]}") from error
+
+
+def _named(reference: str) -> Source:
+    path = Path(reference)
+    if _STEP.fullmatch(path.name) or (path.name == _ACTOR and _STEP.fullmatch(path.resolve().parent.name)):
+        step_folder = path.resolve() if path.name != _ACTOR else path.resolve().parent
+        match = _STEP.fullmatch(step_folder.name)
+        assert match is not None
+        return Source(policy=_sharded(step_folder), name=step_folder.parent.name, step=int(match[1]), run=None)
+    if path.is_dir() and any(path.glob("model_world_size_*_rank_*.pt")):
+        return Source(policy=PolicyVersion(number=0, model=str(path)), name=path.resolve().name, step=None, run=None)
+    policy, run = resolve(reference), run_of(reference)
+    if run is None:
+        if policy.adapter is None:  # of an adapter nothing else is needed, unless it is merged
+            check_on_hub(policy)
+        return Source(policy=policy, name=path.resolve().name, step=None, run=None)
+    step = int(path.name[5:]) if path.parent.name == "checkpoints" and path.name[5:].isdigit() else None
+    named = run.name if step is not None or path.resolve() == run else f"{run.name}_{path.resolve().name}"
+    return Source(policy=policy, name=named, step=step, run=run)
+
+
+def _sharded(folder: Path) -> PolicyVersion:
+    actor = folder / _ACTOR
+    if not actor.is_dir():
+        raise ConfigError(f"{folder} is no step of a verl trainer: it has no {_ACTOR} folder.")
+    return PolicyVersion(number=0, model=str(actor))
+
+
+def _is_tree(path: Path) -> bool:
+    return not (path / "run.json").is_file() and bool(_steps(path))
+
+
+def _steps(path: Path) -> list[Path]:
+    return [folder for folder in path.glob("global_step_*") if folder.is_dir()] if path.is_dir() else []

@@ -1,4 +1,4 @@
-"""A repository of the Hugging Face hub, filled by the hub's own client, `huggingface_hub`.
+"""`finqa push`: policies as repositories of the Hugging Face hub, by the hub's own client, `huggingface_hub`.
 
 All files of a push are one commit, so a repository has all of it or nothing; afterwards the hub is asked what it holds,
 and sizes and checksums are compared. A commit whose reply was lost is found by the next attempt, which then has nothing
@@ -8,9 +8,11 @@ left to change.
 from __future__ import annotations
 
 import hashlib
+import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,11 +22,16 @@ from finqa_cli.data.fetch.retries import Patience, Transient, retry_after_s
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
+    FinqaError,
     MissingDependencyError,
     ServiceUnavailableError,
     StorageError,
+    UsageError,
 )
+from finqa_cli.publishing.export_weights import Source, Wish, check_wish, export_weights, is_hub_id, uploaded
+from finqa_cli.publishing.model_card import Card, card_of
 from finqa_cli.runs.durable_files import sha256_of
+from finqa_cli.runs.reporter import Reporter
 
 T = TypeVar("T")
 
@@ -34,18 +41,21 @@ _AGAIN = "run the same command again: what the hub has already is not sent twice
 _PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
 """409 and 412: another commit came between, ours of an attempt whose reply was lost perhaps."""
 
+_NAME = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9][\w.-]{0,94}[A-Za-z0-9]|[A-Za-z0-9]", re.ASCII)
+"""What the hub allows as the name of an owner or a repository."""
+
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What the hub holds now.
+    """Content of a repository after a push.
 
     Attributes:
         repository: `owner/name`.
         url: Its page.
         commit: Hash of the commit that has every file.
-        private: As the hub says.
+        private: Whether the hub keeps it private.
         files: Name -> size in bytes.
     """
 
@@ -62,8 +72,8 @@ class Hub:
 
     Attributes:
         endpoint: None is HF_ENDPOINT, or huggingface.co.
-        patience: How long to try.
-        tell: Is told what went wrong and is tried again.
+        patience: How often and how long to try.
+        tell: Called with a line for each call that is tried again.
     """
 
     endpoint: str | None
@@ -87,10 +97,10 @@ class Hub:
             constants.HF_HUB_DISABLE_XET = True
 
     def check_owner(self, owner: str) -> None:
-        """Looks whether there is a token, and whether it is of the owner or of a member of it.
+        """Checks that there is a token, and that it belongs to the owner or to a member of it.
 
         Raises:
-            AuthenticationError: There is none, it is refused, or it is of somebody else.
+            AuthenticationError: There is none, it is refused, or it belongs to another account.
             ServiceUnavailableError: The hub cannot be reached.
         """
         from huggingface_hub import get_token
@@ -106,7 +116,7 @@ class Hub:
             )
 
     def licence_of(self, model: str) -> str:
-        """The licence that a model's card states; empty where it states none or cannot be read."""
+        """Returns the licence that a model's card states; empty where it states none or cannot be read."""
         from huggingface_hub import errors
 
         try:
@@ -192,7 +202,7 @@ class Hub:
 
 
 def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
-    """Calls, and turns what the client raises into our errors; addresses, which may be signed, are not repeated."""
+    """Calls, and turns errors of the client into those of finqa; leaves out addresses, which may be signed."""
     from huggingface_hub import errors
 
     try:
@@ -206,7 +216,7 @@ def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
         _refused(what, error)
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
         raise Transient(f"{what}: {endpoint} cannot be reached ({type(error).__name__})") from error
-    except RuntimeError as error:  # the upload of a large file, whatever the reason
+    except RuntimeError as error:  # the upload of a large file failed, for any reason
         cause = error.__cause__
         if isinstance(cause, errors.HfHubHTTPError):
             _refused(what, cause)
@@ -240,3 +250,95 @@ def _is_same(path: Path, there: Any) -> bool:
     data = path.read_bytes()
     blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     return bool(there.blob_id == blob)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One policy and where it is to go.
+
+    Attributes:
+        source: The policy.
+        repository: `owner/name`.
+        wish: Form of the export.
+        card: Model card.
+    """
+
+    source: Source
+    repository: str
+    wish: Wish
+    card: Card
+
+
+def plan_pushes(
+    sources: Sequence[Source], wish: Wish, prefix: str, *, licence: str, evaluations: Sequence[Path]
+) -> list[Plan]:
+    """Plans the repository `<owner>/<folder>_step-<N>` of each policy. Nothing is written or sent.
+
+    Args:
+        sources: The policies.
+        wish: Form of the export.
+        prefix: `owner`, or `owner/beginning-of-the-name`.
+        licence: Licence of the policies; empty: not stated.
+        evaluations: Evaluations of the policy, which is then the only one.
+
+    Raises:
+        UsageError: The prefix or a name is none that the hub takes, or there are evaluations of several policies.
+        ConfigError: A policy cannot be had in the form, or an adapter's base is a folder of this machine.
+        DataError: An evaluation is of another policy.
+    """
+    if evaluations and len(sources) > 1:
+        raise UsageError("Evaluations are of one policy, and several are pushed.", remedy="--step N instead of --num")
+    plans = []
+    for source in sources:
+        check_wish(source, wish)
+        if wish.form == "peft" and not is_hub_id(wish.base_model or source.policy.model):
+            raise ConfigError(
+                f"The adapter's base is {source.policy.model}, a folder of this machine, so no one else could load it.",
+                remedy="--to merged, or --base-model HUB_ID where the hub has this very model",
+            )
+        card = card_of(source, wish.relation, base_model=wish.base_model, licence=licence, evaluations=evaluations)
+        plans.append(Plan(source=source, repository=_repository(prefix, source), wish=wish, card=card))
+    return plans
+
+
+def push_all(plans: Sequence[Plan], hub: Hub, *, private: bool, reporter: Reporter) -> list[Pushed]:
+    """Pushes one after the other, oldest first.
+
+    Raises:
+        AuthenticationError, ConfigError, DataError, ServiceUnavailableError, StorageError: One could not be pushed; the
+            message names those that were.
+    """
+    hub.check_owner(plans[0].repository.partition("/")[0])
+    done: list[Pushed] = []
+    for plan in plans:
+        reporter.line(f"Pushing {plan.source.title} ({plan.wish.form}) to {plan.repository}.")
+        try:
+            done.append(_push(plan, hub, private=private))
+        except FinqaError as error:
+            if done:
+                error.args = (f"{error.message} Pushed before: {', '.join(each.repository for each in done)}.",)
+            raise
+    return done
+
+
+def _push(plan: Plan, hub: Hub, *, private: bool) -> Pushed:
+    card = plan.card
+    if not card.licence and is_hub_id(card.base_model) and (licence := hub.licence_of(card.base_model)):
+        card = replace(card, licence=licence)
+    with tempfile.TemporaryDirectory(prefix="finqa-push-") as scratch:
+        folder = Path(scratch) / "export"
+        export_weights(plan.source, plan.wish, folder, card.text())
+        message = f"{plan.source.title} ({plan.wish.form}), by finqa"
+        return hub.push(plan.repository, uploaded(folder), private=private, message=message)
+
+
+def _repository(prefix: str, source: Source) -> str:
+    owner, _, beginning = prefix.partition("/")
+    name = f"{beginning}{source.title}"
+    for part, what in ((owner, "an owner"), (name, "a repository")):
+        if not _NAME.fullmatch(part):
+            raise UsageError(
+                f"{part!r} is no name of {what} on the hub: letters, digits, '-', '_' and '.', 96 at most.",
+                remedy="--repo-prefix OWNER, and a run folder whose name the hub takes",
+            )
+    return f"{owner}/{name}"

@@ -19,7 +19,7 @@ VERSION = 2
 
 _SCORER = "finqa"
 _LIMITS = {Status.MAX_TURNS: "message", Status.MAX_TOKENS: "token", Status.TIMEOUT: "time"}
-"""Statuses that Inspect tells as a limit of the sample."""
+"""Statuses that Inspect shows as a limit of the sample."""
 
 
 def inspect_log(
@@ -28,7 +28,7 @@ def inspect_log(
     """The log of one evaluation.
 
     Args:
-        records: Of trajectories.jsonl, of one evaluation.
+        records: Records of one evaluation in trajectories.jsonl.
         task: What Inspect calls the task: the environment.
         model: The policy.
         data: Name of the questions' data.

@@ -1,25 +1,41 @@
-"""The model card of a policy that leaves this machine: what it is made of, how, and how well it did, with intervals.
+"""The model card of a policy: what it was made from, how, and how well it did, with intervals.
 
-Front matter as the Hugging Face hub reads it (huggingface.co/docs/hub/model-cards). Names of folders of this machine
-are not in it: of local data and models the last part of the path is said.
+Front matter as the Hugging Face hub reads it (huggingface.co/docs/hub/model-cards). Cards name no folders of this
+machine: of local data and models they give the last part of the path.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from finqa_cli.evaluation.compare.markdown import table
-from finqa_cli.runs.run_folder import versions
+from finqa_cli.errors import DataError
+from finqa_cli.evaluation.markdown import render
+from finqa_cli.publishing.export_weights import Relation, Source, is_hub_id
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, read_run, read_settings, versions
 
-Relation = Literal["adapter", "finetune"]
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_METHODS = {"sft": "supervised fine-tuning on graded demonstrations", "dpo": "direct preference optimization (DPO)"}
+_SHOWN: Mapping[str, Sequence[str]] = {
+    "train": (
+        "iterations",
+        "group_size",
+        "learning_rate",
+        "schedule",
+        "updates_per_iteration",
+        "max_staleness",
+        "seed",
+    ),
+    "sft": ("epochs", "learning_rate", "batch_tokens", "minimum_reward"),
+    "lora": ("rank", "alpha", "dropout", "target_modules"),
+    "generation": ("temperature", "top_p", "max_gen_tokens", "max_steps"),
+}
+"""Settings that a reader needs; those of `train` about rollouts mean nothing for sft and dpo."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +55,17 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What is said about a policy.
+    """Content of a model card.
 
     Attributes:
         title: `<folder>_step-<N>`.
         base_model: Hub id, or the name of a local folder; empty where it is not known.
         relation: How it was made of its base.
-        licence: SPDX name as the hub knows it; empty where nobody said.
-        method: In words; empty for what was not trained here.
-        facts: What it was trained in and on, name -> value.
+        licence: SPDX name as the hub knows it; empty where none is stated.
+        method: Training method in words; empty for what was not trained here.
+        facts: Environment, reward and data of its training, name -> value.
         settings: Dotted name -> value.
-        scores: Of this very policy.
+        scores: Evaluations of this policy.
         evaluation_only: Training was allowed on data that is for evaluation only.
     """
 
@@ -59,82 +75,77 @@ class Card:
     licence: str = ""
     method: str = ""
     facts: Mapping[str, str]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     scores: Sequence[Score]
     evaluation_only: bool = False
 
     def text(self) -> str:
-        """The content of README.md."""
-        head = yaml.safe_dump(self._front_matter(), sort_keys=False, allow_unicode=True, width=1000)
-        parts = [
-            f"# {self.title}",
-            self._summary(),
-            "## Scores\n\n" + self._scores(),
-            *(["## Training\n\n" + table(("", ""), list(self.facts.items()))] if self.facts else []),
-            *(["## Settings\n\n" + self._settings()] if self.settings else []),
-            "## Licence\n\n" + self._licence(),
-            "## Versions\n\n" + ", ".join(f"{name} {version}" for name, version in versions().items()),
-        ]
-        return f"---\n{head}---\n\n" + "\n\n".join(parts) + "\n"
+        """Returns the content of README.md."""
+        front = yaml.safe_dump(self._front_matter(), sort_keys=False, allow_unicode=True, width=1000)
+        template = Path(__file__).with_name("model_card.md.j2")
+        return render(template, card=self, front_matter=front, versions=versions())
 
     def _front_matter(self) -> dict[str, Any]:
-        on_hub = is_hub_id(self.base_model)
+        adapter, method = self.relation == "adapter", self.facts.get("method")
         found: dict[str, Any] = {
-            **({"base_model": self.base_model, "base_model_relation": self.relation} if on_hub else {}),
-            "library_name": "peft" if self.relation == "adapter" else "transformers",
+            "library_name": "peft" if adapter else "transformers",
             "pipeline_tag": "text-generation",
             **({"license": self.licence} if self.licence else {}),
-            "tags": ["finqa", *(["lora"] if self.relation == "adapter" else []), *self._method_tags()],
+            "tags": ["finqa", *(["lora"] if adapter else []), *([method] if method else [])],
         }
+        if is_hub_id(self.base_model):
+            found = {"base_model": self.base_model, "base_model_relation": self.relation, **found}
         if self.scores:
             found["model-index"] = [{"name": self.title, "results": [_result(score) for score in self.scores]}]
         return found
 
-    def _method_tags(self) -> list[str]:
-        name = self.facts.get("method", "")
-        return [name] if name else []
 
-    def _summary(self) -> str:
-        kind = "A LoRA adapter for" if self.relation == "adapter" else "A whole model made of"
-        base = f"`{self.base_model}`" if self.base_model else "a base model that is not recorded"
-        how = f", trained by {self.method} with finqa" if self.method else ""
-        warning = (
-            "\n\nTraining was allowed on data that its owner gives for evaluation only; scores on it mean nothing."
-        )
-        return f"{kind} {base}{how}.{warning if self.evaluation_only else ''}"
+def card_of(source: Source, relation: Relation, *, base_model: str, licence: str, evaluations: Sequence[Path]) -> Card:
+    """Makes the card of a policy from the records of its run and from evaluations of it.
 
-    def _scores(self) -> str:
-        if not self.scores:
-            return "This policy was not evaluated."
-        rows = [
-            (
-                f"{score.data}, {score.split}",
-                f"{score.accuracy:.3f} [{score.low:.3f}, {score.high:.3f}]",
-                f"{score.reward_mean:.3f}",
-                score.episodes,
-                score.clusters,
-                "-" if score.temperature is None else f"{score.temperature:g}",
-            )
-            for score in self.scores
-        ]
-        headers = ("data", "accuracy, 95 % interval", "mean reward", "episodes", "clusters", "temperature")
-        scores = table(headers, rows)
-        return (
-            scores + "\n\nIntervals are clustered: questions of one cluster, such as a company, stand or fall together."
-        )
+    Args:
+        source: The policy.
+        relation: An adapter, or a whole model.
+        base_model: Name of the base on the hub; empty: as the policy names it.
+        licence: Licence of the policy; empty: not stated.
+        evaluations: Folders of `finqa eval` on this policy.
 
-    def _settings(self) -> str:
-        return table(("setting", "value"), [(name, _shown(value)) for name, value in self.settings.items()])
-
-    def _licence(self) -> str:
-        if self.licence:
-            return f"{self.licence}. The licence of the base model holds as well."
-        return "Not stated. The licence of the base model holds."
-
-
-def is_hub_id(model: str) -> bool:
-    """Whether a model's name is that of a repository on the hub, `owner/name`, and no folder here."""
-    return _HUB_ID.fullmatch(model) is not None and not Path(model).exists()
+    Raises:
+        DataError: An evaluation is of another policy, is not finished, or a record is damaged.
+    """
+    scores = [_evaluated(source, path) for path in evaluations]
+    began = read_settings(source.run) if source.run is not None else {}
+    name = source.policy.model
+    if source.policy.adapter is None:  # a whole model is made of what its run began from
+        name = str((began.get("model") or {}).get("name", ""))
+    card = Card(
+        title=source.title,
+        base_model=base_model or (name if is_hub_id(name) else Path(name).name),
+        relation=relation,
+        licence=licence,
+        facts={} if source.step is None else {"step": str(source.step)},
+        scores=scores,
+    )
+    if source.run is None:
+        return card
+    command = str(read_run(source.run).get("command", ""))
+    method = command if command in _METHODS else _name(began.get("optimizer"))
+    data = began.get("data") or {}
+    facts = {
+        "method": method,
+        "environment": _name(began.get("environment")),
+        "reward": _name(began.get("reward")),
+        "data": f"{_data_name(source.run, data)}, {data.get('train_split', '')}" if command == "train" else "",
+        **card.facts,
+    }
+    return replace(
+        card,
+        method=_METHODS.get(method, f"{method} with rewards of an environment" if method else ""),
+        facts={key: value for key, value in facts.items() if value},
+        settings=_settings(began, command),
+        scores=[*_of_training(source, began), *scores],
+        evaluation_only=bool(data.get("allow_evaluation_only")),
+    )
 
 
 def _result(score: Score) -> dict[str, Any]:
@@ -149,5 +160,94 @@ def _result(score: Score) -> dict[str, Any]:
     }
 
 
-def _shown(value: object) -> object:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
+    """Returns the evaluation that training made of this step, if it made one."""
+    assert source.run is not None
+    path = source.run / "metrics.jsonl"
+    if source.step is None or not path.is_file():
+        return []
+    data = settings.get("data") or {}
+    name, split = _data_name(source.run, data), str(data.get("eval_split", ""))
+    try:
+        found = [
+            _score(record, name, split, record["temperature"]) for record in read_jsonl(path) if _is_of(record, source)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} holds an evaluation that cannot be read ({error!r}).") from error
+    return found[-1:]
+
+
+def _is_of(record: Mapping[str, Any], source: Source) -> bool:
+    """Whether a record evaluates this policy: the engine may be behind the learner; then the version differs."""
+    same = record.get("kind") == "eval" and record.get("iteration") == source.step
+    return same and record.get("policy_version") == source.policy.number
+
+
+def _evaluated(source: Source, run: Path) -> Score:
+    if not (run / "report.json").is_file():
+        raise DataError(
+            f"{run} is no finished evaluation: it has no report.json.",
+            remedy=f"finqa eval {source.run or source.title}",
+        )
+    report, manifest = read_document(run / "report.json"), read_document(run / MANIFEST)
+    try:
+        evaluated, data = manifest["inputs"]["policy"], report["data"]
+        temperature = manifest["parameters"]["eval"]["temperature"]
+        found = _score(report, _short(str(data["name"])), str(report["split"]), temperature)
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"its records lack {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{run} is no finished evaluation: {why}.", remedy=f"finqa eval {source.run or source.title}"
+        ) from error
+    own = policy_inputs(source.policy)
+    if evaluated.get("sha256") != own["sha256"] or (own["sha256"] is None and evaluated.get("model") != own["model"]):
+        raise DataError(
+            f"{run} evaluated another policy ({report.get('target')}), so its scores are not those of {source.title}.",
+            remedy=f"finqa eval {source.policy.adapter or source.policy.model}",
+        )
+    return found
+
+
+def _score(record: Mapping[str, Any], data: str, split: str, temperature: float | None) -> Score:
+    low, high = record["accuracy_interval"]
+    return Score(
+        data=data,
+        split=split,
+        episodes=int(record["episodes"]),
+        clusters=int(record["clusters"]),
+        accuracy=float(record["accuracy"]),
+        low=float(low),
+        high=float(high),
+        reward_mean=float(record["reward_mean"]),
+        temperature=None if temperature is None else float(temperature),
+    )
+
+
+def _settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
+    sections = {"train": ("train", "lora", "generation"), "sft": ("sft", "lora")}.get(command, ("lora",))
+    found: dict[str, Any] = {}
+    for section in ("environment", "reward", "optimizer") if command == "train" else ("optimizer",):
+        options = (settings.get(section) or {}).get("options") or {}
+        for name, value in options.items():  # without the folders of this machine
+            is_path = isinstance(value, str) and Path(value).is_absolute()
+            found[f"{section}.{name}"] = Path(value).name if is_path else value
+    for section in sections:
+        body = settings.get(section) or {}
+        shown = ("rank",) if section == "lora" and body.get("rank") == 0 else _SHOWN[section]  # 0: there is no adapter
+        found |= {f"{section}.{name}": body[name] for name in shown if body.get(name) is not None}
+    return found
+
+
+def _data_name(run: Path, data: Mapping[str, Any]) -> str:
+    """Name of the data in the manifest; settings name a snapshot even where the environment takes none."""
+    manifest = run / MANIFEST
+    read = read_document(manifest)["inputs"].get("data") if manifest.is_file() else None
+    return _short(str((read or {}).get("name") or data.get("path") or data.get("snapshot") or ""))
+
+
+def _short(name: str) -> str:
+    return Path(name).name if "/" in name and not is_hub_id(name) else name
+
+
+def _name(choice: Any) -> str:
+    return str(choice.get("name", "")) if isinstance(choice, Mapping) else ""

@@ -1,12 +1,42 @@
-"""What evaluations say, alone and against each other: intervals, tests, power, metrics, a row per attempt. Pure."""
+"""Statistics of evaluations: intervals, paired tests, power, metrics, and a row per attempt. Pure."""
 
-from finqa_cli.statistics.clusters import ClusteredMean, clustered_mean
-from finqa_cli.statistics.evaluation_report import EvalReport, KindReport, is_right, item_rows, summarize
-from finqa_cli.statistics.finqa_metrics import breakdown_rows, choose_samples, evaluation_metrics, failure_counts
-from finqa_cli.statistics.intervals import Interval, clustered_interval
-from finqa_cli.statistics.many_policies import Comparison, Scores, common_questions, compare_all, scores_of
-from finqa_cli.statistics.outcomes import MALFORMED, REASONS, Outcome, by_question, read_outcome, share_right
-from finqa_cli.statistics.paired import PairedDifference, exact_mcnemar, holm, paired_difference
+from finqa_cli.statistics.evaluation_report import (
+    EvalReport,
+    is_right,
+    item_rows,
+    summarize,
+)
+from finqa_cli.statistics.finqa_metrics import (
+    breakdown_rows,
+    choose_samples,
+    evaluation_metrics,
+    failure_counts,
+    k_values,
+    pass_at_k,
+    pass_hat_k,
+)
+from finqa_cli.statistics.intervals import (
+    Interval,
+    clustered_interval,
+    clustered_mean,
+    t_quantile,
+)
+from finqa_cli.statistics.outcomes import (
+    MALFORMED,
+    REASONS,
+    Outcome,
+    by_question,
+    read_outcome,
+)
+from finqa_cli.statistics.paired import (
+    Comparison,
+    Scores,
+    compare_all,
+    exact_mcnemar,
+    holm,
+    paired_difference,
+    scores_of,
+)
 from finqa_cli.statistics.power import (
     Design,
     Observed,
@@ -18,21 +48,16 @@ from finqa_cli.statistics.power import (
     observed_variation,
     questions_for,
 )
-from finqa_cli.statistics.repeated_attempts import k_values, pass_at_k, pass_hat_k
-from finqa_cli.statistics.student import t_quantile
 
 __all__ = [
-    "MALFORMED",
-    "REASONS",
-    "ClusteredMean",
     "Comparison",
     "Design",
     "EvalReport",
     "Interval",
-    "KindReport",
+    "MALFORMED",
     "Observed",
     "Outcome",
-    "PairedDifference",
+    "REASONS",
     "Scores",
     "Variation",
     "assumed_variation",
@@ -42,7 +67,6 @@ __all__ = [
     "choose_samples",
     "clustered_interval",
     "clustered_mean",
-    "common_questions",
     "compare_all",
     "detectable",
     "evaluation_metrics",
@@ -60,7 +84,6 @@ __all__ = [
     "questions_for",
     "read_outcome",
     "scores_of",
-    "share_right",
     "summarize",
     "t_quantile",
 ]

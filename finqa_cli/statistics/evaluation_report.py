@@ -1,19 +1,18 @@
-"""From trajectories to a report and a table."""
+"""The report of an evaluation, summed up from its trajectories, and its table of attempts."""
 
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from finqa_cli.grading.answers import parse_reply
 from finqa_cli.statistics.intervals import Interval, clustered_interval
-from finqa_cli.types import Status, Trajectory, Turn
+from finqa_cli.statistics.outcomes import is_correct, stated_answer
+from finqa_cli.types import Rewards, Status, Trajectory
 
-RIGHT = 1.0 - 1e-9
-_SHOWN_CHARACTERS = 200
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _IDENTIFIER = re.compile(r"\"[^\"]*\"|`[^`]*`|\[[^\]]*\]")
@@ -23,7 +22,7 @@ _BARE_YEAR = re.compile(r"(?<![\w.'\"`\[])(?:19|20)\d{2}(?![\w.'\"`\]])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindReport:
-    """One question type."""
+    """Results of one question type."""
 
     episodes: int
     accuracy: float
@@ -32,12 +31,12 @@ class KindReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """What the graded episodes came to. Shares and means are over graded episodes unless they say otherwise.
+    """Results of the graded episodes. Shares and means are over graded episodes unless they say otherwise.
 
     Attributes:
         episodes: All attempts, faults included.
         faults: Attempts that infrastructure ended; they are in no mean.
-        clusters: Of questions among the graded.
+        clusters: Clusters of questions among the graded.
         clustered_by: What a cluster is, in the singular: `company`, `question`.
         accuracy: Share that is right: by the reward's part `correct` where it has one, else with full reward.
         accuracy_interval: 95 %, clustered.
@@ -46,11 +45,11 @@ class EvalReport:
         turns_mean: Assistant turns per episode.
         sampled_tokens_mean: Sampled tokens per episode; 0 for engines without tokens.
         sql_queries: SQL queries in all.
-        sql_error_rate: Share of them that were refused or failed; None without queries.
+        sql_error_rate: Share of the queries that were refused or failed; None without queries.
         quoted_years: Among queries that name a year as a column, the share that quotes every one; None without any.
         statuses: Attempts by status.
-        by_kind: The same by question type.
-        measures: Figures of the environment's own (`Measures`); empty where it has none.
+        by_kind: Results by question type.
+        measures: Figures that the environment computes itself; empty where it has none.
     """
 
     episodes: int
@@ -78,22 +77,32 @@ class EvalReport:
 def summarize(
     trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | None = None, *, clustered_by: str = "cluster"
 ) -> EvalReport:
-    """Sums up. Without a single graded episode accuracy is 0 with the interval [0, 1].
+    """Sums up an evaluation. Without a single graded episode accuracy is 0 with the interval [0, 1].
 
     Args:
-        trajectories: Faulted ones among them.
-        measures: What the environment itself says about them.
+        trajectories: All attempts, faults included.
+        measures: Figures that the environment computes itself.
         clustered_by: See `EvalReport`.
     """
-    graded = [trajectory for trajectory in trajectories if trajectory.reward is not None]
-    right = [float(is_right(trajectory)) for trajectory in graded]
-    interval = (
-        clustered_interval(right, [trajectory.task.cluster for trajectory in graded])
-        if graded
-        else Interval(mean=0.0, standard_error=0.0, low=0.0, high=1.0, clusters=0)
-    )
-    queries = [turn for trajectory in graded for turn in trajectory.turns if _is_query(turn)]
-    quoting = [quotes for turn in queries if (quotes := quotes_years(_query(turn))) is not None]
+    graded = [(one, one.rewards) for one in trajectories if one.rewards is not None]
+    interval = Interval(mean=0.0, standard_error=0.0, low=0.0, high=1.0, clusters=0)
+    if graded:
+        clusters = [one.task.cluster for one, _ in graded]
+        interval = clustered_interval([float(is_right(one)) for one, _ in graded], clusters)
+    components: dict[str, list[float]] = defaultdict(list)
+    kinds: dict[str, list[tuple[Trajectory, Rewards]]] = defaultdict(list)
+    for one, rewards in graded:
+        kinds[one.task.kind].append((one, rewards))
+        for name, value in rewards.components.items():
+            components[name].append(value)
+    queries = [
+        (str(call.arguments.get("query", "")), turn.observation)
+        for one, _ in graded
+        for turn in one.turns
+        if (call := turn.tool_call) is not None and call.name == "sql_query"
+    ]
+    quoting = [quotes for query, _ in queries if (quotes := quotes_years(query)) is not None]
+    statuses = Counter(one.status for one in trajectories)
     return EvalReport(
         episodes=len(trajectories),
         faults=len(trajectories) - len(graded),
@@ -101,22 +110,28 @@ def summarize(
         clustered_by=clustered_by,
         accuracy=interval.mean,
         accuracy_interval=(interval.low, interval.high),
-        reward_mean=_mean(map(_reward, graded)) or 0.0,
-        components=_components(graded),
-        turns_mean=_mean(len(trajectory.turns) for trajectory in graded) or 0.0,
-        sampled_tokens_mean=_mean(sum(len(turn.completion_ids) for turn in trajectory.turns) for trajectory in graded)
-        or 0.0,
+        reward_mean=_mean(rewards.total for _, rewards in graded) or 0.0,
+        components={name: statistics.fmean(values) for name, values in sorted(components.items())},
+        turns_mean=_mean(len(one.turns) for one, _ in graded) or 0.0,
+        sampled_tokens_mean=_mean(sum(len(turn.completion_ids) for turn in one.turns) for one, _ in graded) or 0.0,
         sql_queries=len(queries),
-        sql_error_rate=_mean(_failed(turn) for turn in queries),
+        sql_error_rate=_mean(observation is None or observation.is_error for _, observation in queries),
         quoted_years=_mean(quoting),
-        statuses=_counts(trajectories),
-        by_kind=_by_kind(graded),
+        statuses={status.value: statuses[status] for status in Status},
+        by_kind={
+            kind: KindReport(
+                episodes=len(members),
+                accuracy=statistics.fmean(is_right(one) for one, _ in members),
+                reward_mean=statistics.fmean(rewards.total for _, rewards in members),
+            )
+            for kind, members in sorted(kinds.items())
+        },
         measures=measures or {},
     )
 
 
 def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """One row per attempt, for a spreadsheet."""
+    """Returns one row per attempt, for a spreadsheet."""
     return [
         {
             "id": trajectory.task.id,
@@ -126,7 +141,10 @@ def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "status": trajectory.status.value,
             "reward": trajectory.reward,
             "turns": len(trajectory.turns),
-            "answer": _answer(trajectory),
+            "answer": stated_answer(
+                [(call.name, call.arguments) for turn in trajectory.turns if (call := turn.tool_call) is not None],
+                "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text,
+            ),
             "explanation": trajectory.rewards.explanation if trajectory.rewards else trajectory.error,
         }
         for trajectory in trajectories
@@ -134,7 +152,7 @@ def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
 
 
 def quotes_years(query: str) -> bool | None:
-    """True when every year column of a query is quoted, False when one is bare, None when it names none.
+    """Whether a query quotes every year that it uses as a column; None when it uses none.
 
     Text in single quotes is a value and no column.
     """
@@ -144,83 +162,12 @@ def quotes_years(query: str) -> bool | None:
     return True if _QUOTED_YEAR.search(columns) else None
 
 
-def _reward(trajectory: Trajectory) -> float:
-    assert trajectory.reward is not None
-    return trajectory.reward
-
-
-def is_correct(components: Mapping[str, float], total: float) -> bool:
-    """The verdict: the reward's part `correct` where it has one, else whether the reward is full."""
-    return components.get("correct", total) >= RIGHT
-
-
-def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:
-    """What an episode answered: what was submitted last, else what its last text states, or the text's beginning.
-
-    Args:
-        calls: Name and arguments of its tool calls in turn.
-        text: The last text of an episode without tools; empty with tools.
-    """
-    submitted = [arguments for name, arguments in calls if name == "submit_answer"]
-    if submitted:
-        return str(submitted[-1].get("answer", ""))
-    reply = parse_reply(text)
-    return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
-
-
 def is_right(trajectory: Trajectory) -> bool:
     """The verdict on a graded attempt; see `is_correct`."""
     assert trajectory.rewards is not None
     return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
 
-def _components(graded: Sequence[Trajectory]) -> dict[str, float]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for trajectory in graded:
-        assert trajectory.rewards is not None
-        for name, value in trajectory.rewards.components.items():
-            values[name].append(value)
-    return {name: sum(parts) / len(parts) for name, parts in sorted(values.items())}
-
-
-def _is_query(turn: Turn) -> bool:
-    return turn.tool_call is not None and turn.tool_call.name == "sql_query"
-
-
-def _query(turn: Turn) -> str:
-    assert turn.tool_call is not None
-    return str(turn.tool_call.arguments.get("query", ""))
-
-
-def _failed(turn: Turn) -> bool:
-    return turn.observation is None or turn.observation.is_error
-
-
-def _answer(trajectory: Trajectory) -> str:
-    calls = [(turn.tool_call.name, turn.tool_call.arguments) for turn in trajectory.turns if turn.tool_call is not None]
-    text = "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text
-    return stated_answer(calls, text)
-
-
-def _counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    counts = Counter(trajectory.status for trajectory in trajectories)
-    return {status.value: counts[status] for status in Status}
-
-
-def _by_kind(graded: Sequence[Trajectory]) -> dict[str, KindReport]:
-    kinds: dict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in graded:
-        kinds[trajectory.task.kind].append(trajectory)
-    return {
-        kind: KindReport(
-            episodes=len(members),
-            accuracy=sum(map(is_right, members)) / len(members),
-            reward_mean=sum(map(_reward, members)) / len(members),
-        )
-        for kind, members in sorted(kinds.items())
-    }
-
-
 def _mean(values: Iterable[float]) -> float | None:
     numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else None
+    return statistics.fmean(numbers) if numbers else None

@@ -1,16 +1,15 @@
-"""What module 10 of the RL-LLM FinQA pipeline reports: its metrics, a row per attempt, and samples to read."""
+"""Metrics of an evaluation (module 10 of the RL-LLM FinQA pipeline), pass@k, a row per attempt, samples to read."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from finqa_cli.statistics.evaluation_report import RIGHT
 from finqa_cli.statistics.intervals import clustered_interval
-from finqa_cli.statistics.outcomes import REASONS, Outcome, by_question
-from finqa_cli.statistics.repeated_attempts import k_values, pass_at_k, pass_hat_k
+from finqa_cli.statistics.outcomes import REASONS, RIGHT, Outcome, by_question
 
 SAMPLES_PER_REASON = 3
 
@@ -29,10 +28,14 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
 
 
 def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> dict[str, Any]:
-    """The content of metrics.json; see `DEFINITIONS`. Without a graded attempt every metric is null."""
+    """Returns the content of metrics.json; see `DEFINITIONS`. Without a graded attempt every metric is null."""
     questions = by_question(outcomes)
     attempts = [len(members) for members in questions.values()]
     companies = [members[0].company for members in questions.values()]
+    metrics = {}
+    for name in DEFINITIONS:
+        judged = [(value, outcome.company) for outcome in outcomes if (value := _judge(name, outcome)) is not None]
+        metrics[name] = _share([float(value) for value, _ in judged], [company for _, company in judged], level)
     passes: dict[str, dict[str, Any]] = {"pass_at_k": {}, "pass_hat_k": {}}
     for k in k_values(attempts):
         for name, estimate in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
@@ -45,7 +48,7 @@ def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> d
         "questions": len(questions),
         "attempts": {"fewest": min(attempts, default=0), "most": max(attempts, default=0)},
         "faults": sum(outcome.correct is None for outcome in outcomes),
-        **{name: _metric(outcomes, _JUDGED[name], level) for name in DEFINITIONS},
+        **metrics,
         **passes,
         "failure_reasons": failure_counts(outcomes),
         "definitions": dict(DEFINITIONS),
@@ -53,13 +56,13 @@ def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> d
 
 
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Attempts by why they are not right, in the order of `REASONS`; reasons that do not occur are left out."""
+    """Counts attempts by why they are not right, in the order of `REASONS`; reasons that do not occur are left out."""
     counts = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     return {reason: counts[reason] for reason in REASONS if counts[reason]}
 
 
 def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """One row per attempt: its metrics and why it failed. Every row has the same columns."""
+    """Returns one row per attempt: its metrics and why it failed. Every row has the same columns."""
     parts = sorted({name for outcome in outcomes for name in outcome.components})
     return [
         {
@@ -68,7 +71,7 @@ def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "company": outcome.company,
             "type": outcome.kind,
             "status": outcome.status.value,
-            **{name: _as_cell(judged(outcome)) for name, judged in _JUDGED.items()},
+            **{name: None if (value := _judge(name, outcome)) is None else int(value) for name in DEFINITIONS},
             "reward": outcome.reward,
             **{f"part_{name}": outcome.components.get(name) for name in parts},
             "turns": outcome.turns,
@@ -83,7 +86,7 @@ def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def choose_samples(outcomes: Sequence[Outcome], per_reason: int = SAMPLES_PER_REASON) -> list[Outcome]:
-    """Some attempts of each kind of ending, right ones first: of every reason the first few, of different questions."""
+    """Chooses some attempts of each kind of ending, right ones first: the first few of every reason."""
     chosen: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in sorted(outcomes, key=lambda outcome: (outcome.member, outcome.question)):
         if len(chosen[outcome.reason]) < per_reason:
@@ -91,9 +94,40 @@ def choose_samples(outcomes: Sequence[Outcome], per_reason: int = SAMPLES_PER_RE
     return [outcome for reason in ("", *REASONS) for outcome in chosen[reason]]
 
 
-def _metric(outcomes: Sequence[Outcome], judged: Callable[[Outcome], bool | None], level: float) -> Any:
-    found = [(value, outcome.company) for outcome in outcomes if (value := judged(outcome)) is not None]
-    return _share([float(value) for value, _ in found], [company for _, company in found], level)
+def pass_at_k(attempts: int, right: int, k: int) -> float:
+    """Chance that at least one of k attempts at a question is right, unbiased: 1 - C(n-c, k) / C(n, k).
+
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv 2107.03374, section 2.1.
+
+    Raises:
+        ValueError: `k` is not in 1..`attempts`, or `right` not in 0..`attempts`.
+    """
+    _check(attempts, right, k)
+    return 1 - math.comb(attempts - right, k) / math.comb(attempts, k)
+
+
+def pass_hat_k(attempts: int, right: int, k: int) -> float:
+    """Chance that all of k attempts at a question are right, unbiased: C(c, k) / C(n, k).
+
+    Source: Yao et al. 2024, "tau-bench", arXiv 2406.12045, section 3 (pass^k).
+
+    Raises:
+        ValueError: `k` is not in 1..`attempts`, or `right` not in 0..`attempts`.
+    """
+    _check(attempts, right, k)
+    return math.comb(right, k) / math.comb(attempts, k)
+
+
+def _check(attempts: int, right: int, k: int) -> None:
+    if not 0 <= right <= attempts or not 1 <= k <= attempts:
+        raise ValueError(f"{right} of {attempts} attempts right, k = {k}")
+
+
+def k_values(attempts: Sequence[int]) -> list[int]:
+    """1, 2, 4, ... and the largest k that every question has attempts for; empty without questions."""
+    most = min(attempts, default=0)
+    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return sorted({*powers, most}) if most else []
 
 
 def _share(values: Sequence[float], companies: Sequence[str], level: float) -> dict[str, Any] | None:
@@ -119,21 +153,18 @@ def _program(outcome: Outcome) -> bool | None:
     return None if own is None else own >= RIGHT
 
 
-def _graded(judged: Callable[[Outcome], bool | None]) -> Callable[[Outcome], bool | None]:
-    return lambda outcome: None if outcome.correct is None else judged(outcome)
-
-
-def _as_cell(value: bool | None) -> int | None:
-    return None if value is None else int(value)
-
-
 _JUDGED: Mapping[str, Callable[[Outcome], bool | None]] = MappingProxyType(
     {
         "accuracy": lambda outcome: outcome.correct,
-        "exact_match": _graded(_exact),
-        "numeric_correctness": _graded(_numeric),
-        "program_validity": _graded(lambda outcome: outcome.program_reads),
-        "program_accuracy": _graded(_program),
-        "format_compliance": _graded(lambda outcome: outcome.well_formed),
+        "exact_match": _exact,
+        "numeric_correctness": _numeric,
+        "program_validity": lambda outcome: outcome.program_reads,
+        "program_accuracy": _program,
+        "format_compliance": lambda outcome: outcome.well_formed,
     }
 )
+"""Metric -> the verdict on a graded attempt; None where it is not judged."""
+
+
+def _judge(metric: str, outcome: Outcome) -> bool | None:
+    return None if outcome.correct is None else _JUDGED[metric](outcome)

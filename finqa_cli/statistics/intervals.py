@@ -1,16 +1,128 @@
-"""Confidence intervals of shares, for questions that come in clusters (the questions about one company)."""
+"""Means and shares of values that come in clusters (the questions about one company), and how well they are known."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finqa_cli.statistics.clusters import ClusteredMean, clustered_mean
-from finqa_cli.statistics.student import t_quantile
-
 NO_SPREAD = 1e-12
 """A standard error below this is rounding: all clusters agree."""
+
+
+def t_quantile(probability: float, degrees: float) -> float:
+    """Quantile of Student's t for any positive number of degrees of freedom.
+
+    scipy is imported on first use, and `scipy.special` instead of `scipy.stats`, which takes a second longer.
+
+    Raises:
+        ValueError: The probability is not inside (0, 1), or `degrees` is not above 0.
+    """
+    from scipy.special import stdtrit
+
+    if not 0 < probability < 1 or not degrees > 0:
+        raise ValueError(f"no quantile for probability {probability} and {degrees} degrees of freedom")
+    return float(stdtrit(degrees, probability))
+
+
+def two_sided(t: float, degrees: float) -> float:
+    """Probability that Student's t is at least this far from 0: P(|T| >= |t|)."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(degrees, -abs(t)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredMean:
+    """A mean of n values in G clusters.
+
+    Attributes:
+        mean: Mean over all values, so that large clusters count for more.
+        error: Standard error of the mean; NaN with a single cluster.
+        degrees: Degrees of freedom of that error, at most G - 1; NaN with a single cluster.
+        count: Number of values, n.
+        clusters: Number of clusters, G.
+        correlation: Intraclass correlation of the values, by analysis of variance, cut to [0, 1]; 0 when no cluster
+            has two values.
+    """
+
+    mean: float
+    error: float
+    degrees: float
+    count: int
+    clusters: int
+    correlation: float
+
+
+def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> ClusteredMean:
+    """Returns the mean with its cluster-robust standard error.
+
+    SE^2 = sum over clusters of s_g^2 / (1 - n_g/n) / n^2 with s_g the sum of the cluster's residuals: the
+    bias-reduced form CR2 (Bell & McCaffrey 2002, "Bias reduction in standard errors for linear regression with
+    multi-stage samples"), which for clusters of one size is that of Miller, "Adding Error Bars to Evals", arXiv
+    2411.00640, section 2.2, times G/(G-1). The degrees of freedom are Satterthwaite's for values that are correlated
+    inside clusters as these are (Imbens & Kolesar 2016, "Robust standard errors in small samples", section 3).
+    Clusters of one size give G - 1; a few large clusters among many small ones give far fewer.
+
+    Raises:
+        ValueError: There are no values, or not one cluster for each.
+    """
+    if not values or len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values and {len(clusters)} clusters")
+    count = len(values)
+    mean = math.fsum(values) / count
+    members: dict[str, list[float]] = defaultdict(list)
+    for value, cluster in zip(values, clusters, strict=True):
+        members[cluster].append(value - mean)
+    if len(members) < 2:
+        return ClusteredMean(
+            mean=mean, error=math.nan, degrees=math.nan, count=count, clusters=len(members), correlation=0.0
+        )
+    correlation = _intraclass_correlation(list(members.values()))
+    total = math.fsum(math.fsum(part) ** 2 / (1 - len(part) / count) for part in members.values())
+    return ClusteredMean(
+        mean=mean,
+        error=math.sqrt(total) / count,
+        degrees=_degrees(Counter(len(part) for part in members.values()), correlation),
+        count=count,
+        clusters=len(members),
+        correlation=correlation,
+    )
+
+
+def _intraclass_correlation(residuals: Sequence[Sequence[float]]) -> float:
+    """ANOVA estimator (Donner 1986), (MSB - MSW) / (MSB + (n0 - 1) MSW), from residuals around the grand mean."""
+    groups, count = len(residuals), sum(map(len, residuals))
+    if count == groups:
+        return 0.0
+    means = [math.fsum(part) / len(part) for part in residuals]
+    between = math.fsum(len(part) * mean**2 for part, mean in zip(residuals, means, strict=True)) / (groups - 1)
+    spread = (value - mean for part, mean in zip(residuals, means, strict=True) for value in part)
+    within = math.fsum(difference**2 for difference in spread) / (count - groups)
+    size = (count - sum(len(part) ** 2 for part in residuals) / count) / (groups - 1)
+    scale = between + (size - 1) * within
+    return min(1.0, max(0.0, (between - within) / scale)) if scale > 0 else 0.0
+
+
+def _degrees(sizes: Counter[int], correlation: float) -> float:
+    """(tr M)^2 / tr M^2 for M[g,h] = p_g' Omega p_h, Omega exchangeable inside clusters.
+
+    Here p_g = (1_g - w_g 1) / sqrt(1 - w_g) with w_g = n_g/n, so M depends on the sizes alone, and clusters of one size
+    are taken together.
+    """
+    import numpy as np
+
+    size = np.array(list(sizes), dtype=float)
+    number = np.array(list(sizes.values()), dtype=float)
+    share = size / (number @ size)
+    inside = size * (1 - correlation) + correlation * size**2
+    crossed = np.outer(share, inside)
+    scale = np.sqrt(1 - share)
+    between = (np.outer(share, share) * (number @ inside) - crossed - crossed.T) / np.outer(scale, scale)
+    own = np.diag(between) + inside / scale**2
+    squares = number @ (own**2 - np.diag(between) ** 2) + number @ between**2 @ number
+    return float((number @ own) ** 2 / squares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +137,7 @@ class Interval:
 
 
 def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> Interval:
-    """The mean of values in [0, 1] with an interval that stays inside [0, 1] and is right near its ends.
+    """Returns the mean of values in [0, 1] with an interval that stays inside [0, 1] and is right near its ends.
 
     Wilson's score interval (Wilson 1927) for the number of independent values that would have the mean's clustered
     standard error, m(1-m)/SE^2 (Korn & Graubard 1998 do so with Clopper and Pearson's), with Student's quantile at
@@ -40,31 +152,41 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
         ValueError: There are no values, or not one cluster for each.
     """
     estimate = clustered_mean(values, clusters)
-    low, high = _ends(estimate, level)
+    mean = centre = estimate.mean
+    if estimate.clusters < 2:
+        margin = math.inf
+    elif estimate.error < NO_SPREAD:
+        margin = unseen_share(estimate.clusters, level)
+    else:
+        quantile = t_quantile((1 + level) / 2, estimate.degrees)
+        effective = mean * (1 - mean) / estimate.error**2
+        weight = quantile**2 / effective
+        centre = (mean + weight / 2) / (1 + weight)
+        margin = quantile * math.sqrt(mean * (1 - mean) / effective + weight / (4 * effective)) / (1 + weight)
     return Interval(
-        mean=estimate.mean,
+        mean=mean,
         standard_error=estimate.error,
-        low=min(max(0.0, low), estimate.mean),
-        high=max(min(1.0, high), estimate.mean),
+        low=min(max(0.0, centre - margin), mean),
+        high=max(min(1.0, centre + margin), mean),
         clusters=estimate.clusters,
     )
 
 
 def unseen_share(clusters: int, level: float) -> float:
-    """The share of clusters that may differ when none of G did: (1-level)/2 = (1-p)^G, the "rule of three" exactly."""
+    """Share of clusters that may differ when none of G did: (1-level)/2 = (1-p)^G, the "rule of three" exactly."""
     return float(1 - ((1 - level) / 2) ** (1 / clusters))
 
 
-def _ends(estimate: ClusteredMean, level: float) -> tuple[float, float]:
-    mean = estimate.mean
-    if estimate.clusters < 2:
-        return 0.0, 1.0
-    if estimate.error < NO_SPREAD:
-        margin = unseen_share(estimate.clusters, level)
-        return mean - margin, mean + margin
-    quantile = t_quantile((1 + level) / 2, estimate.degrees)
-    effective = mean * (1 - mean) / estimate.error**2
-    weight = quantile**2 / effective
-    centre = (mean + weight / 2) / (1 + weight)
-    margin = quantile * math.sqrt(mean * (1 - mean) / effective + weight / (4 * effective)) / (1 + weight)
-    return centre - margin, centre + margin
+def t_test(value: float, error: float, *, degrees: float, clusters: int, level: float) -> tuple[float, float]:
+    """Half width of the interval around an estimate, and the two-sided p-value of its being 0.
+
+    When all clusters agree the standard error is 0: the interval is then widened by the share of clusters that may
+    differ (`unseen_share`), and the p-value is that of a sign test over the clusters. With fewer than two clusters
+    nothing is known.
+    """
+    if clusters < 2:
+        return math.inf, 1.0
+    if error < NO_SPREAD:
+        p_value = min(1.0, 2 * 0.5**clusters) if abs(value) > NO_SPREAD else 1.0
+        return unseen_share(clusters, level) * (1 + abs(value)), p_value
+    return t_quantile((1 + level) / 2, degrees) * error, two_sided(value / error, degrees)

@@ -11,7 +11,6 @@ from typing import Any
 
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, parse
-from finqa_cli.statistics.evaluation_report import is_correct, stated_answer
 from finqa_cli.types import Status
 
 REASONS: Mapping[str, str] = MappingProxyType(
@@ -37,7 +36,12 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading a value that is no record, or no file of a run, may raise."""
 
 OWN = "environment_"
-"""Stands before the environment's own part where a configured reward has one of the same name."""
+"""Prefix of the environment's own part where a configured reward has one of the same name."""
+
+RIGHT = 1.0 - 1e-9
+"""A part of the reward from here on counts as right."""
+
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,26 @@ class Outcome:
 
 
 def _own_part(components: Mapping[str, float], name: str) -> float | None:
-    """See `Outcome.part`."""
     return components.get(f"{OWN}{name}", components.get(name))
+
+
+def is_correct(components: Mapping[str, float], total: float) -> bool:
+    """The verdict: the reward's part `correct` where it has one, else whether the reward is full."""
+    return components.get("correct", total) >= RIGHT
+
+
+def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:
+    """What an episode answered: what was submitted last, else what its last text states, or the text's beginning.
+
+    Args:
+        calls: Name and arguments of its tool calls in turn.
+        text: The last text of an episode without tools; empty with tools.
+    """
+    submitted = [arguments for name, arguments in calls if name == "submit_answer"]
+    if submitted:
+        return str(submitted[-1].get("answer", ""))
+    reply = parse_reply(text)
+    return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
 
 
 def read_outcome(record: Mapping[str, Any]) -> Outcome:

@@ -1,14 +1,18 @@
-"""Two policies on the same questions: the difference question by question, and two tests of it."""
+"""Policies on the same questions: differences question by question, two tests of each, and Holm's correction."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from finqa_cli.statistics.clusters import clustered_mean
-from finqa_cli.statistics.intervals import NO_SPREAD, unseen_share
-from finqa_cli.statistics.student import t_quantile, two_sided
+from finqa_cli.statistics.intervals import NO_SPREAD, clustered_mean, t_test
+from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
+
+Verdict = Literal["shown", "not shown", "tests disagree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,7 @@ def paired_difference(
     """Compares scores in [0, 1] of the same questions (Miller, arXiv 2411.00640, section 4, clustered).
 
     A score is the share of a question's attempts that were right, so repeated attempts count once per question. See
-    `clustered_mean` for the standard error. When all clusters differ by the same amount it is 0; the interval is then
-    widened by the share of clusters that may differ (`unseen_share`), and the p-value is that of a sign test over the
-    clusters.
+    `clustered_mean` for the standard error and `t_test` for the case that all clusters differ by the same amount.
 
     Raises:
         ValueError: There are no questions, or the three lists are not of one length.
@@ -60,14 +62,8 @@ def paired_difference(
     differences = [one - other for one, other in zip(first, second, strict=True)]
     estimate = clustered_mean(differences, clusters)
     mean, groups = estimate.mean, estimate.clusters
-    if groups < 2:
-        margin, p_value = math.inf, 1.0
-    elif estimate.error < NO_SPREAD:
-        margin = unseen_share(groups, level) * (1 + abs(mean))
-        p_value = min(1.0, 2 * 0.5**groups) if abs(mean) > NO_SPREAD else 1.0
-    else:
-        margin = t_quantile((1 + level) / 2, estimate.degrees) * estimate.error
-        p_value = two_sided(mean / estimate.error, estimate.degrees)
+    margin, p_value = t_test(mean, estimate.error, degrees=estimate.degrees, clusters=groups, level=level)
+    constant = any(max(scores) - min(scores) < NO_SPREAD for scores in (first, second))
     better = sum(difference > NO_SPREAD for difference in differences)
     worse = sum(difference < -NO_SPREAD for difference in differences)
     return PairedDifference(
@@ -78,7 +74,7 @@ def paired_difference(
         p_value=p_value,
         questions=len(differences),
         clusters=groups,
-        correlation=correlation(first, second),
+        correlation=None if constant else statistics.correlation(first, second),
         first_better=better,
         second_better=worse,
         mcnemar=exact_mcnemar(better, worse),
@@ -91,12 +87,9 @@ def exact_mcnemar(first_only: int, second_only: int) -> float:
     Source: McNemar 1947; the exact form is the binomial sign test. With several attempts a question differs when its
     share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold.
     """
-    number, fewer = first_only + second_only, min(first_only, second_only)
-    tail = ways = 1
-    for heads in range(fewer):
-        ways = ways * (number - heads) // (heads + 1)
-        tail += ways
-    return float(min(1.0, 2 * tail / 2**number))
+    from scipy.special import bdtr
+
+    return float(min(1.0, 2 * bdtr(min(first_only, second_only), first_only + second_only, 0.5)))
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -109,14 +102,93 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Pearson's; None when either list does not vary."""
-    count = len(first)
-    means = math.fsum(first) / count, math.fsum(second) / count
-    spreads = [
-        math.fsum((value - mean) ** 2 for value in values) for values, mean in zip((first, second), means, strict=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What one policy, or one training method over several seeds, scored.
+
+    Attributes:
+        label: Name in the report.
+        shares: Question -> share of its attempts that were right; with several seeds the mean over the seeds.
+        companies: Question -> company.
+    """
+
+    label: str
+    shares: Mapping[str, float]
+    companies: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One pair of policies.
+
+    Attributes:
+        first: Label of the first.
+        second: Label of the second.
+        paired: First minus second.
+        adjusted: Holm's p-value of the clustered t-test among all pairs.
+        adjusted_mcnemar: Holm's p-value of the exact McNemar test.
+        verdict: `shown` when both adjusted p-values are below 1 - level, `tests disagree` when one is.
+        gained: Questions on which the first scored higher.
+        lost: Questions on which it scored lower.
+    """
+
+    first: str
+    second: str
+    paired: PairedDifference
+    adjusted: float
+    adjusted_mcnemar: float
+    verdict: Verdict
+    gained: Sequence[str]
+    lost: Sequence[str]
+
+
+def scores_of(label: str, runs: Sequence[Sequence[Outcome]]) -> Scores:
+    """Returns the scores over the questions that every run has a graded attempt at, each run counting the same."""
+    found = [by_question(run) for run in runs]
+    questions = sorted(set.intersection(*(set(run) for run in found)))
+    shares = {name: math.fsum(share_right(run[name]) for run in found) / len(found) for name in questions}
+    return Scores(label=label, shares=shares, companies={name: found[0][name][0].company for name in questions})
+
+
+def compare_all(scores: Sequence[Scores], *, baseline: str = "", level: float = 0.95) -> list[Comparison]:
+    """Compares every pair, later less earlier, or all others less the baseline; Holm adjusts the p-values of each test.
+
+    Fewer pairs adjust less, so name a baseline beforehand when only differences from it are of interest.
+
+    Raises:
+        ValueError: A pair has no question in common.
+    """
+    pairs = [
+        (first, second) if baseline == second.label else (second, first)
+        for first, second in itertools.combinations(scores, 2)
+        if not baseline or baseline in (first.label, second.label)
     ]
-    if min(spreads) < NO_SPREAD:
-        return None
-    shared = math.fsum((one - means[0]) * (other - means[1]) for one, other in zip(first, second, strict=True))
-    return max(-1.0, min(1.0, shared / math.sqrt(spreads[0] * spreads[1])))
+    names = [sorted(first.shares.keys() & second.shares.keys()) for first, second in pairs]
+    results = [
+        paired_difference(
+            [first.shares[name] for name in common],
+            [second.shares[name] for name in common],
+            [first.companies[name] for name in common],
+            level=level,
+        )
+        for (first, second), common in zip(pairs, names, strict=True)
+    ]
+    adjusted = holm({str(place): result.p_value for place, result in enumerate(results)})
+    mcnemar = holm({str(place): result.mcnemar for place, result in enumerate(results)})
+    comparisons = []
+    for place, ((first, second), common, result) in enumerate(zip(pairs, names, results, strict=True)):
+        below = [adjusted[str(place)] < 1 - level, mcnemar[str(place)] < 1 - level]
+        differences = {name: first.shares[name] - second.shares[name] for name in common}
+        comparisons.append(
+            Comparison(
+                first=first.label,
+                second=second.label,
+                paired=result,
+                adjusted=adjusted[str(place)],
+                adjusted_mcnemar=mcnemar[str(place)],
+                verdict="shown" if all(below) else "tests disagree" if any(below) else "not shown",
+                gained=[name for name, difference in differences.items() if difference > NO_SPREAD],
+                lost=[name for name, difference in differences.items() if difference < -NO_SPREAD],
+            )
+        )
+    return comparisons

@@ -1,4 +1,4 @@
-"""What an evaluation can show before it is run: the smallest difference, or the questions and attempts it needs.
+"""Power of an evaluation before it is run: the smallest difference it shows, or the questions and attempts needed.
 
 The difference of two policies on the same n questions, k attempts at each, has the variance
 
@@ -16,14 +16,14 @@ the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evalu
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.statistics.clusters import clustered_mean
+from finqa_cli.statistics.intervals import clustered_mean, t_quantile
 from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
-from finqa_cli.statistics.student import t_quantile
 
 MOST = 10**9
 """No plan looks for more questions or attempts than this."""
@@ -31,12 +31,12 @@ MOST = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """Where the spread of a difference comes from.
+    """Components of the spread of a difference.
 
     Attributes:
         between: Variance over questions of the difference of the two policies' chances of being right.
         within: Variance of one attempt at a question, averaged over questions and summed over the two policies.
-        correlation: Of the differences of two questions about one company.
+        correlation: Correlation of the differences of two questions about one company.
         unevenness: Size of the company of a question drawn at random, over the mean size; 1 for equal sizes.
     """
 
@@ -48,7 +48,7 @@ class Variation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """An evaluation: how many questions about how many companies, attempts at each, and what is asked of the test."""
+    """An evaluation: its questions, the companies they are about, attempts at each, and what the test must show."""
 
     questions: int
     companies: float
@@ -61,7 +61,7 @@ class Design:
 def assumed_variation(
     accuracy: float, paired: float, repeated: float, *, company: float = 0.0, unevenness: float = 1.0
 ) -> Variation:
-    """The variation of two policies that are right equally often.
+    """Returns the variation of two policies that are right equally often.
 
     Args:
         accuracy: Share that each gets right.
@@ -86,7 +86,7 @@ def assumed_variation(
 
 
 def detectable(design: Design, variation: Variation) -> float:
-    """The smallest difference in accuracy that the design shows; infinite with fewer than two companies."""
+    """Returns the smallest difference in accuracy that the design shows; infinite with fewer than two companies."""
     degrees = design.companies - 1
     if degrees <= 0:
         return math.inf
@@ -99,7 +99,7 @@ def detectable(design: Design, variation: Variation) -> float:
 
 
 def questions_for(difference: float, design: Design, variation: Variation) -> int | None:
-    """Questions needed at as many per company as the design has; None when there are not that many in the world."""
+    """Returns the questions needed, at as many per company as the design has; None for more than `MOST`."""
     per_company = design.questions / design.companies
 
     def shows(questions: int) -> bool:
@@ -110,17 +110,17 @@ def questions_for(difference: float, design: Design, variation: Variation) -> in
 
 
 def attempts_for(difference: float, design: Design, variation: Variation) -> int | None:
-    """Attempts per question needed on the design's own questions; None when no number of attempts suffices."""
+    """Returns the attempts needed at each of the design's questions; None when no number of attempts suffices."""
     return _first(lambda attempts: detectable(replace(design, attempts=attempts), variation) <= difference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What an evaluation, or two of the same questions, tell about the variation.
+    """Components of variance of one evaluation.
 
     Attributes:
         questions: Questions with a graded attempt.
-        companies: Among them.
+        companies: Companies that these questions are about.
         attempts: Attempts at a question, on average.
         accuracy: Mean over the questions.
         repeated: Correlation of two attempts at one question; None when there is one attempt each.
@@ -138,7 +138,7 @@ class Observed:
 
 
 def observe(outcomes: Sequence[Outcome]) -> Observed:
-    """The components of variance of one evaluation.
+    """Estimates the components of variance of one evaluation.
 
     Raises:
         ValueError: It has no graded attempt.
@@ -161,9 +161,9 @@ def observe(outcomes: Sequence[Outcome]) -> Observed:
 
 
 def observed_variation(first: Sequence[Outcome], second: Sequence[Outcome], *, repeated: float) -> Variation:
-    """The variation of the difference of two evaluations, over the questions that both answered.
+    """Estimates the variation of the difference of two evaluations, over the questions that both answered.
 
-    Where a question has one attempt, `repeated` (see `assumed_variation`) says how much of the spread is the attempt's.
+    For a question with one attempt, `repeated` (see `assumed_variation`) gives the attempt's part of the spread.
 
     Raises:
         ValueError: They have fewer than two questions in common.
@@ -206,14 +206,6 @@ def _unevenness(companies: Sequence[str]) -> float:
 
 
 def _first(shows: Callable[[int], bool]) -> int | None:
-    """The smallest number that will do, by bisection; what a larger one does not do a smaller one does not either."""
-    high = 1
-    while not shows(high):
-        if high >= MOST:
-            return None
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if shows(middle) else (middle, high)
-    return high
+    """Smallest number that shows the difference; every larger number shows it too."""
+    found = bisect.bisect_left(range(1, MOST + 1), True, key=shows) + 1
+    return found if found <= MOST else None

@@ -108,6 +108,16 @@ def test_heavy_packages_are_imported_by_plugins_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_libraries_that_are_slow_to_import_are_imported_where_they_are_used() -> None:
+    wrong = [
+        f"{source.name} imports {name} at start"
+        for source in sources("finqa_cli")
+        for name, at_start in source.imports()
+        if at_start and name.split(".")[0] in {"scipy", "jinja2", "markupsafe", "matplotlib"}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_neither_registering_nor_options_need_a_heavy_package() -> None:
     registering = [source for source in sources("plugins/finqa_plugins") if source.path.name == "plugin.py"]
     configs = {

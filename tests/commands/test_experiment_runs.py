@@ -16,7 +16,7 @@ from fixtures.command_calls import document, failure
 from finqa_cli.app import main
 from finqa_cli.commands import experiment as command
 from finqa_cli.experiments import experiment_run as workflow
-from finqa_cli.experiments.step_process import Ended, Relay
+from finqa_cli.experiments.step_runner import Ended, Relay
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 pytestmark = pytest.mark.usefixtures("empty_folder")

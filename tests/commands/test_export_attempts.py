@@ -15,7 +15,7 @@ from fixtures.handed_on_runs import TOOL, attempt, text_attempt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.publishing.chat_formats import openai_messages, openai_row
+from finqa_cli.publishing.export_attempts import openai_messages, openai_row
 from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict

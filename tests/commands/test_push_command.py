@@ -22,10 +22,8 @@ from safetensors.torch import load_file
 
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, ServiceUnavailableError
-from finqa_cli.publishing.export_sources import find_sources
-from finqa_cli.publishing.export_weights import Wish
-from finqa_cli.publishing.hub_repository import Hub, Pushed
-from finqa_cli.publishing.push_policies import plan_pushes, push_all
+from finqa_cli.publishing.export_weights import Wish, find_sources
+from finqa_cli.publishing.hub_repository import Hub, Pushed, plan_pushes, push_all
 from finqa_cli.runs.reporter import NullReporter
 
 BASE = "Qwen/Qwen3-4B"
@@ -227,7 +225,7 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "an owner that is none": (2, "no name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),
     "a name that is none": (2, "no name of a repository", ["qwen3_4b_default", "--repo-prefix=afeng/a--b"]),
     "steps of a model": (2, "holds no checkpoints", ["base", "--num=2", "--repo-prefix=afeng"]),
-    "an adapter that nobody could load": (78, "nobody could load it", ["local", "--repo-prefix=afeng"]),
+    "an adapter that nobody could load": (78, "no one else could load it", ["local", "--repo-prefix=afeng"]),
     "an evaluation of several": (
         2,
         "of one policy",

@@ -17,9 +17,9 @@ from fixtures.command_calls import document, failure
 from finqa_cli.app import main
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.compare.comparison import compare
+from finqa_cli.evaluation.compare.comparison_report import document as as_document
+from finqa_cli.evaluation.compare.comparison_report import markdown
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
-from finqa_cli.evaluation.compare.markdown import markdown
-from finqa_cli.evaluation.compare.output_files import document as as_document
 from finqa_cli.runs.durable_files import sha256_of
 from finqa_cli.statistics import evaluation_metrics
 

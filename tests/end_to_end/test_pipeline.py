@@ -20,7 +20,7 @@ from finqa_cli.app import main
 from finqa_cli.errors import DataError, FinqaError
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.experiments.pipeline_run import run_pipeline, stored_spec
-from finqa_cli.experiments.step_process import Ended, Relay
+from finqa_cli.experiments.step_runner import Ended, Relay
 from finqa_cli.runs.durable_files import lock_folder, sha256_of, write_json
 
 SMALL = ("--demonstration-questions=4", "--sandboxes=2")

@@ -14,8 +14,7 @@ from fixtures.fake_boxes import FakeBox, FakeProvider
 
 from finqa_cli.contracts import ChatEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, InterruptedRun, SandboxError, ServiceUnavailableError
-from finqa_cli.evaluation.evaluate import evaluate
-from finqa_cli.evaluation.play_episode import play
+from finqa_cli.evaluation.evaluate import evaluate, play
 from finqa_cli.runs.interrupts import Stopper, run
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter

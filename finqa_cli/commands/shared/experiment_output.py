@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.commands.shared.output import plain_table, plural
-from finqa_cli.experiments.estimates import Estimate, estimates, total
-from finqa_cli.experiments.experiment_plan import ExperimentPlan, differing_settings, prepare_steps, steps_of
-from finqa_cli.experiments.experiment_run import command_of, states_of
-from finqa_cli.experiments.row_counts import row_warnings
+from finqa_cli.experiments.experiment_plan import (
+    Estimate,
+    ExperimentPlan,
+    differing_settings,
+    estimates,
+    prepare_steps,
+    row_warnings,
+    steps_of,
+    total,
+)
+from finqa_cli.experiments.experiment_run import states_of
 
 _SOURCES = {"measured": "measured in this folder", "given": "as the file gives them", "none": "none, so only counts"}
 
@@ -28,13 +35,13 @@ def plan_document(plan: ExperimentPlan, folder: Path, chosen: Sequence[str]) -> 
         "file": plan.file,
         "output": str(folder),
         "given": plan.given,
-        "prepare": [command_of(step) for step in prepare_steps(plan, folder)],
+        "prepare": [step.line for step in prepare_steps(plan, folder)],
         "cells": {
             name: {
                 "choices": plan.cells[name].choices,
                 "state": in_one_word(states[name]),
                 "estimate": asdict(found[name]),
-                "commands": [command_of(step) for step in steps_of(plan, name, folder)],
+                "commands": [step.line for step in steps_of(plan, name, folder)],
             }
             for name in chosen
         },

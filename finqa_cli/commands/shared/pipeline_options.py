@@ -13,16 +13,16 @@ from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.run_arguments import check_project
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.experiments.pipeline_checks import check_spec
-from finqa_cli.experiments.pipeline_data import find_data
 from finqa_cli.experiments.pipeline_spec import (
     Candidates,
     Demonstrations,
     Method,
     PipelineSpec,
-    check_secrets,
+    check_spec,
+    find_data,
     with_defaults,
 )
+from finqa_cli.experiments.step_settings import check_secrets
 from finqa_cli.settings import Choice, Loaded, is_embedded
 from finqa_cli.settings.tiers import file_layers
 from finqa_cli.training.rl.rl_run import check_idle_options

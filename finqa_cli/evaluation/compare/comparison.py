@@ -1,7 +1,8 @@
-"""Comparing evaluated runs: which method is better, by how much, and how sure that is."""
+"""Comparing evaluated runs: whether they may be compared, which method is better, by how much, how surely."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,20 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import UsageError
+from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.cluster_nouns import cluster_noun
-from finqa_cli.evaluation.compare.comparability import check_comparable, check_paths, differing_settings, flat, notes_on
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
+from finqa_cli.extend import registry
 from finqa_cli.statistics import (
     Comparison,
     Interval,
+    by_question,
     clustered_interval,
     compare_all,
     failure_counts,
     scores_of,
 )
 
-_PER_SEED = ("train.seed",)
+_ABOUT_THE_MACHINE = ("run.", "pool.", "sandbox.", "trackers", "data.home", "model.tensor", "model.gpu", "learner.")
+_OF_THE_EVALUATION = ("eval.temperature", "eval.attempts", "generation.max_steps", "generation.max_gen_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +33,9 @@ class Method:
     """The runs of one training method, or one policy.
 
     Attributes:
-        label: Its name in the report.
+        label: Name in the report.
         runs: One for each seed.
-        accuracy: Over the questions that all its runs answered, clustered.
+        accuracy: Accuracy over the questions that all its runs answered, clustered.
         of_runs: The same accuracy of each run alone, on the same questions.
         failures: Attempts by why they were not right, over its runs.
     """
@@ -51,14 +54,14 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareResult:
-    """What `finqa compare` found.
+    """Results of `finqa compare`.
 
     Attributes:
         methods: In the order in which their first runs were named.
-        comparisons: Every pair, or everyone with the baseline.
+        comparisons: Every pair, or every other method with the baseline.
         notes: What a reader must know, a sentence each.
         differing: Settings that are not the same in all runs: path -> value of each run in turn.
-        level: Of intervals and tests.
+        level: Confidence level of intervals and tests.
         baseline: Label, or empty.
         clustered_by: What a cluster is, in the singular: `company`, `question`.
     """
@@ -73,7 +76,7 @@ class CompareResult:
 
     @property
     def runs(self) -> tuple[EvaluatedRun, ...]:
-        """Every run, method by method."""
+        """All runs, method by method."""
         return tuple(run for method in self.methods for run in method.runs)
 
 
@@ -83,7 +86,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
     Args:
         named: Run folders, or LABEL=FOLDER; runs of one label are the seeds of one method.
         baseline: Label of the method that the others are compared with; empty compares every pair.
-        level: Of intervals and tests.
+        level: Confidence level of intervals and tests.
 
     Raises:
         UsageError: Fewer than two methods, one run twice, or no method of the baseline's name.
@@ -117,7 +120,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
 
 
 def label_and_path(text: str) -> tuple[str, Path]:
-    """What LABEL=FOLDER or FOLDER means; no label is empty.
+    """Splits LABEL=FOLDER or FOLDER into label and folder; without a label it is empty.
 
     Raises:
         UsageError: One of the two is missing.
@@ -130,13 +133,104 @@ def label_and_path(text: str) -> tuple[str, Path]:
     return "", _folder(Path(text))
 
 
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raises UsageError for a single run, and for one that is named twice."""
+    if len(paths) < 2:
+        raise UsageError(
+            "A comparison needs at least two runs.", remedy="finqa eval embedded, and compare with its run folder"
+        )
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        if (earlier := seen.setdefault(path.resolve(), path)) is not path:
+            raise UsageError(f"{earlier} and {path} are the same run.", remedy="name every run once")
+
+
+def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
+    """Checks that the runs answered the same questions under the same rules.
+
+    Raises:
+        DataError: Their data, splits, graders or questions differ.
+        UsageError: One is a copy of another.
+    """
+    for what, value, flags in (
+        ("data", lambda run: f"{run.data_name} ({run.data_digest})", "--snapshot or --data"),
+        ("split", lambda run: run.split, "--split"),
+        ("grader", _grader, "--environment, --grader and --reward"),
+    ):
+        first = runs[0]
+        for run in runs[1:]:
+            if value(first) != value(run):
+                raise DataError(
+                    f"The runs differ in {what}: {first.path} has {value(first)}, {run.path} has {value(run)}.",
+                    remedy=f"evaluate both with the same {flags}",
+                )
+    for one, other in itertools.combinations(runs, 2):
+        if one.files["trajectories.jsonl"] == other.files["trajectories.jsonl"]:
+            raise UsageError(f"{other.path} is a copy of {one.path}.", remedy="name every run once")
+        _same_questions(one, other)
+
+
+def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Lists what a reader of the comparison must know, one sentence each."""
+    notes = []
+    asked = [{outcome.question for outcome in run.outcomes} for run in runs]
+    everyone = set.intersection(*asked)
+    if any(questions != everyone for questions in asked):
+        counts = ", ".join(f"{run.path} {len(questions)}" for run, questions in zip(runs, asked, strict=True))
+        notes.append(
+            f"The runs asked different questions ({counts}). Each pair is compared on those that it shares, and the "
+            "accuracy of a method is over those that all its runs share. Evaluated without --limit, or with the same "
+            "--limit and eval.seed, all are asked the same."
+        )
+    faulty = [(run, sum(outcome.correct is None for outcome in run.outcomes)) for run in runs]
+    notes += [
+        f"{faults} of {len(run.outcomes)} episodes of {run.path} ended in faults and are left out."
+        for run, faults in faulty
+        if faults
+    ]
+    for path in _OF_THE_EVALUATION:
+        values = {str(run.path): flat(run.asked).get(path) for run in runs}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{name} {value}" for name, value in values.items())
+            notes.append(f"The evaluations differ in {path}: {shown}.")
+    if len({run.finqa for run in runs}) > 1:
+        shown = ", ".join(f"{run.path} {run.finqa}" for run in runs)
+        notes.append(f"The runs were made by different versions of finqa: {shown}.")
+    return notes
+
+
+def differing_settings(runs: Sequence[EvaluatedRun]) -> dict[str, list[Any]]:
+    """Returns dotted path -> value in each run, for settings that differ and are not about the machine."""
+    found = differing([run.settings for run in runs])
+    return {path: values for path, values in found.items() if not path.startswith(_ABOUT_THE_MACHINE)}
+
+
+def differing(trees: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Returns dotted path -> value in each tree, or None, for what is not the same in all; sorted by path."""
+    each = [flat(tree) for tree in trees]
+    paths = sorted({path for leaves in each for path in leaves})
+    values = {path: [leaves.get(path) for leaves in each] for path in paths}
+    return {path: found for path, found in values.items() if any(value != found[0] for value in found)}
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested mappings to dotted paths; lists are values."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = str(value) if isinstance(value, list) else value
+    return leaves
+
+
 def _folder(path: Path) -> Path:
     """The run's folder, where one of its files was named, such as metrics.json."""
     return path.parent if path.is_file() else path
 
 
 def _by_label(labels: Sequence[str], runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
-    """Runs by label; without a given one by method, and by folder where runs of a method differ in more than seeds."""
+    """Groups runs by label; without one by method, and by folder where runs of a method differ in more than seeds."""
     of_method: dict[str, list[EvaluatedRun]] = {}
     for label, run in zip(labels, runs, strict=True):
         if not label:
@@ -157,7 +251,7 @@ def _differ_in_seed_only(runs: Sequence[EvaluatedRun]) -> bool:
         tuple(flat(run.asked).get(path) for path in ("eval.temperature", "generation.max_steps")) for run in runs
     }
     seeds = {run.seed for run in runs}
-    return set(differing_settings(runs)) <= set(_PER_SEED) and len(evaluated) == 1 and len(seeds) == len(runs)
+    return set(differing_settings(runs)) <= {"train.seed"} and len(evaluated) == 1 and len(seeds) == len(runs)
 
 
 def _method(label: str, runs: Sequence[EvaluatedRun], level: float) -> Method:
@@ -176,3 +270,35 @@ def _method(label: str, runs: Sequence[EvaluatedRun], level: float) -> Method:
         of_runs=tuple(statistics.fmean(shares[name] for name in questions) for shares in each),
         failures=failure_counts([outcome for run in runs for outcome in run.outcomes]),
     )
+
+
+def _grader(run: EvaluatedRun) -> str:
+    """Names what decides `correct`: the environment with its rules, and the reward where it decides."""
+    environment = run.asked["environment"]
+    options = environment["options"]
+    try:
+        config = registry().config(registry().find("environment", environment["name"]), options)
+        options = config.model_dump() if config is not None else {}
+    except ConfigError:
+        pass  # not installed here, or its options changed: no defaults
+    rules = options.get("grader")
+    words = [environment["name"], *([f"with grader {rules}"] if rules else [])]
+    if any(outcome.correct is not None and "correct" not in outcome.components for outcome in run.outcomes):
+        words.append(f"with reward {run.asked['reward']['name']} {run.asked['reward']['options'] or ''}".rstrip())
+    return " ".join(words)
+
+
+def _same_questions(one: EvaluatedRun, other: EvaluatedRun) -> None:
+    mine, theirs = by_question(one.outcomes), by_question(other.outcomes)
+    if not (common := mine.keys() & theirs.keys()):
+        raise DataError(
+            f"{one.path} and {other.path} have no graded question in common.",
+            remedy="evaluate both without --limit, or with the same --limit and eval.seed",
+        )
+    for name in sorted(common):
+        asked = [(run[name][0].prompt, run[name][0].company) for run in (mine, theirs)]
+        if asked[0] != asked[1]:
+            raise DataError(
+                f"Question {name!r} is not the same in {one.path} and {other.path}.",
+                remedy="evaluate both on the same data",
+            )

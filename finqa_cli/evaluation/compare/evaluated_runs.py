@@ -29,12 +29,12 @@ _AGAIN = "run the evaluation again: finqa eval TARGET"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What training took, from the policy that it began from: not what made that policy, its demonstrations or pairs.
+    """Cost of training, from the policy that it began from: without what made that policy, its demonstrations or pairs.
 
     Attributes:
-        iterations: Of rollouts and updates; of methods without rollouts, optimizer steps.
-        sampled_tokens: In rollouts; 0 for engines without tokens.
-        trained_tokens: Seen by the learner, prompts included.
+        iterations: Iterations of rollouts and updates; optimizer steps for methods without rollouts.
+        sampled_tokens: Tokens sampled in rollouts; 0 for engines without tokens.
+        trained_tokens: Tokens that the learner saw, prompts included.
         hours: Wall time of its iterations, evaluations left out.
         curve: Mean reward of the rollouts of each iteration; empty without rollouts.
     """
@@ -53,14 +53,14 @@ class EvaluatedRun:
     Attributes:
         path: Its folder.
         method: The optimizer of the training run behind the policy, `sft`, or else the name of the policy.
-        seed: Of that training, else of the evaluation.
-        settings: Of that training, else of the evaluation.
+        seed: Seed of that training, else of the evaluation.
+        settings: Settings of that training, else of the evaluation.
         asked: Settings of the evaluation itself.
-        data_name: As a user knows it.
+        data_name: Name of the data, as a user knows it.
         data_digest: `sha256:...` of the questions' data.
-        split: What was asked.
+        split: Split whose questions were asked.
         outcomes: One for each attempt.
-        cost: Of that training; None when there was none or its folder is gone.
+        cost: Cost of that training; None when there was none or its folder is gone.
         finqa: Version that wrote the run.
         files: Name of each input file -> sha256 in hex.
     """

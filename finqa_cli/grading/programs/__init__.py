@@ -7,7 +7,7 @@ set's official evaluation; each module says where it is stricter or more lenient
 from __future__ import annotations
 
 from finqa_cli.grading.programs.equivalence import difference, overlap
-from finqa_cli.grading.programs.execute import Value, execute
+from finqa_cli.grading.programs.execute import ProgramTable, Value, execute
 from finqa_cli.grading.programs.parse import parse
 from finqa_cli.grading.programs.program import MAX_CHARACTERS, MAX_STEPS, Program, ProgramError, Reference, Step
 from finqa_cli.grading.programs.program_metrics import (
@@ -17,7 +17,6 @@ from finqa_cli.grading.programs.program_metrics import (
     program_accuracy,
     step_overlap,
 )
-from finqa_cli.grading.programs.program_tables import ProgramTable
 
 __all__ = [
     "MAX_CHARACTERS",

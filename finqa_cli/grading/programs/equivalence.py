@@ -4,7 +4,7 @@ Each literal (by its text, not its value: `5%` and `0.05` differ) and each table
 last steps are compared as formulas over these symbols. The official evaluation asks sympy to simplify both; here both
 are evaluated at one pseudo-random point of a large prime field, where different rational functions of degree d agree
 with probability d / 2^255 at most (Schwartz-Zippel). `MAX_STEPS` bounds d by 2^64. The cost is one operation in the
-field a step, whatever the formulas look like when they are written out.
+field a step, however long the formulas are when they are written out.
 
 Where the answers differ from sympy's, which they equal for `add`, `subtract`, `multiply` and `divide`:
 
@@ -61,7 +61,7 @@ def _symbols(step: Step) -> Sequence[str]:
 
 
 def _field_values(program: Program) -> list[int | str | None]:
-    """Of each step: its formula at the point; a digest for `greater`; None when it is undefined."""
+    """Values of the steps' formulas at the point; a digest for `greater`; None for a step that is undefined."""
     values: list[int | str | None] = []
     for step in program.steps:
         values.append(_point("row", str(step)) if step.reads_table else _field_value(step, values))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from finqa_cli.grading.programs.program import Argument, Program, ProgramError, Reference, Step
-from finqa_cli.grading.programs.program_tables import ProgramTable, number, row_numbers
+from finqa_cli.grading.programs.program import LITERAL, Argument, Program, ProgramError, Reference, Step, shown
+
+ProgramTable = Sequence[Sequence[str]]
+"""Rows of cells as FinQA writes them, header included; the first cell of a row is its name."""
 
 Value = float | Literal["yes", "no"]
 
 DECIMALS = 5
-"""To which the last step's result is rounded."""
+"""Decimals to which the last step's result is rounded."""
 
 _ARITHMETIC: Mapping[str, Callable[[float, float], float | complex]] = {
     "add": operator.add,
@@ -26,7 +28,7 @@ _ARITHMETIC: Mapping[str, Callable[[float, float], float | complex]] = {
     "divide": operator.truediv,
     "exp": operator.pow,
 }
-_OF_ROW: Mapping[str, Callable[[list[float]], float]] = {
+_ROW_OPERATIONS: Mapping[str, Callable[[list[float]], float]] = {
     "table_max": max,
     "table_min": min,
     "table_sum": sum,
@@ -35,13 +37,13 @@ _OF_ROW: Mapping[str, Callable[[list[float]], float]] = {
 
 
 def execute(program: Program, table: ProgramTable) -> Value:
-    """The result of the last step: a finite number rounded to 5 decimals, or "yes" or "no" of `greater`.
+    """Returns the result of the last step: a finite number rounded to 5 decimals, or "yes" or "no" of `greater`.
 
     Every step is executed, in floating point, in the order of the program.
 
     Raises:
-        ProgramError: With the step and the reason: division by zero, a complex, too large or undefined result, "yes"
-            or "no" as an argument, or a row that is missing or holds anything but numbers.
+        ProgramError: A step has no result. It names step and reason: division by zero, a complex, too large or
+            undefined result, "yes" or "no" as an argument, or a row that is missing or holds anything but numbers.
     """
     results: list[Value] = []
     for place, step in enumerate(program.steps):
@@ -59,7 +61,7 @@ def execute(program: Program, table: ProgramTable) -> Value:
 
 def _result(step: Step, results: list[Value], table: ProgramTable) -> Value:
     if step.reads_table:
-        return _finite(_OF_ROW[step.operation](row_numbers(table, str(step.first))))
+        return _finite(_ROW_OPERATIONS[step.operation](row_numbers(table, str(step.first))))
     first, second = _operand(step.first, results), _operand(step.second, results)
     if step.operation == "greater":
         return "yes" if first > second else "no"
@@ -81,3 +83,40 @@ def _finite(value: float | complex) -> float:
     if not math.isfinite(value):
         raise ValueError("a number too large, or undefined")
     return value
+
+
+def number(text: str) -> float | None:
+    """Returns the value of a literal, None for any other text; infinite where it is too large for a float.
+
+    Commas are dropped, `6.9%` is 0.069, `const_100` is 100 and `const_m1` is -1. The official evaluation also
+    takes everything that Python reads as a float: `nan`, `1_000`, digits of other scripts.
+    """
+    if not LITERAL.fullmatch(text):
+        return None
+    if text == "const_m1":
+        return -1.0
+    plain = text.removeprefix("const_").replace(",", "")
+    return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
+
+
+def row_numbers(table: ProgramTable, name: str) -> list[float]:
+    """Returns the numbers of a row, at least one.
+
+    The last of several rows with one name is read. In a cell, `$` and text from an opening bracket on are dropped, so
+    that `$ -32 ( 32 )` is -32.
+
+    Raises:
+        ValueError: There is no such row, it has no cells, or one of them is not a number.
+    """
+    cells = {row[0]: row[1:] for row in table if row}.get(name)
+    if cells is None:
+        raise ValueError(f"the table has no row {shown(name)}")
+    if not cells:
+        raise ValueError(f"the row {shown(name)} has no cells")
+    numbers = []
+    for cell in cells:
+        value = number(cell.replace("$", "").split("(")[0].strip())
+        if value is None:
+            raise ValueError(f"the row {shown(name)} has a cell that is not a number: {shown(cell)}")
+        numbers.append(value)
+    return numbers

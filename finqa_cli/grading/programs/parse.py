@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass, replace
 
 from finqa_cli.grading.programs.program import (
+    LITERAL,
     MAX_CHARACTERS,
     MAX_STEPS,
     NUMBER_OPERATIONS,
@@ -31,7 +32,6 @@ from finqa_cli.grading.programs.program import (
     Step,
     shown,
 )
-from finqa_cli.grading.programs.program_tables import LITERAL
 
 _BLANKS = re.compile(r"\s*")
 _CALL = re.compile(r"([A-Za-z_]+)\s*\(")
@@ -64,7 +64,7 @@ def parse(text: str) -> Program:
     """Reads a program.
 
     Raises:
-        ProgramError: With the position, for text that is no program, that has more than `MAX_CHARACTERS` characters
+        ProgramError: At a position, for text that is no program, that has more than `MAX_CHARACTERS` characters
             or `MAX_STEPS` steps, or that refers to a step at or after its own.
     """
     if len(text) > MAX_CHARACTERS:
@@ -88,7 +88,7 @@ class _Parser:
             if _END.match(self._text, self._at):
                 self._finish_item(value, is_last=True)
                 return Program(tuple(self._steps))
-            self._go_on(value)
+            self._read_separator(value)
 
     def _operand(self) -> Argument:
         """Reads up to the end of a literal, a reference or a table operation, opening the brackets before it."""
@@ -144,7 +144,7 @@ class _Parser:
             raise self._error(f"{bracket.operation} takes two arguments, separated by ', '", self._at - 1)
         return self._emit(Step(bracket.operation, bracket.first, value), bracket.position)
 
-    def _go_on(self, value: Argument) -> None:
+    def _read_separator(self, value: Argument) -> None:
         """Reads the operator or comma after a value."""
         if infix := _INFIX.get(self._text[self._at : self._at + 1]):
             operation, precedence = infix

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 4096
-"""Of a program's text. The longest of FinQA's has 120."""
+"""Characters of a program's text. The longest of FinQA's has 120."""
 MAX_STEPS = 64
 """Operations of a program. The longest of FinQA's has 5."""
 
 NUMBER_OPERATIONS = frozenset({"add", "subtract", "multiply", "divide", "exp", "greater"})
 TABLE_OPERATIONS = frozenset({"table_max", "table_min", "table_sum", "table_average"})
+
+_NUMBER = r"(?:[0-9]+(?:,[0-9]+)*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+LITERAL = re.compile(rf"[-+]?{_NUMBER}(?: ?%)?|const_(?:m1|{_NUMBER})")
+"""A number of a program: `5,829`, `-32`, `.450`, `6.9%`, `const_100`, `const_m1`."""
 
 _LONGEST_SHOWN = 40
 

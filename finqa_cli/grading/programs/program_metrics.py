@@ -9,21 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finqa_cli.grading.programs.equivalence import difference, overlap
-from finqa_cli.grading.programs.execute import Value, execute
+from finqa_cli.grading.programs.execute import ProgramTable, Value, execute
 from finqa_cli.grading.programs.parse import parse
-from finqa_cli.grading.programs.program import Program, ProgramError
-from finqa_cli.grading.programs.program_tables import ProgramTable
+from finqa_cli.grading.programs.program import ProgramError
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """What both metrics say about one predicted program.
+    """Both metrics of one predicted program.
 
     Attributes:
         executed: Its result; None when it has none.
         execution: Execution accuracy: the result is exactly the gold answer.
         program: Program accuracy: it is equivalent to the gold program.
-        reason: Why one or both are false, without telling the truth; empty when both are true.
+        reason: Why one or both are false, without revealing the truth; empty when both are true.
     """
 
     executed: Value | None
@@ -49,7 +48,11 @@ def compare(predicted: str, gold: str, table: ProgramTable, gold_answer: Value) 
         program = parse(predicted)
     except ProgramError as error:
         return ProgramVerdict(None, False, False, f"Not a program. {error}.")
-    executed, miss = _executed(program, table)
+    executed, miss = None, ""
+    try:
+        executed = execute(program, table)
+    except ProgramError as error:
+        miss = f"No result. {error}"
     different = difference(program, expected)
     is_right = executed == gold_answer
     if not is_right and not miss:
@@ -90,10 +93,3 @@ def step_overlap(predicted: str, gold: str) -> float:
         return overlap(parse(predicted), expected)
     except ProgramError:
         return 0.0
-
-
-def _executed(program: Program, table: ProgramTable) -> tuple[Value | None, str]:
-    try:
-        return execute(program, table), ""
-    except ProgramError as error:
-        return None, f"No result. {error}"

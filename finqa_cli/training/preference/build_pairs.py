@@ -14,7 +14,7 @@ from typing import Any
 
 from finqa_cli.algorithms.pairing import Candidate, Rule, choose_pairs
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.evaluation.candidate_records import said
+from finqa_cli.evaluation.candidates import said
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import SCHEMA_VERSION

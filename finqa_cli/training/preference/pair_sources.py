@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import DataError
-from finqa_cli.evaluation.candidate_records import CANDIDATES, LOG, SCORES, Record, joined, place
+from finqa_cli.evaluation.candidates import CANDIDATES, LOG, SCORES, Record, joined, place
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.runs.trajectory_records import record_order

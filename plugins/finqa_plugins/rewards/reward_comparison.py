@@ -1,8 +1,9 @@
 """How far an answer is from the truth. The truth is FinQA's `exe_ans`, or an answer as a data set writes it.
 
 Both are read as the grading profile `strict` reads them: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`,
-`9.4 million`), a text such as yes and no, or a list of them; with boxes only these count, with the sign and the unit
-beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer, which could hedge in them.
+`9.4 million`), a text such as yes and no, or a list of them; with boxed values only these count, with the sign and the
+unit beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer, which could
+hedge in them.
 
 A unit is taken at its word, with one exception: where only one side carries a percent sign or points, or only the truth
 a scale, the unit of the bare number is not known. It is then compared in both readings and the better one counts, since
@@ -16,11 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from finqa_cli.grading.items import Item, answer_items, bare_text, truth_items
-from finqa_cli.grading.latex import boxes
-from finqa_cli.grading.numbers import Number
-from finqa_cli.grading.pairs import pair_up
-from finqa_cli.grading.units import Kind
+from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
+from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
 from finqa_plugins.rewards.spec import Tolerances
 
@@ -65,7 +63,9 @@ def compare(answer: str, truth: str) -> Match:
     if not given or not expected:
         return Match()
     match = _compare_values(answer_items(answer), truth_items(truth))
-    return Match(exact=True, relative=0.0) if not match.exact and given == expected and not boxes(given) else match
+    return (
+        Match(exact=True, relative=0.0) if not match.exact and given == expected and not boxed_parts(given) else match
+    )
 
 
 def is_prose(truth: str) -> bool:

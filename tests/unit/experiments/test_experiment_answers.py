@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
-from finqa_cli.experiments.answers import Answer, answers, conclusion
-from finqa_cli.experiments.attempt_figures import figure, jackknifed, read_attempts
 from finqa_cli.experiments.experiment_file import Measure, Question
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
+from finqa_cli.experiments.research_questions import Answer, answers, conclusion, figure, jackknifed, read_attempts
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.statistics import t_quantile
-from finqa_cli.statistics.clusters import clustered_mean
+from finqa_cli.statistics.intervals import clustered_mean
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.experiments.formulas import FormulaError, calculate, calculated
+from finqa_cli.experiments.experiment_file import FormulaError, calculate, calculate_all
 
 NAMES: dict[str, Any] = {"EPOCHS": 10, "ROWS": 20000, "BATCH": 64, "LR": 1e-6, "WEIGH": True, "MODE": "advantage"}
 
@@ -56,7 +56,7 @@ def test_what_is_no_formula_is_told(formula: str, reason: str) -> None:
 
 def test_formulas_are_found_in_tables_and_lists_and_other_texts_stay() -> None:
     tree = {"train": {"group_size": "=BATCH", "names": ["=MODE", "a=b"]}, "rank": 0}
-    assert calculated(tree, NAMES) == {"train": {"group_size": 64, "names": ["advantage", "a=b"]}, "rank": 0}
+    assert calculate_all(tree, NAMES) == {"train": {"group_size": 64, "names": ["advantage", "a=b"]}, "rank": 0}
 
 
 @given(st.text(max_size=60))

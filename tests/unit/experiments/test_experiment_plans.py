@@ -15,21 +15,22 @@ from fixtures.finqa_text_rows import prepared, write
 from finqa_cli.app import COMMANDS
 from finqa_cli.commands.shared.experiment_output import plan_document, plan_text
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.experiments.estimates import estimates, total
 from finqa_cli.experiments.experiment_file import read_experiment
 from finqa_cli.experiments.experiment_plan import (
     ExperimentPlan,
     differing_settings,
+    estimates,
     plan_experiment,
     prepare_steps,
     read_plan,
+    row_warnings,
     settings_file,
     settings_of,
     steps_of,
+    total,
 )
 from finqa_cli.experiments.experiment_run import check_cells
-from finqa_cli.experiments.pipeline_checks import check_options
-from finqa_cli.experiments.row_counts import row_warnings
+from finqa_cli.experiments.step_settings import check_options
 from finqa_cli.extend import registry
 from finqa_cli.settings import Loaded, load_settings
 

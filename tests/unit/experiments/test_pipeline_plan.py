@@ -12,19 +12,20 @@ import typer.main
 
 from finqa_cli.app import COMMANDS
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.experiments.pipeline_data import DataSource, check_unchanged, data_path, find_data
-from finqa_cli.experiments.pipeline_plan import Step, find_step, plan
+from finqa_cli.experiments.pipeline_run import data_path, find_step, plan
 from finqa_cli.experiments.pipeline_spec import (
     METHODS,
     Candidates,
+    DataSource,
     Demonstrations,
     PipelineSpec,
-    check_secrets,
-    differences,
+    check_unchanged,
+    find_data,
     read_spec,
-    settings_document,
     with_defaults,
 )
+from finqa_cli.experiments.step_runner import Step
+from finqa_cli.experiments.step_settings import check_secrets, differences, settings_document
 from finqa_cli.settings import Choice, Loaded, Settings, load_settings
 
 RUN = Path("outputs/run_001")

@@ -15,7 +15,7 @@ import pytest
 from fixtures.command_calls import document
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.experiments.pipeline_spec import settings_document
+from finqa_cli.experiments.step_settings import settings_document
 from finqa_cli.placement.known_models import known
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import plan

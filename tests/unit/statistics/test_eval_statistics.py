@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.statistics import clustered_interval, clustered_mean, item_rows, summarize, t_quantile
 from finqa_cli.statistics.evaluation_report import quotes_years
-from finqa_cli.statistics.student import t_probability, two_sided
+from finqa_cli.statistics.intervals import two_sided
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
 
@@ -35,23 +35,45 @@ def test_quantiles_are_those_of_the_printed_tables(probability: float, degrees: 
 
 @given(st.floats(0.5, 500), st.floats(-30, 30))
 def test_probability_and_quantile_undo_each_other(degrees: float, t: float) -> None:
-    probability = t_probability(t, degrees)
-    assert two_sided(t, degrees) == pytest.approx(2 * min(probability, 1 - probability), abs=1e-12)
-    if 1e-6 < probability < 1 - 1e-6:
-        assert t_quantile(probability, degrees) == pytest.approx(t, rel=1e-5, abs=1e-6)
+    outside = two_sided(t, degrees)
+    assert two_sided(-t, degrees) == outside
+    if 1e-6 < outside < 1:
+        assert t_quantile(1 - outside / 2, degrees) == pytest.approx(abs(t), rel=1e-5, abs=1e-6)
+        assert t_quantile(outside / 2, degrees) == pytest.approx(-abs(t), rel=1e-5, abs=1e-6)
+
+
+@given(st.floats(1e-5, 1 - 1e-5))
+def test_quantiles_are_those_of_the_closed_forms(probability: float) -> None:
+    """The distribution is elementary with 1, 2 and 4 degrees of freedom (Shaw 2006, J. Computational Finance 9)."""
+    both = 4 * probability * (1 - probability)
+    sign = math.copysign(1, probability - 0.5)
+    third = math.cos(math.acos(math.sqrt(both)) / 3) / math.sqrt(both)
+    forms = {
+        1: math.tan(math.pi * (probability - 0.5)),
+        2: (2 * probability - 1) * math.sqrt(2 / both),
+        4: sign * 2 * math.sqrt(max(0.0, third - 1)),
+    }
+    for degrees, quantile in forms.items():
+        rounding = 1e-8 if degrees < 4 else 1e-6  # near 1/2 the form for 4 degrees is a small difference of large terms
+        assert t_quantile(probability, degrees) == pytest.approx(quantile, rel=1e-9, abs=rounding)
 
 
 @pytest.mark.parametrize("degrees", [1, 2.5, 59])
-def test_where_the_two_ways_to_compute_it_meet_they_agree(degrees: float) -> None:
+def test_probabilities_do_not_jump_where_the_algorithm_changes(degrees: float) -> None:
     a = degrees / 2
     t = math.sqrt(degrees / ((a + 1) / (a + 2.5)) - degrees)
     around = [two_sided(t * (1 + step * 1e-16), degrees) for step in range(-40, 41)]
     assert max(around) - min(around) < 1e-13
 
 
+def test_probabilities_far_out_in_the_tail_are_precise() -> None:
+    # With 2 degrees P(|T| >= t) = 1 - t / sqrt(2 + t^2), which is about 1 / t^2.
+    assert two_sided(1e6, 2) == pytest.approx(1e-12, rel=1e-9)
+
+
 def test_a_quantile_between_whole_degrees() -> None:
     # With 2 degrees the distribution is 1/2 + t / (2 sqrt(2 + t^2)); between 1 and 2 it lies between theirs.
-    assert t_probability(1.5, 2) == pytest.approx(0.5 + 1.5 / (2 * math.sqrt(2 + 1.5**2)))
+    assert 1 - two_sided(1.5, 2) / 2 == pytest.approx(0.5 + 1.5 / (2 * math.sqrt(2 + 1.5**2)))
     assert t_quantile(0.975, 2) < t_quantile(0.975, 1.5) < t_quantile(0.975, 1)
     for degrees in (0, -1.0, math.nan):
         with pytest.raises(ValueError, match="degrees of freedom"):
@@ -185,8 +207,8 @@ def test_without_tools_the_answer_is_what_the_last_text_states() -> None:
     texts = ('{"answer": 7}', "so")
     spoken = [replace(trajectory(0, 0.0), turns=(Turn(text=text),), rewards=rewards) for text in texts]
     assert [row["answer"] for row in item_rows(spoken)] == ["7", "so"]
-    mended = replace(spoken[0], turns=(Turn(text='{"answer": 6}'), Turn(text='{"answer": 8}')))
-    assert item_rows([mended])[0]["answer"] == "8", "the last text is the answer"
+    second = replace(spoken[0], turns=(Turn(text='{"answer": 6}'), Turn(text='{"answer": 8}')))
+    assert item_rows([second])[0]["answer"] == "8", "the last text is the answer"
     report = summarize(spoken)
     assert report.accuracy == 1.0, "accuracy follows the part `correct`"
     assert report.components == {"correct": 1.0, "format": 0.5} and report.reward_mean == 0.0

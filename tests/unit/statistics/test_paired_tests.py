@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.statistics import clustered_mean, exact_mcnemar, holm, paired_difference
-from finqa_cli.statistics.student import two_sided
+from finqa_cli.statistics.intervals import two_sided
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.experiments.pipeline_spec import settings_document
+from finqa_cli.experiments.step_settings import settings_document
 from finqa_cli.settings import Loaded, is_shipped, load_settings
 from finqa_cli.training.rl.rl_run import check_idle_options
 

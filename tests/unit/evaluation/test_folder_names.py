@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.evaluation.compare.markdown import folder_names
+from finqa_cli.evaluation.compare.comparison_report import folder_names
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The JSON form of an answer, `{"answer": number | string, "program": ..., "reasoning": string}`.
+"""Answers of a policy in JSON, `{"answer": number | string, "program": ..., "reasoning": string}`, and test cases.
 
 Source: the output schema of the RL-LLM FinQA pipeline: only `answer` is required and no other key may stand beside
 these three. `program` is a text in FinQA's language, or an array of `{"operation", "arguments", "result"}`, one a step.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,11 +20,32 @@ _STEP_FIELDS = frozenset({"operation", "arguments", "result"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A test that a reward brings with it: an answer, and the reward that it must get.
+
+    Attributes:
+        name: What is tested.
+        expected: Part of the reward, or `total`, -> its value. Other parts may have any value.
+        solution: Answer of the policy.
+        truth: The right answer, and `program` and `table` as in a reward's request.
+        question: The question as the policy read it.
+    """
+
+    name: str
+    expected: Mapping[str, float]
+    solution: str
+    truth: str
+    program: str = ""
+    table: tuple[tuple[str, ...], ...] = ()
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """An answer in its parts.
 
     Attributes:
-        answer: As written; finite when it is a number. None only with an error.
+        answer: The answer as written; finite when it is a number. None only with an error.
         program: In FinQA's flat form, `subtract(5829, 5735), divide(#0, 5735)`, or as the policy wrote its text; not
             checked. Empty when there is none.
         reasoning: Empty when there is none.
@@ -37,19 +59,19 @@ class Reply:
 
     @property
     def ok(self) -> bool:
-        """The text had the form."""
+        """Whether the text has the form."""
         return not self.error
 
     @property
     def answer_text(self) -> str:
-        """The answer as text, as it would have been written without JSON; empty with an error."""
+        """The answer as text, without JSON; empty with an error."""
         return "" if self.answer is None else str(self.answer)
 
 
 def parse_reply(text: str) -> Reply:
     """Reads a bare JSON object, or the last fenced block (```json or ```), which prose may surround.
 
-    What stands before the last `</think>` is not read. Refused, with the reason in `Reply.error`: a key that is given
+    Text before the last `</think>` is not read. Refused, with the reason in `Reply.error`: a key that is given
     twice (it could hold two answers), a key outside the schema, NaN, infinities and numbers beyond a double. Never
     raises; takes time linear in the text.
     """

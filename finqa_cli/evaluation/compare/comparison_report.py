@@ -1,20 +1,27 @@
-"""A comparison as files and as a document."""
+"""A comparison as files: report.md, tables, comparison.json and plots."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.cluster_nouns import alike, plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
-from finqa_cli.evaluation.compare.markdown import markdown
 from finqa_cli.evaluation.compare.plots import plotter
+from finqa_cli.evaluation.markdown import cell, points, render
 from finqa_cli.runs.durable_files import new_folder, storage, write_csv, write_json
 from finqa_cli.runs.run_folder import write_manifest
-from finqa_cli.statistics import Comparison, evaluation_metrics, scores_of
+from finqa_cli.statistics import REASONS, Comparison, evaluation_metrics, scores_of, t_quantile
+
+MOST_QUESTIONS = 10
+"""Changed questions shown each way; questions.csv has all."""
+
+_POWER = 0.8
 
 
 def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) -> None:
@@ -38,7 +45,14 @@ def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) ->
             folder,
             "compare",
             parameters={"level": result.level, "baseline": result.baseline},
-            inputs=[_input(method.label, run) for method in result.methods for run in method.runs],
+            inputs=[
+                {
+                    **{"run": str(run.path), "method": method.label, "seed": run.seed, "finqa": run.finqa},
+                    **{"data": run.data_digest, "split": run.split, "files": dict(run.files)},
+                }
+                for method in result.methods
+                for run in method.runs
+            ],
             outputs=[path for path in sorted(folder.rglob("*")) if path.is_file()],
         )
 
@@ -49,8 +63,76 @@ def check_out(out: Path) -> None:
         raise ConfigError(f"{out} exists and is not an empty folder.", remedy="choose another --out")
 
 
+def markdown(result: CompareResult, plots: Sequence[str]) -> str:
+    """Returns the content of report.md; `plots` are names of files in plots/ beside it."""
+    runs, methods, noun = result.runs, result.methods, result.clustered_by
+    folders = dict(zip((run.path for run in runs), folder_names([run.path for run in runs]), strict=True))
+    failures = []
+    for reason, text in REASONS.items():
+        counts = [method.failures.get(reason, 0) for method in methods]
+        if any(counts):
+            attempts = [sum(len(run.outcomes) for run in method.runs) for method in methods]
+            shares = zip(counts, attempts, strict=True)
+            failures.append(
+                [text, *(f"{count} ({100 * count / most:.1f} %)" if count else "0" for count, most in shares)]
+            )
+    return render(
+        Path(__file__).with_name("comparison.md.j2"),
+        result=result,
+        labels=[method.label for method in methods],
+        level=f"{100 * result.level:g}",
+        false_findings=f"{100 - 100 * result.level:g}",
+        sentence=sentence,
+        clusters=plural_noun(noun),
+        alike=alike(noun),
+        folders=folders,
+        tokens_per_answer=lambda run: statistics.fmean(
+            each.tokens for each in run.outcomes if each.correct is not None
+        ),
+        asked={outcome.question: outcome.prompt for run in runs for outcome in run.outcomes},
+        most_questions=MOST_QUESTIONS,
+        failures=failures,
+        differing=[
+            [path, *("-" if value is None else value for value in values)] for path, values in result.differing.items()
+        ],
+        several_seeds=any(len(method.runs) > 1 for method in methods),
+        plots=plots,
+    )
+
+
+def sentence(comparison: Comparison, level: float) -> str:
+    """Describes one pair in Markdown, with its interval and the smallest difference that would have been seen."""
+    paired = comparison.paired
+    numbers = f"{points(paired.difference)} points [{points(paired.low)}, {points(paired.high)}]"
+    about = f"{cell(comparison.first)} against {cell(comparison.second)}: {numbers} on {paired.questions} questions"
+    tests = f"p = {comparison.adjusted:.3g}, exact McNemar {comparison.adjusted_mcnemar:.3g} after Holm"
+    if comparison.verdict == "shown":
+        return f"{about}. The difference is shown ({tests})."
+    if comparison.verdict == "tests disagree":
+        return f"{about}. The two tests disagree ({tests}); do not build on it, ask more questions."
+    return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, level)}"
+
+
+def _blind_spot(comparison: Comparison, level: float) -> str:
+    """What such an evaluation shows with 80 % power (Bloom 1995), from the standard error that was found."""
+    paired = comparison.paired
+    if paired.clusters < 2 or not paired.standard_error > 0:
+        return ""
+    degrees = paired.clusters - 1
+    factor = t_quantile((1 + level) / 2, degrees) + t_quantile(_POWER, degrees)
+    smallest = min(1.0, factor * paired.standard_error)
+    return f" One below {100 * smallest:.1f} points would mostly go unseen here; `finqa plan` says what it takes."
+
+
+def folder_names(paths: Sequence[Path]) -> list[str]:
+    """Returns the last parts of each path: as few as tell all of them apart."""
+    depths = range(1, max(len(path.parts) for path in paths) + 1)
+    tails = ([str(Path(*path.parts[-depth:])) for path in paths] for depth in depths)
+    return next((names for names in tails if len(set(names)) == len(names)), [str(path) for path in paths])
+
+
 def document(result: CompareResult) -> dict[str, Any]:
-    """The `--json` form."""
+    """Returns the `--json` form."""
     return {
         "level": result.level,
         "baseline": result.baseline or None,
@@ -75,12 +157,12 @@ def document(result: CompareResult) -> dict[str, Any]:
 
 
 def summary_rows(result: CompareResult) -> list[dict[str, Any]]:
-    """One row per run; empty where a thing was not measured or is not known."""
+    """Returns one row per run; values that were not measured or are not known are empty."""
     return [_summary(method.label, run, result.level) for method in result.methods for run in method.runs]
 
 
 def question_rows(result: CompareResult) -> list[dict[str, Any]]:
-    """One row per question with the share of right attempts of each method: which questions changed, both ways."""
+    """Returns one row per question with the share of right attempts of each method."""
     scores = [scores_of(method.label, [run.outcomes for run in method.runs]) for method in result.methods]
     asked = {outcome.question: outcome for run in result.runs for outcome in run.outcomes}
     return [
@@ -125,7 +207,7 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     paired = asdict(comparison.paired)
-    if comparison.paired.standard_error != comparison.paired.standard_error:  # NaN, which JSON has no word for
+    if comparison.paired.standard_error != comparison.paired.standard_error:  # NaN, which is no JSON
         paired["standard_error"] = None
     return {
         "first": comparison.first,
@@ -137,8 +219,3 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "gained": list(comparison.gained),
         "lost": list(comparison.lost),
     }
-
-
-def _input(label: str, run: EvaluatedRun) -> dict[str, Any]:
-    facts = {"run": str(run.path), "method": label, "seed": run.seed, "finqa": run.finqa}
-    return {**facts, "data": run.data_digest, "split": run.split, "files": dict(run.files)}

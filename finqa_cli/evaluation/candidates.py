@@ -1,18 +1,22 @@
-"""Candidates: several attempts at each question of a split, played by the rollout code of training and evaluation."""
+"""Candidates: several attempts at each question of a split, and the files that hold them.
+
+candidates.jsonl and scores.jsonl have one line per question, written once all its attempts are played;
+trajectories.jsonl has every attempt as soon as it ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.evaluation.candidate_records import CANDIDATES, LOG, SCORES, CandidateWriter, place, read_log, said
 from finqa_cli.evaluation.evaluate import eval_tasks, policy_of
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.rollout.attempts import Attempt
@@ -20,13 +24,21 @@ from finqa_cli.rollout.scheduler import play_stream
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.jsonl import GroupCommit, read_jsonl, rewind
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder, policy_inputs, write_manifest
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.statistics import Outcome, by_question, evaluation_metrics, read_outcome
-from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.statistics import MALFORMED, Outcome, by_question, evaluation_metrics, read_outcome
+from finqa_cli.types import PolicyVersion, Status, Task, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
+
+CANDIDATES, SCORES, LOG = "candidates.jsonl", "scores.jsonl", "trajectories.jsonl"
+
+Record = Mapping[str, Any]
+
+_OF_CANDIDATES = ("id", "member", "seed", "turns")
+_OF_SCORES = ("id", "status", "reward", "components", "explanation", "error", "seconds")
 
 WANTED_PARSE_RATE = 0.7
 """Below it candidates say more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
@@ -34,7 +46,7 @@ WANTED_PARSE_RATE = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleResult:
-    """Where the candidates lie and what they came to; `report` is the content of report.json."""
+    """Folder and results of the candidates; `report` is the content of report.json."""
 
     run: Path
     report: dict[str, Any]
@@ -44,7 +56,7 @@ class SampleResult:
 def sampling_settings(
     settings: Settings, *, candidates: int, temperature: float, top_p: float, split: str, limit: int
 ) -> Settings:
-    """The settings with what a sampling run asks for: candidates are attempts of an evaluation at a temperature.
+    """Returns the settings of a sampling run, whose candidates are attempts of an evaluation at a temperature.
 
     Raises:
         ConfigError: The temperature is 0, so that all candidates would be alike.
@@ -74,12 +86,12 @@ async def sample(
     not there or ended in a fault.
 
     Args:
-        settings: As `sampling_settings` makes them; of a resumed run, its own.
-        target: Who plays.
+        settings: Settings from `sampling_settings`; for a resumed run, its own.
+        target: Policy or engine that plays.
         run: A new folder, or with `resume` that of an interrupted run.
-        resume: Go on with the run.
-        reporter: Told of progress.
-        stopper: Asked whether to go on.
+        resume: Resume the run.
+        reporter: Receives progress.
+        stopper: Tells when to stop.
 
     Raises:
         DataError: The split has no questions, or records of the interrupted run are damaged.
@@ -89,7 +101,13 @@ async def sample(
     started = time.perf_counter()
     policy = policy_of(target, settings.engine.name)
     inputs = {"policy": await asyncio.to_thread(policy_inputs, policy)}
-    with _folder(settings, run, resume) as folder, CandidateWriter(run, settings.eval.attempts) as writer:
+    facts = to_public_dict(settings)
+    opened = (
+        RunFolder.reopen(run, settings=facts, save_token_ids=True, iteration=0)
+        if resume
+        else RunFolder.create(run, command="sample", settings=facts, save_token_ids=True)
+    )
+    with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         async with stage(
             settings,
@@ -112,8 +130,8 @@ async def sample(
             attempts = list(_attempts(parts.environment, settings, writer))
             await _play(parts, settings, attempts, folder=folder, writer=writer, reporter=reporter, stopper=stopper)
             stopper.check(f"finqa sample --resume {run}")
-        facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
-        report = {**facts, **sample_report(run, tasks, settings.eval.attempts)}
+        asked = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
+        report = {**asked, **sample_report(run, tasks, settings.eval.attempts)}
         write_json(run / "report.json", report)
         outputs = [run / name for name in (CANDIDATES, SCORES, LOG, "report.json")]
         write_manifest(run, "sample", parameters=parameters, inputs=inputs, outputs=outputs)
@@ -123,7 +141,7 @@ async def sample(
 
 
 def sample_report(run: Path, tasks: Sequence[Task], wanted: int) -> dict[str, Any]:
-    """Counts, parse rate and the metrics of an evaluation over the candidates in the log of a run."""
+    """Computes counts, parse rate and the metrics of an evaluation over the candidates in the log of a run."""
     found: dict[tuple[str, int], Outcome] = {}
     texts: dict[str, set[str]] = defaultdict(set)
     token_ids = True
@@ -171,7 +189,7 @@ async def _play(
 ) -> None:
     shown = EpisodeCount(reporter, "sample", len(attempts))
 
-    async def heard(trajectory: Trajectory) -> None:
+    async def listen(trajectory: Trajectory) -> None:
         await asyncio.wrap_future(folder.trajectory(trajectory, iteration=0))
         for written in writer.add(trajectory_record(trajectory, token_ids=True)):
             await asyncio.wrap_future(written)
@@ -181,14 +199,14 @@ async def _play(
         parts.player(settings, temperature=settings.eval.temperature),
         _Once(iter(attempts)),
         concurrency=settings.pool.concurrency,
-        on_trajectory=heard,
+        on_trajectory=listen,
         stopping=lambda: stopper.requested,
     )
     reporter.finish("sample")
 
 
 class _Once:
-    """A source that keeps nothing of what was played: thousands of episodes with their token ids are large."""
+    """A source of attempts that keeps no trajectories: thousands of episodes with token ids need much memory."""
 
     def __init__(self, attempts: Iterator[Attempt]) -> None:
         self._attempts = attempts
@@ -201,20 +219,13 @@ class _Once:
 
 
 def _attempts(environment: Environment, settings: Settings, writer: CandidateWriter) -> Iterator[Attempt]:
-    """What is still to be played, question by question, so that an interrupted run has whole questions."""
+    """Attempts that are still to be played, question by question, so that an interrupted run has whole questions."""
     for task in eval_tasks(environment, settings):
         for member in range(settings.eval.attempts):
             if not writer.is_played(task.id, member):
                 again = "-again" * writer.tries(task.id, member)
                 seed = derive(settings.train.seed, "sample", task.id, member)
                 yield Attempt(id=f"sample/{task.id}/{member}{again}", task=task, member=member, seed=seed)
-
-
-def _folder(settings: Settings, run: Path, resume: bool) -> RunFolder:
-    facts = to_public_dict(settings)
-    if resume:
-        return RunFolder.reopen(run, settings=facts, save_token_ids=True, iteration=0)
-    return RunFolder.create(run, command="sample", settings=facts, save_token_ids=True)
 
 
 def _parameters(settings: Settings, target: str) -> dict[str, Any]:
@@ -243,3 +254,152 @@ def _tell(report: dict[str, Any], policy: PolicyVersion, reporter: Reporter) -> 
         )
     if report["candidates"] and report["questions_none_right"] == report["questions"]:
         reporter.line("No question has a right candidate: pairs of them would teach form, not answers.")
+
+
+class CandidateWriter:
+    """Writes the two files of a run. Attempts of unfinished questions are in the log of the run only.
+
+    On opening it continues an interrupted run: questions whose candidates are all written are settled, and attempts in
+    the log need not be played again unless they ended in a fault.
+    """
+
+    def __init__(self, run: Path, wanted: int) -> None:
+        """`wanted` is how many candidates each question gets.
+
+        Raises:
+            DataError: A line of an earlier run is damaged.
+        """
+        self._wanted = wanted
+        self._open: dict[str, dict[int, Record]] = defaultdict(dict)
+        self._settled = _settled(run, wanted)
+        self._tries: dict[tuple[str, int], int] = defaultdict(int)
+        for name in (CANDIDATES, SCORES):
+            rewind(run / name, lambda record: record["id"] in self._settled)
+        self._candidates, self._scores = GroupCommit(run / CANDIDATES), GroupCommit(run / SCORES)
+        for record in read_log(run):
+            question, member = place(record)
+            self._tries[question, member] += 1
+            if question not in self._settled and not _is_fault(record):
+                for written in self.add(record):
+                    written.result()
+
+    def tries(self, question: str, member: int) -> int:
+        """Counts how often the attempt is in the log, faults included."""
+        return self._tries[question, member]
+
+    def is_played(self, question: str, member: int) -> bool:
+        """Whether the attempt has its grade."""
+        return question in self._settled or member in self._open.get(question, {})
+
+    def add(self, record: Record) -> Sequence[Future[None]]:
+        """Adds an attempt as recorded in the log; writes its question when that was the last one.
+
+        Returns:
+            Each is done when a file has its line on disk, or with a StorageError; none when nothing is to be written.
+        """
+        question, member = place(record)
+        attempts = self._open[question]
+        attempts[member] = record
+        if len(attempts) == self._wanted:
+            graded = [attempts[number] for number in sorted(attempts) if not _is_fault(attempts[number])]
+            del self._open[question]
+            self._settled.add(question)
+            if graded:
+                return [
+                    self._candidates.append(lambda: candidate_record(graded)),
+                    self._scores.append(lambda: score_record(graded)),
+                ]
+        return ()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._candidates.close()
+        self._scores.close()
+
+    def __enter__(self) -> CandidateWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def candidate_record(attempts: Sequence[Record]) -> dict[str, Any]:
+    """Returns what was asked, once, and the texts, token ids and log-probabilities of each attempt by turn.
+
+    Args:
+        attempts: Graded attempts at one question, as records of trajectories.jsonl.
+    """
+    first = attempts[0]
+    return {
+        "id": first["task"]["id"],
+        "task": first["task"],
+        "prompt": {"messages": first["messages"], "tools": first["tools"]},
+        "candidates": [
+            {name: attempt[name] for name in _OF_CANDIDATES} | {"text": said(attempt)} for attempt in attempts
+        ],
+    }
+
+
+def score_record(attempts: Sequence[Record]) -> dict[str, Any]:
+    """Returns the verdict on each attempt, in the order of `candidate_record`."""
+    scores = []
+    for attempt in attempts:
+        outcome = read_outcome(attempt)
+        verdict = {"correct": outcome.correct, "well_formed": outcome.well_formed, "answer": outcome.answer}
+        scores.append({name: attempt[name] for name in _OF_SCORES} | verdict)
+    return {"id": attempts[0]["task"]["id"], "scores": scores}
+
+
+def joined(candidates: Record, scores: Record) -> Iterator[dict[str, Any]]:
+    """Yields the attempts that a line of each file describes, as records of trajectories.jsonl have them.
+
+    Raises:
+        ValueError: They are not of the same attempts.
+    """
+    prompt, verdicts = candidates["prompt"], {score["id"]: score for score in scores["scores"]}
+    if candidates["id"] != scores["id"] or {each["id"] for each in candidates["candidates"]} != set(verdicts):
+        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} are not of one kind")
+    for candidate in candidates["candidates"]:
+        shared = {"task": candidates["task"], "messages": prompt["messages"], "tools": prompt["tools"]}
+        yield {**shared, **candidate, **verdicts[candidate["id"]]}
+
+
+def read_log(run: Path) -> Iterator[dict[str, Any]]:
+    """Yields the attempts in the log of a run; none when there is no log yet.
+
+    Raises:
+        DataError: A line is damaged or no attempt.
+    """
+    path = run / LOG
+    if not path.exists():
+        return
+    for row, record in enumerate(read_jsonl(path), start=1):
+        try:
+            place(record)
+            Status(record["status"])
+        except MALFORMED as error:
+            raise DataError(f"{path}, row {row}: not a trajectory record ({error!r}).") from error
+        yield record
+
+
+def said(attempt: Record) -> str:
+    """Returns all that the policy wrote in an attempt, turn after turn."""
+    return "\n".join(str(turn["text"]) for turn in attempt["turns"])
+
+
+def place(record: Record) -> tuple[str, int]:
+    """Returns question and member of an attempt."""
+    return str(record["task"]["id"]), int(record["member"])
+
+
+def _is_fault(record: Record) -> bool:
+    return Status(record["status"]).is_fault
+
+
+def _settled(run: Path, wanted: int) -> set[str]:
+    """Questions with all their candidates in both files."""
+    full: list[set[str]] = []
+    for name, part in ((CANDIDATES, "candidates"), (SCORES, "scores")):
+        records = read_jsonl(run / name) if (run / name).exists() else ()
+        full.append({str(record["id"]) for record in records if len(record[part]) == wanted})
+    return full[0] & full[1]

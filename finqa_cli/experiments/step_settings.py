@@ -1,0 +1,137 @@
+"""Settings files of steps: what they contain, and whether everything else agrees with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.compare.comparison import flat
+from finqa_cli.experiments.step_runner import Owner, read_facts
+from finqa_cli.extend import registry
+from finqa_cli.masking import is_secret
+from finqa_cli.runs.durable_files import read_document, write_json
+from finqa_cli.settings import (
+    ENVIRONMENT,
+    RESOLVED,
+    Choice,
+    Loaded,
+    Settings,
+    load_settings,
+    to_public_dict,
+    to_stated_dict,
+)
+
+_MOST_DIFFERENCES = 10
+"""Differences that a message shows."""
+
+
+def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -> dict[str, Any]:
+    """Returns the settings file of a step: all settings, so that only this file and the environment decide.
+
+    Args:
+        settings: Settings of the step.
+        data: File or folder for environments that take no snapshot.
+        snapshot: Name of the compiled data, where the environment takes one.
+    """
+    document = to_stated_dict(settings)  # the step's own command decides for its machine
+    document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
+    del document["run"]["dir"]
+    return {RESOLVED: True, **{section: _stated(body) for section, body in document.items()}}
+
+
+def _stated(value: Any) -> Any:
+    """Leaves out masked secrets, which come from the environment, and what is unset."""
+    if isinstance(value, Mapping):
+        kept = {key: _stated(item) for key, item in value.items() if item is not None}
+        return {key: item for key, item in kept.items() if not (isinstance(item, str) and is_secret(key))}
+    return value
+
+
+def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
+    """Compares the parameters with those of the folder, if something is in it already.
+
+    Raises:
+        ConfigError: They differ, as the message shows; or something else is in the folder.
+    """
+    if (facts := read_facts(run, owner)) is None:
+        return
+    if found := differences(facts["parameters"], wanted):
+        shown = "; ".join(found[:_MOST_DIFFERENCES]) + ("; ..." if len(found) > _MOST_DIFFERENCES else "")
+        article = "an" if owner.command.startswith("e") else "a"
+        raise ConfigError(
+            f"{run} holds {article} {owner.command} of another configuration; nothing was changed. {shown}.",
+            remedy=f"another --output, or {owner.resume} {run} to resume with its own",
+        )
+
+
+def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> None:
+    """Writes a settings file that steps read, unless it exists.
+
+    Raises:
+        ConfigError: It exists with other settings.
+    """
+    wanted = json.loads(json.dumps(settings))
+    if not file.exists():
+        write_json(file, wanted)
+    elif found := differences(wanted, read_document(file)):
+        raise ConfigError(
+            f"{file} was changed since the {owner.command} began. {'; '.join(found)}.",
+            remedy=f"rm {file}, and it is written again; other settings are another --output",
+        )
+
+
+def check_variables(*files: Path) -> None:
+    """Checks that no environment variable or .env entry, which would win, differs from these settings files.
+
+    Raises:
+        ConfigError: One does; the message shows what differs.
+    """
+    for file in files:
+        loaded, stated = load_settings(files=[file]), flat(read_document(file))
+        found = flat(to_public_dict(loaded.settings))
+        differing = {
+            origin.rpartition(" ")[2]: f"{path}: {stated.get(path, 'unset')}, now {found.get(path)} by {origin}"
+            for path, origin in loaded.origins.items()
+            if origin.startswith(("environment", ".env")) and found.get(path) != stated.get(path)
+            if not is_secret(path.rpartition(".")[2])
+        }
+        if differing:
+            raise ConfigError(
+                f"The steps would not run with the settings of {file}. {'; '.join(differing.values())}.",
+                remedy=f"unset {' '.join(differing)} (.env counts too); other settings are another --output",
+            )
+
+
+def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Lists what is not as recorded, such as `training.train.iterations: 24, now 2`."""
+    old, new = flat(recorded), flat(wanted)
+    paths = [path for path in dict.fromkeys((*old, *new)) if old.get(path) != new.get(path)]
+    return [f"{path}: {old.get(path, 'unset')}, now {new.get(path, 'unset')}" for path in paths]
+
+
+def check_secrets(loaded: Loaded) -> None:
+    """Refuses a secret among the settings of files and flags: steps read those from files, which hold no secrets.
+
+    Raises:
+        ConfigError: There is one; the message does not show it.
+    """
+    for path, origin in loaded.origins.items():
+        leaf = path.rpartition(".")[2]
+        if is_secret(leaf) and not origin.startswith(("environment", ".env", "default")):
+            raise ConfigError(
+                f"{path} ({origin}) is a secret, and a pipeline writes its settings down.",
+                remedy=f"set it as FINQA_{path.replace('.', '__').upper()} in the environment or in .env",
+            )
+
+
+def check_options(settings: Settings) -> None:
+    """Raises ConfigError where a component of the settings is unknown, or does not take its options."""
+    named = {name: value for name, value in settings if isinstance(value, Choice)}
+    if settings.reward.name == ENVIRONMENT:
+        del named["reward"]  # no component
+    choices = [*named.items(), *(("tracker", choice) for choice in settings.trackers)]
+    for kind, choice in choices:
+        registry().config(registry().find(kind, choice.name), choice.options)

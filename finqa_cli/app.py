@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("finqa_cli.commands.export", "Write a policy or its attempts as other tools read them."),
     "push": ("finqa_cli.commands.push", "Publish policies on the Hugging Face hub, with model cards."),
     "experiment": ("finqa_cli.commands.experiment", "Run a matrix of trainings and answer its questions."),
-    "data": ("finqa_cli.commands.datasets.data", "Generate, import and check data sets."),
+    "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
@@ -92,7 +92,8 @@ app = typer.Typer(
     "70 learner process, 71 device memory, 74 storage, 77 key, 78 settings, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich cuts long flags off in 80 columns
+    rich_markup_mode=None,  # rich cuts long flags off in 80 columns; commands group their options as plain text
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100},
 )
 
 
@@ -134,7 +135,7 @@ def _open_closed_streams() -> None:
 
 def _heed_torchrun(arguments: Sequence[str]) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        importlib.import_module("finqa_cli.commands.shared.torchrun").begin(arguments)
+        importlib.import_module("finqa_cli.commands.shared.perform").begin(arguments)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

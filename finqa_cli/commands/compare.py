@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.evaluation.cluster_nouns import plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult, compare
@@ -16,10 +16,10 @@ from finqa_cli.evaluation.compare.output_files import check_out, document, write
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.runs.run_folder import new_run_path
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
-@app.command(epilog=f"Example: finqa compare runs/grpo runs/ppo ours=runs/a ours=runs/b. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa compare runs/grpo runs/ppo ours=runs/a ours=runs/b. {EXIT_CODES}")
 def main(
     runs: Annotated[
         list[str],
@@ -42,7 +42,7 @@ def main(
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help="Leave the plots out, unless --plots is given.")
     ] = False,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare methods on the held-out questions that their runs share: accuracy, paired differences, tests, cost.
 

@@ -9,9 +9,8 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.algorithms.pairing import Rule
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, plural, progress
 from finqa_cli.errors import UsageError
 from finqa_cli.publishing import export_weights as weights
 from finqa_cli.publishing.export_attempts import Selection, Written, export_records
@@ -19,7 +18,7 @@ from finqa_cli.publishing.export_sources import Source, find_source
 from finqa_cli.publishing.export_weights import Dtype, Wish
 from finqa_cli.publishing.model_card_facts import card_of
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "openai-jsonl", "inspect"]
 
@@ -82,8 +81,8 @@ def main(
     allow_evaluation_data: Annotated[
         bool, typer.Option("--allow-evaluation-data", help="Write data to train on that is for evaluation only.")
     ] = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a policy or recorded attempts in the form that other tools read, into a new folder.
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.evaluation.power_plan import Assumptions, Plan, plan, with_attempts
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _SHOWN_ATTEMPTS = (1, 2, 4, 8, 16, 32)
 
@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 
-@app.command(epilog=f"Example: finqa plan --questions 290 --companies 30 --difference 0.03. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa plan --questions 290 --companies 30 --difference 0.03. {EXIT_CODES}")
 def main(
     questions: Annotated[
         int | None, typer.Option("--questions", "-n", help="How many questions are asked.", min=2)
@@ -75,7 +75,7 @@ def main(
         list[Path] | None,
         typer.Option("--from", metavar="RUN", help="Take sizes and variation from this run, or, twice, from two."),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say the smallest difference in accuracy that an evaluation can show, or what it takes to show a wanted one.
 

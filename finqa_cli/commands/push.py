@@ -8,9 +8,8 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.commands.export import BaseModel, Evaluations, Licence
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import UsageError
 from finqa_cli.publishing.export_sources import Source, find_source, find_sources
@@ -19,7 +18,7 @@ from finqa_cli.publishing.hub_repository import Hub, Pushed
 from finqa_cli.publishing.push_policies import Plan, plan_pushes, push_all
 from finqa_cli.settings import dotenv_variables
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.command(
@@ -63,8 +62,8 @@ def main(
         str | None,
         typer.Option("--endpoint", metavar="URL", help="Another hub (as HF_ENDPOINT).", show_default=False),
     ] = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Publish policies on the Hugging Face hub as NAME/<folder>_step-<N>, each with a model card.
 

@@ -11,34 +11,25 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural, print_table
-from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics import sandbox_listing as workflow
 from finqa_cli.errors import UsageError
 from finqa_cli.types import SandboxInfo
 from finqa_cli.wiring import sandbox_owners
 
-app = typer.Typer(
-    help="List sandboxes and end those that were left behind.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+app = CommandApp("List sandboxes and end those that were left behind.", epilog=EXIT_CODES)
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("ls")
+@offers("sandbox.name", general=("config", "assign", "as_json"))
 def list_sandboxes(
-    ctx: typer.Context,
+    line: CommandLine,
     run: Annotated[str, typer.Option("--run", help="Only those of this run.", show_default=False)] = "",
-    sandbox: options.Sandbox = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """List the sandboxes of this user, from whatever process started them, and whether that process is running.
 
@@ -46,15 +37,16 @@ def list_sandboxes(
 
     Example: finqa sandbox ls --sandbox local
     """
-    settings = options.load(ctx, quiet=True).settings
-    boxes = perform(lambda *_: workflow.list_boxes(settings, run), as_json=as_json, quiet=True, patient=False)
+    settings = line.load(quiet=True).settings
+    boxes = perform(line, lambda *_: workflow.list_boxes(settings, run), quiet=True, patient=False)
     document = {"provider": settings.sandbox.name, "sandboxes": [_document(box) for box in boxes]}
-    emit(document, as_json=as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
+    emit(document, as_json=line.as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
 
 
 @app.command()
+@offers("sandbox.name", general=("config", "assign", "as_json"))
 def reap(
-    ctx: typer.Context,
+    line: CommandLine,
     ids: Annotated[list[str] | None, typer.Argument(help="Just these sandboxes.", show_default=False)] = None,
     run: Annotated[str, typer.Option("--run", help="Those of this run.", show_default=False)] = "",
     older_than: Annotated[
@@ -63,10 +55,6 @@ def reap(
     everything: Annotated[bool, typer.Option("--all", help="All of them, also those in use.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended, and end nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sandboxes in use are ended.")] = False,
-    sandbox: options.Sandbox = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """End sandboxes and wait until they are gone: those left behind by ended processes of this machine, or others
     by id, --run, --older-than or --all.
@@ -80,17 +68,15 @@ def reap(
     selection = workflow.Selection(
         ids=tuple(ids or ()), run=run, older_than_s=parse_age(older_than), everything=everything
     )
-    settings = options.load(ctx, quiet=True).settings
+    settings = line.load(quiet=True).settings
     now = time.time()
-    boxes = perform(
-        lambda *_: workflow.select(settings, selection, now=now), as_json=as_json, quiet=True, patient=False
-    )
-    if not (dry_run or yes or as_json or _agreed(boxes)):
+    boxes = perform(line, lambda *_: workflow.select(settings, selection, now=now), quiet=True, patient=False)
+    if not (dry_run or yes or line.as_json or _agreed(boxes)):
         boxes = ()
     if boxes and not dry_run:
         perform(
+            line,
             lambda reporter, _: workflow.reap(settings, boxes, reporter=reporter),
-            as_json=as_json,
             remedy="finqa sandbox ls shows what is left",
             patient=False,
         )
@@ -99,7 +85,7 @@ def reap(
         "dry_run": dry_run,
         "reaped": [_document(box) for box in boxes],
     }
-    emit(document, as_json=as_json, text=lambda: _print_reaped(boxes, settings.sandbox.name, dry_run=dry_run))
+    emit(document, as_json=line.as_json, text=lambda: _print_reaped(boxes, settings.sandbox.name, dry_run=dry_run))
 
 
 def parse_age(text: str) -> float | None:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.settings.settings_files import FORMATS, Document, read_document
-from finqa_cli.settings.tiers import shipped
+from finqa_cli.settings.settings_files import FORMATS, Document, read_document, shipped
 
 Formula = str
 """A text that begins with `=`; see `experiment_formulas`."""

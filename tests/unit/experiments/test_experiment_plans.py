@@ -13,7 +13,7 @@ import typer.main
 from fixtures.finqa_text_rows import prepared, write
 
 from finqa_cli.app import COMMANDS
-from finqa_cli.commands.shared.experiment_output import plan_document, plan_text
+from finqa_cli.commands.experiment import plan_document, plan_text
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.experiments.estimates import estimates, total
 from finqa_cli.experiments.experiment_file import read_experiment

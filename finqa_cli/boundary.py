@@ -1,4 +1,4 @@
-"""The error boundary: whatever escapes a command becomes two lines on stderr and an exit status."""
+"""The error boundary: what escapes a command becomes two lines on stderr and an exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, BrokenPipeError):
-        _give_stdout_up()
+        _discard_stdout()
         return 1
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):  # outside a command, or at a prompt
         print("Interrupted.", file=sys.stderr)
@@ -124,12 +124,12 @@ def _show(error: FinqaError, arguments: Sequence[str]) -> int:
         try:
             print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
         except OSError:  # stdout may be what failed
-            _give_stdout_up()
+            _discard_stdout()
     return error.exit_code
 
 
 def _usual_remedy(error: FinqaError, arguments: Sequence[str]) -> str:
-    """What mends most errors of a kind, for one that names nothing better."""
+    """Return the remedy of most errors of a kind, for one that names none."""
     if isinstance(error, StorageError):
         return ANOTHER_PATH
     if isinstance(error, UsageError):
@@ -138,6 +138,6 @@ def _usual_remedy(error: FinqaError, arguments: Sequence[str]) -> str:
     return ""
 
 
-def _give_stdout_up() -> None:
-    """Points it elsewhere, so that the interpreter's last flush stays silent as well."""
+def _discard_stdout() -> None:
+    """Point it at the null device, so that the interpreter's last flush stays silent as well."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

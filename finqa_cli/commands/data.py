@@ -140,7 +140,7 @@ def _fetch_text(source: Source, folder: Path, report: FetchReport) -> str:
     if report.downloaded:
         lines = [f"Fetched {len(report.downloaded)} of {files}: {what}"]
     else:
-        lines = [f"{'Mended' if report.mended else 'Nothing to do'}: {files}, every checksum is right: {what}"]
+        lines = [f"{'Repaired' if report.mended else 'Nothing to do'}: {files}, every checksum is right: {what}"]
     if report.mended:
         lines.append(f"Damaged or missing, now right: {_names(report.mended)}")
     if report.resumed:
@@ -186,7 +186,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every table and row. Tells counts and quirks, and lists what is wrong: file, row, field, reason.
+    """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
 
     Writes the whole report and a manifest with the checksums of what was checked.
 
@@ -227,7 +227,7 @@ def show(
     Example: finqa data show V/2008/page_17.pdf-1 --data dev.json --answer
     """
     if path is not None and "data.snapshot" in line.flags:
-        raise UsageError("--data and --snapshot both say where the question lies.", remedy="give one of them")
+        raise UsageError("--data and --snapshot both name the place of the question.", remedy="give one of them")
     if path is not None:
         shown = show_in_path(path, identity)
     else:

@@ -1,4 +1,4 @@
-"""`finqa doctor`: what stands in the way of a run, and the command that fixes it."""
+"""`finqa doctor`: problems that would stop a run, and the command that fixes each."""
 
 from __future__ import annotations
 

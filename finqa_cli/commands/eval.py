@@ -118,41 +118,40 @@ def evaluation_text(result: EvalResult) -> str:
         return f"{asked}: no accuracy, for none of {plural(report['episodes'], 'episode')} could be graded"
     head = (
         f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
-        f"({plural(report['episodes'], 'episode')}, {clusters(report)})"
+        f"({plural(report['episodes'], 'episode')}, {name_clusters(report)})"
     )
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
     parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
-    queries = (
-        f"{share(report['sql_error_rate'])} of SQL queries failed; {share(report['quoted_years'])} quoted their years; "
-    )
+    errors, quoted = format_share(report["sql_error_rate"]), format_share(report["quoted_years"])
+    queries = f"{errors} of SQL queries failed; {quoted} quoted their years; "
     lines = [
         head,
         *([f"reward {report['reward_mean']:.3f}: {parts}"] if parts else []),
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         *(["", plain_table(["question type", "episodes", "accuracy"], rows)] if any(report["by_kind"]) else []),
-        *(["", *measures] if (measures := measure_lines(report["measures"])) else []),
+        *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
         f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
     ]
     return "\n".join(lines)
 
 
-def clusters(report: Mapping[str, Any]) -> str:
+def name_clusters(report: Mapping[str, Any]) -> str:
     """Return the number of clusters with their noun."""
     return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not say
 
 
-def measure_lines(measures: Mapping[str, Any]) -> list[str]:
+def list_measures(measures: Mapping[str, Any]) -> list[str]:
     """The environment's own figures, a line each."""
-    return [f"  {name}: {number(value)}" for name, value in flat(measures).items()]
+    return [f"  {name}: {format_number(value)}" for name, value in flat(measures).items()]
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a number with four digits, `-` for none."""
     return "-" if value is None else f"{value:.4g}"
 
 
-def share(value: float | None) -> str:
+def format_share(value: float | None) -> str:
     """Return a share in percent, `-` for none."""
     return "-" if value is None else f"{100 * value:.1f} %"

@@ -53,32 +53,35 @@ def run(
         Path | None,
         typer.Option(
             "--output",
-            help="Folder; one that holds this experiment already is gone on with.",
+            help="Folder; one that holds this experiment already is continued.",
             show_default="outputs/NAME of the experiment",
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the experiment in this folder, with its own settings.")
+        Path | None, typer.Option("--resume", help="Folder of an experiment to resume, with its own settings.")
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="CELL", help="Only these cells, by name or pattern; repeatable."),
+        typer.Option("--only", metavar="CELL", help="Cells by name or pattern; repeatable."),
     ] = None,
     redo: Annotated[
-        str, typer.Option("--redo", metavar="CELL", help="Do this cell again; what it had is set aside.")
+        str, typer.Option("--redo", metavar="CELL", help="A cell to do again; its old results are set aside.")
     ] = "",
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="When a cell fails, go on with the others.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="The other cells continue when one fails.")] = False,
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N,N", help="Train every cell with each.", show_default="the file's")
+        str,
+        typer.Option(
+            "--seeds", metavar="N,N", help="Seeds that every cell is trained with.", show_default="the file's"
+        ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan with estimates of time and cost, and start nothing.")
+        bool, typer.Option("--dry-run", help="The plan with estimates of time and cost; nothing is started.")
     ] = False,
 ) -> None:
     """Train and evaluate every cell of an experiment, compare them, and answer its questions from the numbers.
 
     Every step is a finqa command in a folder below the output folder; what is done is not done again, so the same
-    command goes on after a failure or a stop. Environment variables that the file names replace its defaults.
+    command continues after a failure or a stop. Environment variables that the file names replace its defaults.
     """
     if dry_run and (redo or keep_going):
         raise UsageError("--dry-run starts nothing: --redo and --keep-going have no effect.", remedy="leave them out")
@@ -107,7 +110,7 @@ def _wanted(line: CommandLine) -> tuple[ExperimentPlan, Path]:
         logs.configure()
         return workflow.stored_plan(resume), resume
     if given["file"] is None:
-        raise UsageError("Say which experiment.", remedy="finqa experiment run financial_qa --dry-run")
+        raise UsageError("No experiment is named.", remedy="finqa experiment run financial_qa --dry-run")
     document, read = read_experiment(given["file"])
     plan, folder = plan_experiment(
         document,
@@ -214,7 +217,7 @@ def plan_text(document: Mapping[str, Any], plan: ExperimentPlan, folder: Path) -
 
 
 def in_one_word(pair: tuple[str, str]) -> str:
-    """How a cell stands, of which training and evaluation have these states."""
+    """Return the state of a cell whose training and evaluation have these states."""
     return pair[0] if pair[0] == pair[1] else "begun"
 
 
@@ -249,10 +252,10 @@ def _costs(found: Sequence[Estimate]) -> str:
     prices = sorted({one.gpu_hour_price for one in found if one.gpu_hour_price is not None})
     if not prices:
         return "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."
-    told = " or ".join(f"{price:g}" for price in prices)
+    shown = " or ".join(f"{price:g}" for price in prices)
     if all(one.cost is None for one in found):
-        return f"Cost: not known, for the time is not; a GPU-hour is {told} USD."
-    return f"Cost: GPU-hours at {told} USD each, as the file gives it; nothing else is in it."
+        return f"Cost: not known, for the time is not; a GPU-hour is {shown} USD."
+    return f"Cost: GPU-hours at {shown} USD each, as the file gives it; nothing else is in it."
 
 
 def _span(pair: tuple[float, float] | None, shown: Callable[[float], str]) -> str:

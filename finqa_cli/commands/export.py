@@ -25,7 +25,7 @@ Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "ope
 BaseModel = Annotated[
     str,
     typer.Option(
-        "--base-model", metavar="HUB_ID", help="What the base is called on the hub.", show_default="as trained"
+        "--base-model", metavar="HUB_ID", help="Name of the base model on the hub.", show_default="as trained"
     ),
 ]
 Licence = Annotated[
@@ -65,7 +65,9 @@ def main(
     ] = None,
     dtype: Annotated[
         Dtype | None,
-        typer.Option("--dtype", help="Of a whole model's weights.", show_default="float32, gguf-ready bfloat16"),
+        typer.Option(
+            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+        ),
     ] = None,
     base_model: BaseModel = "",
     licence: Licence = "",
@@ -79,7 +81,7 @@ def main(
         typer.Option("--rule", help="How trl-preference pairs a run's attempts.", show_default="best-worst"),
     ] = None,
     allow_evaluation_data: Annotated[
-        bool, typer.Option("--allow-evaluation-data", help="Write data to train on that is for evaluation only.")
+        bool, typer.Option("--allow-evaluation-data", help="Training data from data that is for evaluation only.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -116,7 +118,7 @@ def main(
     emit(
         {"file": str(written.file), "rows": written.rows, "left_out": written.left_out, "wrong": written.wrong},
         as_json=as_json,
-        text=lambda: _told(written, to),
+        text=lambda: _records_text(written, to),
     )
 
 
@@ -158,7 +160,7 @@ def _text(source: Source, result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _told(written: Written, form: Form) -> str:
+def _records_text(written: Written, form: Form) -> str:
     what = {"trl-preference": "pair", "inspect": "sample"}.get(form, "row")
     left = f", {written.left_out} left out" if written.left_out else ""
     lines = [f"{plural(written.rows, what)}{left}: {written.file}"]

@@ -156,9 +156,9 @@ def main(
     """Run the whole cycle: check and prepare data, imitate, sample, train by a method, evaluate both policies, compare.
 
     Every step is a finqa command of its own with a folder and a manifest below the output folder; its command line is
-    shown, and can be run alone. What is done is not done again: after a failure or a stop, --resume goes on.
+    shown, and can be run alone. What is done is not done again: after a failure or a stop, --resume continues.
 
-    With no model named and no GPU, the embedded policy imitates a careless expert (03), and the method mends it.
+    With no model named and no GPU, the embedded policy imitates a careless expert (03), and the method improves it.
     """
     spec, run = _wanted(line)
     if dry_run:
@@ -183,7 +183,7 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
         logs.configure()
         return workflow.stored_spec(resume), resume
     if given["method"] is None:
-        raise UsageError("Say what trains the policy.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
+        raise UsageError("No training method is named.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
     spec = _spec(line, given["method"])
     if given["output"] is not None:
         workflow.check_same(given["output"], spec)

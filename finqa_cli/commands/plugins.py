@@ -24,8 +24,8 @@ app = CommandApp("Show what is installed, ready or broken, and its options.", ep
 def overview(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is installed, ready or broken. `finqa plugins show NAME` has the options of one.
 
-    `ready` can be used here as finqa.toml and the environment are; otherwise the status says what is missing. Services
-    are not called: that is for `finqa doctor`. Exit code 0 even when a plugin is broken: the others work.
+    `ready` can be used here as finqa.toml and the environment are; otherwise the status names what is missing. Services
+    are not called; `finqa doctor` does that. Exit code 0 even when a plugin is broken: the others work.
     """
     if ctx.invoked_subcommand is None:
         document = _overview(_settings(ctx))
@@ -63,7 +63,7 @@ def _components() -> list[tuple[PluginReport, Component]]:
 
 
 def _settings(ctx: typer.Context) -> dict[str, Any]:
-    """The settings as plugins are given them; the defaults where a layer is wrong, which other commands say."""
+    """Return the settings as plugins get them; the defaults where a layer is wrong, which other commands report."""
     try:
         return to_public_dict(CommandLine(ctx).load(quiet=True).settings)
     except ConfigError:

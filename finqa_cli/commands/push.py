@@ -38,25 +38,27 @@ def main(
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Checkpoint to push.", show_default="newest")
     ] = None,
-    num: Annotated[int | None, typer.Option("--num", min=1, metavar="K", help="Push the newest K checkpoints.")] = None,
+    num: Annotated[
+        int | None, typer.Option("--num", min=1, metavar="K", help="Number of the newest checkpoints to push.")
+    ] = None,
     to: Annotated[
         Literal["peft", "merged", "gguf-ready"] | None,
         typer.Option(
-            "--to", help="As the adapter or as one whole model.", show_default="the adapter, where there is one"
+            "--to", help="Form: the adapter or one whole model.", show_default="the adapter, where there is one"
         ),
     ] = None,
     dtype: Annotated[
         Dtype | None,
-        typer.Option("--dtype", help="Of a whole model's weights.", show_default="float32, gguf-ready bfloat16"),
+        typer.Option(
+            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+        ),
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Make private repositories, and refuse public ones.")
-    ] = False,
+    private: Annotated[bool, typer.Option("--private", help="Private repositories; public ones are refused.")] = False,
     base_model: BaseModel = "",
     licence: Licence = "",
     evaluations: Evaluations = [],  # noqa: B006  # Typer copies it
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go where, with its model card; send nothing.")
+        bool, typer.Option("--dry-run", help="The planned pushes with their model cards; nothing is sent.")
     ] = False,
     endpoint: Annotated[
         str | None,
@@ -91,7 +93,7 @@ def main(
 def _wish(
     sources: list[Source], to: Literal["peft", "merged", "gguf-ready"] | None, dtype: Dtype | None, base_model: str
 ) -> Wish:
-    """What was asked for; without --to the adapter where there is one, else the whole model."""
+    """Return the form to push; without --to the adapter where there is one, else the whole model."""
     has_adapter = all(source.policy.adapter is not None for source in sources)
     return Wish(form=to or ("peft" if has_adapter and dtype is None else "merged"), dtype=dtype, base_model=base_model)
 

@@ -1,4 +1,4 @@
-"""`finqa sandbox`: list boxes and end those that were left behind."""
+"""`finqa sandbox`: list sandboxes and end those that were left behind."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def list_sandboxes(
     line: CommandLine,
     run: Annotated[str, typer.Option("--run", help="Only those of this run.", show_default=False)] = "",
 ) -> None:
-    """List the sandboxes of this user, from whatever process started them, and whether that process is running.
+    """List the sandboxes of this user, with the process that started each and whether it is running.
 
     Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
 
     Example: finqa sandbox ls --sandbox local
     """
     settings = line.load(quiet=True).settings
-    boxes = perform(line, lambda *_: workflow.list_boxes(settings, run), quiet=True, patient=False)
-    document = {"provider": settings.sandbox.name, "sandboxes": [_document(box) for box in boxes]}
-    emit(document, as_json=line.as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
+    sandboxes = perform(line, lambda *_: workflow.list_boxes(settings, run), quiet=True, patient=False)
+    document = {"provider": settings.sandbox.name, "sandboxes": [_document(each) for each in sandboxes]}
+    emit(document, as_json=line.as_json, text=lambda: _print_list(sandboxes, settings.sandbox.name))
 
 
 @app.command()
@@ -70,22 +70,22 @@ def reap(
     )
     settings = line.load(quiet=True).settings
     now = time.time()
-    boxes = perform(line, lambda *_: workflow.select(settings, selection, now=now), quiet=True, patient=False)
-    if not (dry_run or yes or line.as_json or _agreed(boxes)):
-        boxes = ()
-    if boxes and not dry_run:
+    sandboxes = perform(line, lambda *_: workflow.select(settings, selection, now=now), quiet=True, patient=False)
+    if not (dry_run or yes or line.as_json or _agreed(sandboxes)):
+        sandboxes = ()
+    if sandboxes and not dry_run:
         perform(
             line,
-            lambda reporter, _: workflow.reap(settings, boxes, reporter=reporter),
+            lambda reporter, _: workflow.reap(settings, sandboxes, reporter=reporter),
             remedy="finqa sandbox ls shows what is left",
             patient=False,
         )
     document = {
         "provider": settings.sandbox.name,
         "dry_run": dry_run,
-        "reaped": [_document(box) for box in boxes],
+        "reaped": [_document(each) for each in sandboxes],
     }
-    emit(document, as_json=line.as_json, text=lambda: _print_reaped(boxes, settings.sandbox.name, dry_run=dry_run))
+    emit(document, as_json=line.as_json, text=lambda: _print_reaped(sandboxes, settings.sandbox.name, dry_run=dry_run))
 
 
 def parse_age(text: str) -> float | None:
@@ -102,54 +102,54 @@ def parse_age(text: str) -> float | None:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def _agreed(boxes: Sequence[SandboxInfo]) -> bool:
-    """True when nobody uses them, when there is nobody to ask, or after a yes."""
-    used = [box for box in boxes if sandbox_owners.owner_state(box.labels) == "alive"]
+def _agreed(sandboxes: Sequence[SandboxInfo]) -> bool:
+    """Return True when none is in use, when stdin is no terminal to ask on, or after a yes."""
+    used = [each for each in sandboxes if sandbox_owners.owner_state(each.labels) == "alive"]
     if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     verb = "is" if len(used) == 1 else "are"
-    return typer.confirm(f"{len(used)} of {plural(len(boxes), 'sandbox')} {verb} in use. End them?", err=True)
+    return typer.confirm(f"{len(used)} of {plural(len(sandboxes), 'sandbox')} {verb} in use. End them?", err=True)
 
 
-def _document(box: SandboxInfo) -> dict[str, Any]:
-    return {**asdict(box), "owner": sandbox_owners.owner_state(box.labels)}
+def _document(each: SandboxInfo) -> dict[str, Any]:
+    return {**asdict(each), "owner": sandbox_owners.owner_state(each.labels)}
 
 
-def _print_list(boxes: Sequence[SandboxInfo], provider: str) -> None:
-    if not boxes:
+def _print_list(sandboxes: Sequence[SandboxInfo], provider: str) -> None:
+    if not sandboxes:
         print(f"There are no {provider} sandboxes.")
         return
-    _print_boxes(boxes)
-    left = len(sandbox_owners.strays(boxes))
+    _print_table(sandboxes)
+    left = len(sandbox_owners.strays(sandboxes))
     hint = f", {left} left behind: {sandbox_owners.reap_command(provider)}" if left else "."
-    print(f"{plural(len(boxes), f'{provider} sandbox')}{hint}")
+    print(f"{plural(len(sandboxes), f'{provider} sandbox')}{hint}")
 
 
-def _print_reaped(boxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
-    if not boxes:
+def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
+    if not sandboxes:
         print(f"No {provider} sandbox to end. All there are: finqa sandbox ls --sandbox {provider}")
     elif dry_run:
-        _print_boxes(boxes)
-        print(f"Would end {plural(len(boxes), f'{provider} sandbox')}.")
+        _print_table(sandboxes)
+        print(f"Would end {plural(len(sandboxes), f'{provider} sandbox')}.")
     else:
-        print(f"Ended {plural(len(boxes), f'{provider} sandbox')}.")
+        print(f"Ended {plural(len(sandboxes), f'{provider} sandbox')}.")
 
 
-def _print_boxes(boxes: Sequence[SandboxInfo]) -> None:
+def _print_table(sandboxes: Sequence[SandboxInfo]) -> None:
     now = time.time()
     rows = [
-        (box.id, box.state, _age(now - box.created), box.labels.get(sandbox_owners.RUN_LABEL), _owner(box))
-        for box in boxes
+        (each.id, each.state, _age(now - each.created), each.labels.get(sandbox_owners.RUN_LABEL), _owner(each))
+        for each in sandboxes
     ]
     print_table(("sandbox", "state", "age", "run", "owner"), rows)
 
 
-def _owner(box: SandboxInfo) -> str | None:
+def _owner(each: SandboxInfo) -> str | None:
     """The running process, or why there is none to name; short, since ids may be long."""
-    state = sandbox_owners.owner_state(box.labels)
+    state = sandbox_owners.owner_state(each.labels)
     if state == "alive":
-        return f"pid {box.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
-    return {"gone": "gone", "elsewhere": box.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
+        return f"pid {each.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
+    return {"gone": "gone", "elsewhere": each.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
 
 
 def _age(seconds: float) -> str:

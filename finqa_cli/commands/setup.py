@@ -25,25 +25,25 @@ def main(
     name: Annotated[str, typer.Argument(help="A component that needs an environment of its own: vllm.")],
     requirements: Annotated[
         Path | None,
-        typer.Option(
-            "--requirements", "-r", help="Another requirements file (default: tested pins).", show_default=False
-        ),
+        typer.Option("--requirements", "-r", help="Requirements file instead of the tested pins.", show_default=False),
     ] = None,
     no_deps: Annotated[
-        bool, typer.Option("--no-deps", help="Install the file as it stands; only torch brings what it needs.")
+        bool, typer.Option("--no-deps", help="Exactly the packages of the file; only torch brings its dependencies.")
     ] = False,
     index_url: Annotated[
         str, typer.Option("--index-url", help="A package index, or a folder of wheels.", show_default=False)
     ] = "",
     python: Annotated[
         Path | None,
-        typer.Option("--python", help="Make it from this Python (default: the one of finqa).", show_default=False),
+        typer.Option("--python", help="Python interpreter instead of that of finqa.", show_default=False),
     ] = None,
     installer: Annotated[str, typer.Option("--installer", help="pip, uv, or auto: uv if it is installed.")] = "auto",
-    no_start: Annotated[bool, typer.Option("--no-start", help="Check it without starting a server.")] = False,
-    recreate: Annotated[bool, typer.Option("--recreate", help="Begin from nothing.")] = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="A check without starting a server.")] = False,
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="A new environment in place of an existing one.")
+    ] = False,
 ) -> None:
-    """Make the environment of a component below FINQA_HOME, check it, and have finqa use it from now on.
+    """Make the environment of a component below FINQA_HOME, check it, and make finqa use it.
 
     Can be interrupted and called again: it continues. A finished environment is recognised at once; other pins make
     it anew. pip's and uv's own configuration applies (PIP_INDEX_URL, UV_INDEX_URL).

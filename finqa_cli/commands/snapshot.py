@@ -75,7 +75,7 @@ def build(
         again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.snapshot.name} continues from there"
         ready = perform(line, lambda reporter, _: remote.build(settings, reporter), remedy=again, patient=False)
         document |= {"image": None if ready is None else _ready(ready)}
-        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _told(ready))
+        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _image_text(ready))
     emit(document, as_json=line.as_json, text="\n".join(lines))
 
 
@@ -85,7 +85,7 @@ def list_snapshots(
     line: CommandLine,
     sandbox: Provider = None,
 ) -> None:
-    """List the snapshots on this machine; a damaged one says so. With --sandbox, the images at that provider instead.
+    """List the snapshots on this machine; a damaged one is marked. With --sandbox, the images at that provider instead.
 
     Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
 
@@ -163,7 +163,7 @@ def _ready(ready: remote.Ready) -> dict[str, Any]:
     return {**asdict(ready.image), "new": ready.new, "boot_test": tested}
 
 
-def _told(ready: remote.Ready) -> str:
+def _image_text(ready: remote.Ready) -> str:
     if ready.trial is None:
         return f"Nothing to do: image {ready.image.name} was built and tested before. It is ready."
     verb = "Built image" if ready.new else "There was already image"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli.commands import dpo
-from finqa_cli.commands.eval import measure_lines, number, share
+from finqa_cli.commands.eval import format_number, format_share, list_measures, name_clusters
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offered_settings, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
@@ -184,7 +184,7 @@ def training_text(result: TrainResult) -> str:
     ]
     rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
     own = [flat(_brief(facts.get("measures", {}))) for facts in (result.before, result.after)]
-    rows += [[name, *(number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
+    rows += [[name, *(format_number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
     return "\n".join(
         [
             f"Held-out questions ({_asked(result.after)}, never trained on):",
@@ -197,7 +197,7 @@ def training_text(result: TrainResult) -> str:
 
 
 def _dry_run_text(result: DryRunResult) -> str:
-    measures = measure_lines(result.measures)
+    measures = list_measures(result.measures)
     return "\n".join(["Dry run complete!", closing(result), *measures, f"Run: {result.run} ({result.seconds:.0f} s)"])
 
 
@@ -208,7 +208,7 @@ def _asked(report: Mapping[str, Any]) -> str:
         return str(episodes)
     if report.get("clustered_by") == "question":
         return f"{clusters}, {plural(episodes, 'attempt')}"
-    return f"{episodes} of {clusters(report)}"
+    return f"{episodes} of {name_clusters(report)}"
 
 
 def _label(label: str, facts: Mapping[str, Any]) -> str:
@@ -225,7 +225,7 @@ def _measure(facts: Mapping[str, Any], key: str, is_share: bool) -> str:
     if key == "accuracy":
         low, high = facts["accuracy_interval"]
         return f"{value:.3f} [{low:.3f}, {high:.3f}]"
-    return share(value)
+    return format_share(value)
 
 
 def _brief(measures: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which backends to use when nobody says: a pure choice from what this machine has."""
+"""The backends where none is named: a pure choice from what this machine has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Choices:
 
     @property
     def line(self) -> str:
-        """One line that says what was chosen and why; empty when all was given."""
+        """One line with what was chosen and why; empty when all was given."""
         return "chosen: " + ", ".join(self.reasons) if self.reasons else ""
 
 

@@ -1,4 +1,4 @@
-"""What a setting says about itself, beside its type and default: help text, unit, panel, flags and variable.
+"""The declaration of a setting, beside its type and default: help text, unit, panel, flags and variable.
 
 `schema.py` declares every setting once, by `setting(...)`. Flags, help, environment variables, `.env.example` and
 `docs/reference.md` are read from there, by `schema.DECLARATIONS`.
@@ -33,7 +33,7 @@ class About:
         placed: `auto` by default: the placement plan decides it where there are GPUs.
         resumable: It may change when a run is resumed.
         shown: How the help shows the default; empty: as it is.
-        typed: Type of the flag, where the field's own type does not say it.
+        typed: Type of the flag, where it differs from the field's own type.
     """
 
     help: str

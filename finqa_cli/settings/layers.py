@@ -294,7 +294,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
 
 
 def parse_text(path: str, text: str) -> Any:
-    """Return a value written as text: lists may be comma separated, quotes are optional, numbers are left to pydantic."""
+    """Return a value written as text: lists may be comma separated, quotes are optional; pydantic parses numbers."""
     value = _toml_value(text)
     if _is_list(path):
         return _split(value)

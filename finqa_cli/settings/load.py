@@ -201,7 +201,7 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:
-    """JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
+    """Return a JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
     public: dict[str, Any] = masked(settings.model_dump(mode="json"))
     return public
 
@@ -216,7 +216,7 @@ def to_stated_dict(settings: Settings) -> dict[str, Any]:
 
 
 def from_public_dict(public: Mapping[str, Any]) -> Settings:
-    """The settings that `to_public_dict` described. Masked options are left out, so their own defaults apply; a run
+    """Return the settings that `to_public_dict` described. Masked options are omitted, so their defaults apply; a run
     that is older than a setting keeps doing what it did.
 
     Raises:

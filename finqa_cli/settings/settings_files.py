@@ -73,7 +73,7 @@ class Shipped:
         name: What `--config` takes.
         kind: `model` or `optimizer` tier, `settings` of no tier, `specification` of a model to be made, or
             `experiment`.
-        about: What its opening comment says.
+        about: Text of its opening comment.
         file: Where it lies.
     """
 
@@ -178,7 +178,7 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
     if "tier" in document.tree and tier not in tuple(TIERS):
         raise ConfigError(
             f"tier = {tier!r} ({document.place('tier')}): tiers are {', '.join(TIERS)}.",
-            remedy=f"Mend {document.name}.",
+            remedy=f"correct {document.name}",
         )
     kind = "plan" if resolved else "file"
     layer = flatten(tree, lambda path: kind + document.place(path).removeprefix("file"))
@@ -297,7 +297,7 @@ def _refuse_repeated(node: Any) -> None:
 def line_of(text: str, path: str) -> int | None:
     """The line, from 1, on which a dotted path is set; None where it is written in a form that this does not follow.
 
-    The keys are looked for one after the other, each as a whole word where a key can stand, outside comments and
+    The keys are looked for one after the other, each as a whole word where a key is allowed, outside comments and
     quotes, the first as a table's head if there is one.
     """
     at = 0
@@ -314,7 +314,7 @@ def line_of(text: str, path: str) -> int | None:
 
 
 def _outside_text(pattern: str, text: str, at: int) -> int | None:
-    """End of the first match from `at` on that stands neither in a comment nor inside quotes."""
+    """Return the end of the first match from `at` on that is neither in a comment nor inside quotes."""
     for match in re.finditer(pattern, text[at:], re.MULTILINE):
         start = at + match.start()
         before = text[text.rfind("\n", 0, start) + 1 : start]

@@ -227,7 +227,7 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
     empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, status, part in (
-        ([], 2, "Say what trains"),
+        ([], 2, "No training method"),
         (["--method=grpo", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--from=10_eval", "--until=03_sft"], 2, "comes after"),
         (["--method=grpo", "--config=ppo"], 78, "ppo is for ppo, and the method is grpo"),

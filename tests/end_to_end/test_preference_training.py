@@ -235,7 +235,7 @@ def test_a_quick_test_takes_two_steps_and_knows_the_environment_of_its_pairs(
 
 def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     model = f"--model={tiny}"
-    assert "Say which pairs" in refusal(["dpo"], capsys, 2)
+    assert "No pairs and no run" in refusal(["dpo"], capsys, 2)
     assert "no preference pairs" in refusal(["dpo", "nowhere"], capsys, 65)
     path = pair_file("p")
     assert "beta" in refusal(["dpo", "p", "--beta=-1", model], capsys, 78)

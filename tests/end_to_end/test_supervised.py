@@ -233,7 +233,7 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
         return told
 
     model = f"--model={tiny}"
-    assert "Say what to imitate" in refused(2)
+    assert "No demonstrations and no run" in refused(2)
     assert "with a reward of at least 7" in refused(65, str(gold), "--minimum-reward=7", model)
     assert "cannot train" in refused(78, str(gold), model, "--engine=scripted", "--run-dir=x")
     assert not list(Path("x").glob("checkpoints/*"))

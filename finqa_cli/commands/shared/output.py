@@ -27,7 +27,7 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
 
     Args:
         result: The document of `--json`; its keys are part of the product's interface.
-        as_json: Whether the user asked for it.
+        as_json: Whether the user gave `--json`.
         text: The readable form, or a function that returns it or prints it itself.
     """
     if as_json:
@@ -60,12 +60,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:
-    from rich import box
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text as RichText
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
@@ -136,7 +136,7 @@ class PlainReporter:
             self._show(phase, state, now)
 
     def finish(self, phase: str) -> None:
-        """Prints the last state with the time that it took, unless it stands there already."""
+        """Prints the last state with the time that it took, unless it is the last line already."""
         if state := self._phases.pop(phase, None):
             self._show(phase, state, time.monotonic())
 
@@ -146,9 +146,9 @@ class PlainReporter:
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = f"{state.done}/{state.total}" if state.total else str(state.done)
-        told = f"{count} {describe(state.fields)}"
-        if told != state.last_line:
-            state.last_line = told
+        text = f"{count} {describe(state.fields)}"
+        if text != state.last_line:
+            state.last_line = text
             self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
 
 

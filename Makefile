@@ -82,7 +82,7 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff check --fix .
 
 reference: install  ## Write docs/reference.md and the settings in .env.example from their declarations.
-	$(BIN)/python -m finqa_cli.settings.reference
+	$(BIN)/python -m finqa_cli.settings.settings_reference
 
 tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)

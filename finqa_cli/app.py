@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         from finqa_cli import boundary
 
-        return boundary.report(error, given)
+        return boundary.report(error, given, COMMANDS)
     if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
         print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0

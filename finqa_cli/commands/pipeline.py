@@ -61,6 +61,11 @@ CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
 """Habits of the expert whose demonstrations the embedded policy was made of: most are wrong, and some are right."""
 
 
+def _step(flag: str, help: str, default: str | bool = True) -> Any:
+    """Return an option of one of the steps."""
+    return typer.Option(flag, help=help, rich_help_panel=STEPS, show_default=default)
+
+
 @app.command(epilog=f"Example: finqa pipeline --method grpo --quick-test. {EXIT_CODES}")
 @offers(
     *("environment.name", "engine", "sandbox.name", "reward", "environment.options.grader"),
@@ -95,62 +100,31 @@ def main(
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help="Small counts throughout, to see that everything works.")
     ] = False,
-    init: Annotated[
-        Path | None, typer.Option("--init", rich_help_panel=STEPS, help="TOML file that specifies a new model (03).")
-    ] = None,
+    init: Annotated[Path | None, _step("--init", "TOML file that specifies a new model for step 03.")] = None,
     careless: Annotated[
         bool | None,
-        typer.Option(
-            "--careless/--careful",
-            rich_help_panel=STEPS,
-            help="Mistakes of the expert that is imitated, so that there is something left to learn.",
-            show_default="careless with the embedded policy and tools",
+        _step(
+            "--careless/--careful", "Mistakes of the imitated expert.", "careless with the embedded policy and tools"
         ),
     ] = None,
     demonstration_questions: Annotated[
-        int,
-        typer.Option("--demonstration-questions", rich_help_panel=STEPS, help="Demonstrations of step 01; 0: all."),
+        int, _step("--demonstration-questions", "Demonstrations of step 01; 0: all.")
     ] = 0,
-    num_candidates: Annotated[
-        int, typer.Option("--num-candidates", rich_help_panel=STEPS, help="Candidates per question in step 04.")
-    ] = 4,
-    candidate_questions: Annotated[
-        int, typer.Option("--candidate-questions", rich_help_panel=STEPS, help="Questions of step 04; 0: all.")
-    ] = 0,
+    num_candidates: Annotated[int, _step("--num-candidates", "Candidates per question in step 04.")] = 4,
+    candidate_questions: Annotated[int, _step("--candidate-questions", "Questions of step 04; 0: all.")] = 0,
     candidate_temperature: Annotated[
         float | None,
-        typer.Option(
-            "--candidate-temperature",
-            rich_help_panel=STEPS,
-            help="Sampling temperature of step 04.",
-            show_default="0.8; 1 with the embedded policy",
-        ),
+        _step("--candidate-temperature", "Sampling temperature of step 04.", "0.8; 1 with the embedded policy"),
     ] = None,
     candidate_top_p: Annotated[
         float | None,
-        typer.Option(
-            "--candidate-top-p",
-            rich_help_panel=STEPS,
-            help="Nucleus sampling mass of step 04.",
-            show_default="0.9; 1 with the embedded policy",
-        ),
+        _step("--candidate-top-p", "Nucleus sampling mass of step 04.", "0.9; 1 with the embedded policy"),
     ] = None,
     pair_rule: Annotated[
-        Rule | None,
-        typer.Option(
-            "--pair-rule",
-            rich_help_panel=STEPS,
-            help="Candidates that step 08 pairs, for dpo; see finqa prefs --rule.",
-            show_default="best-worst",
-        ),
+        Rule | None, _step("--pair-rule", "Pairs of step 08, for dpo; see finqa prefs --rule.", "best-worst")
     ] = None,
     compare_with: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--compare-with",
-            rich_help_panel=STEPS,
-            help="Another pipeline or evaluated run for step 11; repeatable.",
-        ),
+        list[Path] | None, _step("--compare-with", "Another pipeline or evaluated run for step 11; repeatable.")
     ] = None,
 ) -> None:
     """Run the whole cycle: check and prepare data, imitate, sample, train by a method, evaluate both policies, compare.

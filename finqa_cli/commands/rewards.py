@@ -157,7 +157,7 @@ def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: s
 
 
 def _specification(settings: Settings) -> dict[str, Any]:
-    """Of the reward; of the environment's own verdict, the environment with its options, which are its rules."""
+    """Return the specification of the reward; for the environment's own verdict, the environment with its options."""
     if settings.reward.name != ENVIRONMENT or settings.reward.options:
         return workflow.specification(workflow.chosen(settings), settings)
     choice = settings.environment

@@ -207,7 +207,7 @@ def to_public_dict(settings: Settings) -> dict[str, Any]:
 
 
 def to_stated_dict(settings: Settings) -> dict[str, Any]:
-    """As `to_public_dict`, with `auto` for what the placement plan decides (`run.placed`), which is left out itself."""
+    """Return `to_public_dict` with `auto` for what the placement plan decides, and without `run.placed` itself."""
     public = to_public_dict(settings)
     for path in public["run"].pop("placed"):
         section, _, field = path.partition(".")
@@ -231,7 +231,7 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
 
 
 def _completed(public: Any) -> Any:
-    """With `BEFORE_THERE_WERE` in the sections that are recorded; `eval.limit` drew by the run's seed then."""
+    """Add `BEFORE_THERE_WERE` to the sections that are recorded; `eval.limit` drew by the run's seed then."""
     before: dict[str, dict[str, Any]] = {**BEFORE_THERE_WERE}
     if isinstance(train := public.get("train"), Mapping) and "seed" in train:
         before["eval"] = {"seed": train["seed"]}

@@ -7,8 +7,8 @@ from source_tree import FLOORS, ROOT, sources
 
 from finqa_cli.app import COMMANDS
 from finqa_cli.extend import KINDS, hookspecs
-from finqa_cli.settings.reference import reference_page, variables_text
 from finqa_cli.settings.schema import BARE_NAMES
+from finqa_cli.settings.settings_reference import reference_page, variables_text
 
 
 def text(name: str) -> str:

@@ -113,7 +113,7 @@ NEW = """    dummy_share: Fraction = setting(
 TRY = """
 import sys
 from finqa_cli.app import main
-from finqa_cli.settings.reference import reference_page, variables_text
+from finqa_cli.settings.settings_reference import reference_page, variables_text
 assert main(["train", "--help"]) == 0
 assert main(["config", "show", "--origin"]) == 0
 print(reference_page(), variables_text())

@@ -23,7 +23,7 @@ Text = str | Callable[[], str | None]
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
-    """Prints a result.
+    """Print a result.
 
     Args:
         result: The document of `--json`; its keys are part of the product's interface.
@@ -39,7 +39,7 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout: by rich on a terminal, aligned plain text elsewhere."""
+    """Print a table on stdout: by rich on a terminal, aligned plain text elsewhere."""
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_rich(headers, rows, title)
     else:
@@ -47,14 +47,14 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, tit
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned by spaces; a line break inside a cell becomes a space, so a row stays a line."""
+    """Return columns aligned by spaces; a line break inside a cell becomes a space, so a row stays a line."""
     lines = [[_cell(value) for value in row] for row in [headers, *rows]]
     widths = [max(len(row[column]) for row in lines) for column in range(len(headers))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in lines)
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 sandbox`, `2 sandboxes`, `0 snapshots`."""
+    """Return a count with its noun: `1 sandbox`, `2 sandboxes`, `0 snapshots`."""
     suffix = "" if count == 1 else "es" if noun.endswith(("x", "s", "ch")) else "s"
     return f"{count} {noun}{suffix}"
 
@@ -83,7 +83,7 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def progress(*, as_json: bool = False, quiet: bool = False) -> Iterator[Reporter]:
-    """The reporter that suits where stderr goes; open for as long as the work lasts."""
+    """Yield the reporter for where stderr goes; it is open for as long as the work lasts."""
     if as_json or quiet:
         yield NullReporter()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI"):
@@ -94,7 +94,7 @@ def progress(*, as_json: bool = False, quiet: bool = False) -> Iterator[Reporter
 
 
 def describe(fields: dict[str, object]) -> str:
-    """`reward=0.412 groups=12`: numbers short enough to read in passing."""
+    """Return short numbers with their names: `reward=0.412 groups=12`."""
     return " ".join(f"{name}={_short(value)}" for name, value in fields.items())
 
 
@@ -117,16 +117,16 @@ class PlainReporter:
         self._phases: dict[str, _Phase] = {}
 
     def line(self, text: str) -> None:
-        """Prints it at once."""
+        """Print it at once."""
         print(text, file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None) -> None:
-        """Notes the time; short phases print only their end."""
+        """Note the time; short phases print only their end."""
         now = time.monotonic()
         self._phases[phase] = _Phase(total=total, started=now, shown=now)
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
-        """Prints when the last line of this phase is old enough."""
+        """Print when the last line of this phase is old enough."""
         if (state := self._phases.get(phase)) is None:
             return
         state.done, state.fields = done, fields
@@ -136,12 +136,12 @@ class PlainReporter:
             self._show(phase, state, now)
 
     def finish(self, phase: str) -> None:
-        """Prints the last state with the time that it took, unless it is the last line already."""
+        """Print the last state with the time that it took, unless it is the last line already."""
         if state := self._phases.pop(phase, None):
             self._show(phase, state, time.monotonic())
 
     def drop(self, phase: str) -> None:
-        """Forgets it."""
+        """Forget it."""
         self._phases.pop(phase, None)
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
@@ -180,25 +180,25 @@ class BarReporter:
         self._bars.stop()
 
     def line(self, text: str) -> None:
-        """Prints above the bars."""
+        """Print above the bars."""
         self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def start(self, phase: str, total: int | None) -> None:
-        """Shows a bar, in the place of an unfinished one of the same name."""
+        """Show a bar, in the place of an unfinished one of the same name."""
         self.finish(phase)
         self._tasks[phase] = self._bars.add_task(phase, total=total, details="")
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
-        """Moves the bar."""
+        """Move the bar."""
         if (task := self._tasks.get(phase)) is not None:
             self._bars.update(task, completed=done, details=describe(fields))
 
     def finish(self, phase: str) -> None:
-        """Takes the bar away."""
+        """Remove the bar."""
         self.drop(phase)
 
     def drop(self, phase: str) -> None:
-        """Takes the bar away."""
+        """Remove the bar."""
         if (task := self._tasks.pop(phase, None)) is not None:
             self._bars.remove_task(task)
 

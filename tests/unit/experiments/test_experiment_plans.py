@@ -115,6 +115,13 @@ def test_the_published_matrix_is_eight_cells_with_the_published_settings() -> No
     check_cells(plan, ())
 
 
+def test_another_split_of_the_evaluation_is_given_once() -> None:
+    plan, run = planned(SMALL + '[evaluation.data]\neval_split = "test"\n[evaluation.eval]\nattempts = 2\n')
+    arguments = steps_of(plan, "a-plain", run)[1].arguments
+    assert arguments[arguments.index("--split") + 1] == "test"
+    assert [arguments[at + 1] for at, word in enumerate(arguments) if word == "--set"] == ["eval.attempts=2"]
+
+
 def test_variables_of_the_environment_change_the_cells_that_do_not_decide_themselves() -> None:
     given = {
         "ROLLOUT_N": "16",

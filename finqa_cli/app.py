@@ -58,7 +58,7 @@ class LazyGroup(typer.core.TyperGroup):
         self.commands = names  # suggestions for misspelt commands are made from the keys
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The loaded command, or None when there is none of this name."""
+        """Return the loaded command, or None when there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name][0])
@@ -67,12 +67,12 @@ class LazyGroup(typer.core.TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Help of the group, without importing any command."""
+        """Write the help of the group, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
-        """Completes command names from the table."""
+        """Complete command names from the table."""
         return [
             CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
         ]

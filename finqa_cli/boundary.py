@@ -69,7 +69,7 @@ def report(error: BaseException, arguments: Sequence[str], commands: Collection[
 
 
 def explain(error: BaseException) -> FinqaError | None:
-    """The error as one of the product's own, or None when it is a bug."""
+    """Return the error as one of the product's own, or None when it is a bug."""
     if isinstance(error, FinqaError):
         return error
     if isinstance(error, typer.TyperException):
@@ -94,7 +94,7 @@ def _storage(error: OSError) -> FinqaError | None:
 
 
 def _by_plugins(error: BaseException) -> FinqaError | None:
-    """Asks the plugins, but only when a command has loaded them already."""
+    """Ask the plugins, but only when a command has loaded them already."""
     loaded = sys.modules.get("finqa_cli.extend.registry")
     if loaded is None:
         return None

@@ -22,7 +22,7 @@ SHORTEST_SECRET = 8
 
 
 def configure(environment: Mapping[str, str] | None = None) -> None:
-    """Sets up structlog for this process.
+    """Set up structlog for this process.
 
     Raises:
         ConfigError: FINQA_LOG_LEVEL or FINQA_LOG_FORMAT has a value that does not exist.

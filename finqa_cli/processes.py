@@ -9,7 +9,7 @@ _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHOR
 
 
 def is_secret(variable: str) -> bool:
-    """Whether an environment variable of this name usually holds a secret, which a started process should not get."""
+    """Return whether a variable of this name usually holds a secret, which a started process should not get."""
     return _SECRET.search(variable) is not None
 
 

@@ -61,7 +61,7 @@ def _print(loaded: Loaded, origin: bool) -> None:
 
 
 def _leaves(tree: dict[str, Any]) -> dict[str, object]:
-    """Dotted path -> printable value; options of components one by one, lists in one cell."""
+    """Return dotted path -> printable value; options of components one by one, lists in one cell."""
     leaves: dict[str, object] = {}
     for section, body in tree.items():
         if not isinstance(body, dict):

@@ -253,7 +253,7 @@ def _lines(shown: Shown, answer: bool) -> Iterator[str]:
 
 
 def _safe(text: str) -> str:
-    """Without control characters: what is in a data file must not drive the terminal."""
+    """Return a text without control characters, so that a data file cannot drive the terminal."""
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
 
 

@@ -133,7 +133,7 @@ def _write(report: ImportReport, out: Path, as_json: bool, *, note: str = "") ->
 
 
 def shares(text: str) -> SplitShares:
-    """The shares that `--splits` names.
+    """Return the shares that `--splits` names.
 
     Raises:
         UsageError: It is not three numbers.
@@ -148,7 +148,7 @@ def shares(text: str) -> SplitShares:
 
 
 def dataset_document(dataset: DataSet, folder: Path) -> dict[str, Any]:
-    """A data set in a folder, for JSON."""
+    """Return a data set in a folder for JSON."""
     return {
         "path": str(folder),
         "companies": len(dataset.companies()),
@@ -162,7 +162,7 @@ def dataset_document(dataset: DataSet, folder: Path) -> dict[str, Any]:
 
 
 def import_document(report: ImportReport, folder: Path) -> dict[str, Any]:
-    """An import into a folder, for JSON."""
+    """Return an import into a folder for JSON."""
     return {
         **dataset_document(report.dataset, folder),
         "rows": report.rows,
@@ -174,7 +174,7 @@ def import_document(report: ImportReport, folder: Path) -> dict[str, Any]:
 
 
 def counts(dataset: DataSet) -> str:
-    """Companies, tables and questions, with the splits."""
+    """Return the numbers of companies, tables and questions, with the splits."""
     splits = ", ".join(f"{split} {count}" for split, count in dataset.split_counts().items())
     companies = len(dataset.companies())
     return (
@@ -184,18 +184,18 @@ def counts(dataset: DataSet) -> str:
 
 
 def next_step(folder: Path) -> str:
-    """The command that compiles what was just written."""
+    """Return the command that compiles the written data set."""
     return f"Next: finqa snapshot build --snapshot-name {folder.name or 'mine'} --data {folder}"
 
 
 def all_went_to_test(files: Sequence[Path]) -> str:
-    """Why a split by company has only the split test: a file of FinQA's test split is among its files."""
+    """Return why a split by company has only the split test: a file of FinQA's test split is among its files."""
     held_out = ", ".join(str(path) for path in files if split_of_name(path) == "test")
     return f"All rows went to test: {held_out} is FinQA's test split. Leave it out to get training data."
 
 
 def import_text(report: ImportReport, out: Path) -> str:
-    """An import for a person."""
+    """Return an import as text."""
     skipped = [f"  {plural(count, 'row')}: {reason}" for reason, count in report.skipped.items()]
     if report.problems:
         skipped.append(f"  {plural(len(report.problems), 'row')}: malformed; first: {report.problems[0]}")

@@ -75,7 +75,7 @@ def main(
 
 
 def report(checks: Sequence[Check]) -> str:
-    """One block per check: status, name, what was found, and the remedy on a line of its own."""
+    """Return a block per check: status, name, finding, and the remedy on a line of its own."""
     width = min(shutil.get_terminal_size().columns, 100)
     names = max(len(check.name) for check in checks)
     lines = [line for check in checks for line in _block(check, names, width)]
@@ -95,7 +95,7 @@ def _block(check: Check, names: int, width: int) -> list[str]:
 
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:
-    """Whole words only: a command must stay fit for copying."""
+    """Wrap at whole words only, so that a command can be copied."""
     return textwrap.wrap(
         " ".join(text.split()),
         width=max(width, len(indent) + 30),

@@ -143,7 +143,7 @@ def name_clusters(report: Mapping[str, Any]) -> str:
 
 
 def list_measures(measures: Mapping[str, Any]) -> list[str]:
-    """The environment's own figures, a line each."""
+    """Return the environment's own figures, a line each."""
     return [f"  {name}: {format_number(value)}" for name, value in flat(measures).items()]
 
 

@@ -103,7 +103,7 @@ def run(
 
 
 def _wanted(line: CommandLine) -> tuple[ExperimentPlan, Path]:
-    """The plan and its folder."""
+    """Return the plan and its folder."""
     given = line.context.params
     if (resume := given["resume"]) is not None:
         line.check_free(resume, command="experiment run", free=FREE_ON_RESUME)
@@ -159,7 +159,7 @@ def _text(result: workflow.ExperimentResult) -> str:
 
 
 def plan_document(plan: ExperimentPlan, folder: Path, chosen: Sequence[str]) -> dict[str, Any]:
-    """The `--json` form of a plan; nothing is started or written.
+    """Return the `--json` form of a plan; nothing is started or written.
 
     Raises:
         ConfigError: The folder was changed by hand.
@@ -190,7 +190,7 @@ def plan_document(plan: ExperimentPlan, folder: Path, chosen: Sequence[str]) -> 
 
 
 def plan_text(document: Mapping[str, Any], plan: ExperimentPlan, folder: Path) -> str:
-    """The document of a plan for a person."""
+    """Return the document of a plan as text."""
     found, chosen = estimates(plan, folder), list(document["cells"])
     given = ", ".join(f"{name}={value}" for name, value in plan.given.items())
     headers = ("cell", "state", "iterations", "attempts", "tokens", "time", "GPU-hours", "cost, USD")
@@ -222,7 +222,7 @@ def in_one_word(pair: tuple[str, str]) -> str:
 
 
 def _settings(plan: ExperimentPlan, chosen: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Dotted path -> cell -> value, for what is not the same in all cells of the plan."""
+    """Return dotted path -> cell -> value, for settings that differ between cells of the plan."""
     values = differing_settings(plan)
     return {
         path: {name: value for name, value in zip(plan.cells, found, strict=True) if name in chosen}
@@ -248,7 +248,7 @@ def _estimated(one: Estimate) -> tuple[str, ...]:
 
 
 def _costs(found: Sequence[Estimate]) -> str:
-    """How costs are calculated, or what is missing for it."""
+    """Return how costs are calculated, or what is missing for it."""
     prices = sorted({one.gpu_hour_price for one in found if one.gpu_hour_price is not None})
     if not prices:
         return "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."

@@ -150,7 +150,7 @@ def main(
 
 
 def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
-    """What is to be done, and in which folder."""
+    """Return the specification of the pipeline and its folder."""
     given = line.context.params
     if (resume := given["resume"]) is not None:
         line.check_free(resume, command="pipeline", free=FREE_ON_RESUME)

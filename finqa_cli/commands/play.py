@@ -68,20 +68,20 @@ def main(
 
 
 def _opening(task: Task) -> str:
-    """The question and where it comes from."""
+    """Return the question and where it comes from."""
     about = ", ".join(part for part in (task.cluster, task.kind, f"{task.split} split") if part)
     return "\n".join([f"Question {task.id} ({about})", _block(task.prompt, "  ")])
 
 
 def _one_turn(number: int, turn: Turn) -> str:
-    """What the policy did and what came back."""
+    """Return what the policy did and what came back."""
     if turn.tool_call is None and not turn.parse_error:  # an environment without tools takes the text itself
         return "\n".join([f"{number}. {_block(_cut(turn.text.strip()), '   ').lstrip()}", *_reply(turn)])
     return "\n".join([f"{number}. {_action(turn)}", *_reply(turn)])
 
 
 def _verdict(trajectory: Trajectory) -> str:
-    """Status, reward and why."""
+    """Return the status, the reward and its reason."""
     if trajectory.rewards is None:
         return f"Not graded: {trajectory.status.value}. {trajectory.error}"
     reason = trajectory.rewards.explanation or trajectory.error

@@ -109,7 +109,7 @@ def _component(
 
 
 def _component_options(component: Component) -> list[dict[str, Any]] | None:
-    """Its options, [] when it has none, None when its config class cannot be imported on this machine."""
+    """Return its options, [] when it has none, None when its config class cannot be imported on this machine."""
     try:
         model = registry().config_class(component)
     except ImportError:

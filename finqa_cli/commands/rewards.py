@@ -150,7 +150,7 @@ def score(
 
 
 def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: str | None) -> Settings:
-    """The settings with the reward of the argument, and its options of the settings file if it is named there."""
+    """Return the settings with the reward of the argument, and its options if the settings name it too."""
     chosen = workflow.name_of(line.load(quiet=True).settings, name)
     given = {"reward.name": chosen, "reward.options.spec": spec and str(spec), "reward.options.weights": weights}
     return line.load(given, quiet=True).settings
@@ -200,7 +200,7 @@ def _print_results(results: Sequence[CaseResult], passed: int) -> None:
 
 
 def _parts(values: dict[str, float | None] | Any) -> str:
-    """The total first, then what is not 0."""
+    """Return the total, then the parts that are not 0."""
     shown = {TOTAL: values.get(TOTAL), **{part: value for part, value in values.items() if value != 0}}
     return " ".join(
         f"{part}={'missing' if value is None else f'{value:g}'}" for part, value in shown.items() if part in values

@@ -89,7 +89,7 @@ def reap(
 
 
 def parse_age(text: str) -> float | None:
-    """Seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
+    """Return the seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
 
     Raises:
         UsageError: It is none of these.
@@ -145,7 +145,7 @@ def _print_table(sandboxes: Sequence[SandboxInfo]) -> None:
 
 
 def _owner(each: SandboxInfo) -> str | None:
-    """The running process, or why there is none to name; short, since ids may be long."""
+    """Return the running process, or why there is none to name; short, since ids may be long."""
     state = sandbox_owners.owner_state(each.labels)
     if state == "alive":
         return f"pid {each.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"

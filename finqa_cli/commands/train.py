@@ -202,7 +202,7 @@ def _dry_run_text(result: DryRunResult) -> str:
 
 
 def _asked(report: Mapping[str, Any]) -> str:
-    """How many, and in how many clusters where these are fewer."""
+    """Return the number of questions, and of clusters where these are fewer."""
     episodes, clusters = report["episodes"], report["clusters"]
     if clusters >= episodes:
         return str(episodes)
@@ -229,7 +229,7 @@ def _measure(facts: Mapping[str, Any], key: str, is_share: bool) -> str:
 
 
 def _brief(measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Without groups of many numbers, which would bury the rest; `finqa eval` and metrics.jsonl have them all."""
+    """Return measures without groups of many numbers; `finqa eval` and metrics.jsonl have them all."""
     return {
         name: value
         for name, value in measures.items()

@@ -110,7 +110,7 @@ class Declaration:
 
 
 def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
-    """A field of a section with its declaration.
+    """Return a field of a section with its declaration.
 
     Args:
         default: Default value.
@@ -124,14 +124,14 @@ def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
 
 
 def option(kind: Any, help: str, flags: str, **details: Any) -> About:
-    """The flag of an option of a component; the component's own class has its default and checks its value."""
+    """Return the flag of an option of a component; the component's own class has its default and checks its value."""
     return About(help=help, flags=flags, typed=kind, **details)
 
 
 def declare(
     settings: type[BaseModel], panels: Mapping[str, str], options: Mapping[str, About]
 ) -> dict[str, Declaration]:
-    """Every setting by its dotted path, in the order of the schema.
+    """Return every setting by its dotted path, in the order of the schema.
 
     Args:
         settings: The class of all sections.

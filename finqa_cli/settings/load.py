@@ -73,7 +73,7 @@ def load_settings(
     policies: Mapping[str, str] = MappingProxyType({}),
     assume_cuda: bool = False,
 ) -> Loaded:
-    """Reads all layers and resolves what is `auto`.
+    """Read all layers and resolve what is `auto`.
 
     Args:
         flags: Dotted path -> value; None means not given.

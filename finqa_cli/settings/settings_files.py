@@ -60,7 +60,7 @@ class Document:
     tree: dict[str, Any]
 
     def place(self, path: str) -> str:
-        """Where a dotted path is set, such as `file finqa.toml:7`; without the line where that is not plain to see."""
+        """Return where a dotted path is set, such as `file finqa.toml:7`; without a line that is not recognized."""
         line = line_of(self.text, path)
         return f"file {self.name}:{line}" if line else f"file {self.name}"
 
@@ -84,18 +84,18 @@ class Shipped:
 
 
 def list_shipped() -> list[Shipped]:
-    """All of them, by folder and name."""
+    """Return all files that ship with the package, by folder and name."""
     return [_described(file) for file in shipped().values()]
 
 
 def shipped() -> dict[str, Path]:
-    """Folder and name, such as `models/qwen3-4b`, of each file that ships with the package."""
+    """Return the files that ship with the package by folder and name, such as `models/qwen3-4b`."""
     root = Path(str(resources.files("finqa_cli"))) / "configs"
     return {f"{file.parent.name}/{file.stem}": file for file in sorted(root.glob("*/*.toml"))}
 
 
 def is_shipped(origin: str) -> bool:
-    """Whether a setting of this origin, as `Value` has it, was set by a file that ships with the package."""
+    """Return whether a setting of this origin was set by a file that ships with the package."""
     kind, _, place = origin.partition(" ")
     name = place.rpartition(":")[0] if place.rpartition(":")[2].isdigit() else place
     known = shipped()
@@ -104,7 +104,7 @@ def is_shipped(origin: str) -> bool:
 
 
 def tier_of(path: str) -> str | None:
-    """The tier that a setting belongs to, if it belongs to one."""
+    """Return the tier that a setting belongs to, if it belongs to one."""
     for tier, paths in TIERS.items():
         if any(path == known or path.startswith(f"{known}.") for known in paths):
             return tier
@@ -112,7 +112,7 @@ def tier_of(path: str) -> str | None:
 
 
 def file_layers(references: Sequence[str | Path]) -> list[Layer]:
-    """One layer for each file or name, in order.
+    """Return a layer for each file or name, in order.
 
     Raises:
         ConfigError: One is absent, unreadable or not valid, sets what is no setting or of another tier, or two are of
@@ -144,7 +144,7 @@ def _described(file: Path) -> Shipped:
 
 
 def _find(reference: str) -> Document:
-    """The file, or what ships under that name, with or without its folder."""
+    """Read the file, or the one that ships under that name, with or without its folder."""
     path = Path(reference).expanduser()
     if path.suffix.lower() in FORMATS or path.is_file() or reference.startswith((".", "/", "~")):
         return read_document(path)
@@ -161,7 +161,7 @@ def _find(reference: str) -> Document:
 
 
 def _layer(document: Document) -> tuple[Layer, str | None]:
-    """The settings of a file, and its tier if it is of one."""
+    """Return the settings of a file, and its tier if it has one."""
     tree = dict(document.tree)
     if "architecture" in tree:
         raise ConfigError(
@@ -295,7 +295,7 @@ def _refuse_repeated(node: Any) -> None:
 
 
 def line_of(text: str, path: str) -> int | None:
-    """The line, from 1, on which a dotted path is set; None where it is written in a form that this does not follow.
+    """Return the line, from 1, on which a dotted path is set; None where its form is not recognized.
 
     The keys are looked for one after the other, each as a whole word where a key is allowed, outside comments and
     quotes, the first as a table's head if there is one.

@@ -79,7 +79,7 @@ def test_another_configuration_is_shown_and_changes_nothing(run: Path, capsys: p
     assert status == 78 and "method: grpo, now rloo" in told and "training.train.seed: 0, now 3" in told
     assert f"--resume {run}" in told and (run / "run.json").read_bytes() == before
     status, told = failure(["pipeline", f"--resume={run}", "--seed=3", "--set=train.seed=3"], capsys)
-    assert status == 2 and "does not take --set, --seed." in told
+    assert status == 2 and "does not take --seed, --set." in told
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("all of it")
     status, told = failure(["pipeline", "--method=grpo", "--output=taken"], capsys)

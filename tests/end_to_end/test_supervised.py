@@ -254,4 +254,4 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
     assert "nope" in refused(78, str(gold), model, "--set=environment.options.nope=1", "--run-dir=v")
     assert not Path("v").exists()
     assert main(["sft", f"--resume={gold}"]) == 78 and "is a run of `finqa eval`" in capsys.readouterr().err
-    assert "does not take --split, --lr." in refused(2, "--resume=n", "--lr=3", "--split=dev")
+    assert "does not take --lr, --split." in refused(2, "--resume=n", "--lr=3", "--split=dev")

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, reference, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm check compat format tiny-policy text-policies clean
+.PHONY: install demo test test-trl test-vllm check compat format reference tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -80,6 +80,9 @@ $(COMPAT)/%/.installed: tests/compat/requirements.txt
 format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reference: install  ## Write docs/reference.md and the settings in .env.example from their declarations.
+	$(BIN)/python -m finqa_cli.settings.settings_reference
 
 tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)

@@ -1,7 +1,7 @@
 """The command line: a lazy table of commands and the boundary that turns errors into exit codes.
 
 To add a command: one line in `COMMANDS`, and a module with a Typer instance named `app`. The module is imported only
-when its command is called, so `finqa --help` stays fast whatever commands need.
+when its command is called, so `finqa --help` stays fast independently of what commands need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("finqa_cli.commands.train", "Train a policy by reinforcement learning in sandboxes."),
     "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
-    "plan": ("finqa_cli.commands.plan", "Say what difference an evaluation can show, or what it takes."),
+    "plan": ("finqa_cli.commands.plan", "Plan what difference an evaluation can show, or what it takes."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs of candidates or of a run's attempts."),
     "sft": ("finqa_cli.commands.sft", "Teach a policy by imitation of recorded demonstrations."),
@@ -35,11 +35,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("finqa_cli.commands.export", "Write a policy or its attempts as other tools read them."),
     "push": ("finqa_cli.commands.push", "Publish policies on the Hugging Face hub, with model cards."),
     "experiment": ("finqa_cli.commands.experiment", "Run a matrix of trainings and answer its questions."),
-    "data": ("finqa_cli.commands.datasets.data", "Generate, import and check data sets."),
+    "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
-    "doctor": ("finqa_cli.commands.doctor", "Check machine, settings and services, and say what mends them."),
+    "doctor": ("finqa_cli.commands.doctor", "Check machine, settings and services, and name the fixes."),
     "setup": ("finqa_cli.commands.setup", "Make the environment of a component, such as vllm."),
     "model": ("finqa_cli.commands.model", "Inspect a model's architecture and write the settings for it."),
     "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
@@ -58,7 +58,7 @@ class LazyGroup(typer.core.TyperGroup):
         self.commands = names  # suggestions for misspelt commands are made from the keys
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The loaded command, or None when there is none of this name."""
+        """Return the loaded command, or None when there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name][0])
@@ -67,12 +67,12 @@ class LazyGroup(typer.core.TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Help of the group, without importing any command."""
+        """Write the help of the group, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
-        """Completes command names from the table."""
+        """Complete command names from the table."""
         return [
             CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
         ]
@@ -92,7 +92,8 @@ app = typer.Typer(
     "70 learner process, 71 device memory, 74 storage, 77 key, 78 settings, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich cuts long flags off in 80 columns
+    rich_markup_mode=None,  # rich cuts long flags off in 80 columns; commands group their options as plain text
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100},
 )
 
 
@@ -102,39 +103,39 @@ def _root(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere. Same as FINQA_DEBUG=1.")
+        bool, typer.Option("--debug", help="Show tracebacks; allowed anywhere. Same as FINQA_DEBUG=1.")
     ] = False,
 ) -> None: ...
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns the exit status; never raises, whatever happens inside."""
+    """Run a command and return the exit status; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        _heed_torchrun(given)
+        _prepare_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         from finqa_cli import boundary
 
-        return boundary.report(error, given)
+        return boundary.report(error, given, COMMANDS)
     if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
         print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 
 def _open_closed_streams() -> None:
-    """Whoever started this may have closed a stream (`finqa plugins >&-`); then Python has None in its place."""
+    """Open the null device for closed streams (`finqa plugins >&-`), which are None in Python."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
-def _heed_torchrun(arguments: Sequence[str]) -> None:
+def _prepare_torchrun(arguments: Sequence[str]) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        importlib.import_module("finqa_cli.commands.shared.torchrun").begin(arguments)
+        importlib.import_module("finqa_cli.commands.shared.perform").begin(arguments)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The error boundary: whatever escapes a command becomes two lines on stderr and an exit status."""
+"""The error boundary: what escapes a command becomes two lines on stderr and an exit status."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import typer
 
-from finqa_cli.app import COMMANDS
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 
 REPORT = "This is a bug in finqa. Please report it with what the same command prints with --debug."
@@ -45,12 +44,18 @@ EXTRAS = {
 """Optional package -> the extra of `finqa` that installs it."""
 
 
-def report(error: BaseException, arguments: Sequence[str]) -> int:
-    """Prints an error for a person, and as a JSON document on stdout with `--json`; returns the exit status."""
+def report(error: BaseException, arguments: Sequence[str], commands: Collection[str]) -> int:
+    """Print an error for a person, and as a JSON document on stdout with `--json`; return the exit status.
+
+    Args:
+        error: What escaped the command.
+        arguments: The command line.
+        commands: Names of all commands.
+    """
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, BrokenPipeError):
-        _give_stdout_up()
+        _discard_stdout()
         return 1
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):  # outside a command, or at a prompt
         print("Interrupted.", file=sys.stderr)
@@ -60,11 +65,11 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
         return 2
     if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
-    return _show(explain(error) or _unexpected(error), arguments)
+    return _show(explain(error) or _unexpected(error), arguments, commands)
 
 
 def explain(error: BaseException) -> FinqaError | None:
-    """The error as one of the product's own, or None when it is a bug."""
+    """Return the error as one of the product's own, or None when it is a bug."""
     if isinstance(error, FinqaError):
         return error
     if isinstance(error, typer.TyperException):
@@ -89,7 +94,7 @@ def _storage(error: OSError) -> FinqaError | None:
 
 
 def _by_plugins(error: BaseException) -> FinqaError | None:
-    """Asks the plugins, but only when a command has loaded them already."""
+    """Ask the plugins, but only when a command has loaded them already."""
     loaded = sys.modules.get("finqa_cli.extend.registry")
     if loaded is None:
         return None
@@ -109,8 +114,8 @@ def _help_of(error: typer.TyperException) -> str:
     return f"{context.command_path} --help" if context else ""
 
 
-def _show(error: FinqaError, arguments: Sequence[str]) -> int:
-    remedy = error.remedy or _usual_remedy(error, arguments)
+def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> int:
+    remedy = error.remedy or _usual_remedy(error, arguments, commands)
     print(f"error: {error.message}", file=sys.stderr)
     if remedy:
         print(f"fix: {remedy}", file=sys.stderr)
@@ -124,20 +129,20 @@ def _show(error: FinqaError, arguments: Sequence[str]) -> int:
         try:
             print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
         except OSError:  # stdout may be what failed
-            _give_stdout_up()
+            _discard_stdout()
     return error.exit_code
 
 
-def _usual_remedy(error: FinqaError, arguments: Sequence[str]) -> str:
-    """What mends most errors of a kind, for one that names nothing better."""
+def _usual_remedy(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> str:
+    """Return the remedy of most errors of a kind, for one that names none."""
     if isinstance(error, StorageError):
         return ANOTHER_PATH
     if isinstance(error, UsageError):
         command = next((word for word in arguments if not word.startswith("-")), "")
-        return f"finqa {command} --help" if command in COMMANDS else "finqa --help"
+        return f"finqa {command} --help" if command in commands else "finqa --help"
     return ""
 
 
-def _give_stdout_up() -> None:
-    """Points it elsewhere, so that the interpreter's last flush stays silent as well."""
+def _discard_stdout() -> None:
+    """Point it at the null device, so that the interpreter's last flush stays silent as well."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,6 @@
 """The one exception tree of finqa.
 
-Every error that a user can cause or mend is a `FinqaError`: it says what failed, why, and which command mends it,
+Every error that a user can cause or fix is a `FinqaError`: it says what failed, why, and which command fixes it,
 and the command line turns it into its exit code without a traceback. Anything else that escapes is a bug.
 
 To add one: subclass the nearest class below, give it an exit code only if scripts must tell it apart, and say in the
@@ -15,7 +15,7 @@ class FinqaError(Exception):
 
     Attributes:
         exit_code: Exit status of the process when the error reaches the command line (see README, "Exit codes").
-        remedy: One command or action that mends it; empty when there is none.
+        remedy: One command or action that fixes it; empty when there is none.
     """
 
     exit_code = 1
@@ -101,7 +101,7 @@ class MissingDependencyError(ConfigError):
 
 
 class InterruptedRun(FinqaError):
-    """A signal ended the run early. What was finished is on disk; the remedy says how to go on."""
+    """A signal ended the run early. What was finished is on disk; the remedy says how to resume."""
 
     exit_code = 130
 
@@ -115,7 +115,7 @@ class EpisodeError(FinqaError):
 
 
 class SandboxError(EpisodeError, ServiceUnavailableError):
-    """The box died, could not be started or stopped answering."""
+    """The sandbox died, could not be started or stopped answering."""
 
 
 class EngineError(EpisodeError, ServiceUnavailableError):

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def seconds_until(text: str, now: datetime | None = None) -> float | None:
-    """Seconds from now to an HTTP date (RFC 9110, 5.6.7), 0.0 for one in the past; None for any other text."""
+    """Return the seconds from now to an HTTP date (RFC 9110, 5.6.7), 0.0 for the past; None for any other text."""
     try:
         at = parsedate_to_datetime(text)
         at = at if at.tzinfo else at.replace(tzinfo=UTC)

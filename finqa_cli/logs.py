@@ -22,7 +22,7 @@ SHORTEST_SECRET = 8
 
 
 def configure(environment: Mapping[str, str] | None = None) -> None:
-    """Sets up structlog for this process.
+    """Set up structlog for this process.
 
     Raises:
         ConfigError: FINQA_LOG_LEVEL or FINQA_LOG_FORMAT has a value that does not exist.
@@ -52,7 +52,7 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
 
 
 class Redactor:
-    """Masks values under secret names, and the values of secret environment variables wherever they stand."""
+    """Masks values under secret names, and the values of secret environment variables wherever they occur."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._secrets = tuple(
@@ -86,7 +86,7 @@ def _one_of(name: str, variables: Mapping[str, str], allowed: tuple[str, ...], *
 
 
 class _StderrLogger:
-    """Writes to whatever `sys.stderr` is when the line is logged, so that progress bars can stand below it."""
+    """Writes to the `sys.stderr` of the moment, so that progress bars stay below the line."""
 
     def __init__(self, *_: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What counts as a secret by its name, and how it is hidden in files, logs and on screens."""
+"""Secrets: how they are recognized by their name, and masked in files, logs and on screens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SECRET = re.compile(r"(^|[_-])(api[_-]?key|secret|password|passphrase|token|cre
 
 
 def is_secret(name: str) -> bool:
-    """True for names that carry a secret by convention, such as `api_key` or `HF_TOKEN`; `token_ids` is none."""
+    """Return True for names that carry a secret by convention, such as `api_key` or `HF_TOKEN`; `token_ids` is none."""
     return bool(_SECRET.search(name))
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """A copy of nested mappings and lists in which every secret is replaced by a mask."""
+    """Return a copy of nested mappings and lists in which every secret is replaced by a mask."""
     if isinstance(value, Mapping):
         return {key: masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

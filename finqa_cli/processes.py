@@ -1,4 +1,4 @@
-"""Facts about processes: which one a pid means (pids are reused, start times tell them apart), and secret variables."""
+"""Facts about processes: their start times, which distinguish processes of one pid, and secret variables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHOR
 
 
 def is_secret(variable: str) -> bool:
-    """Whether an environment variable of this name usually holds a secret, which a started process should not get."""
+    """Return whether a variable of this name usually holds a secret, which a started process should not get."""
     return _SECRET.search(variable) is not None
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks between boot and the start of a running process, see proc(5); None when there is none."""
+    """Return the clock ticks between boot and the start of a running process, see proc(5); None when there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

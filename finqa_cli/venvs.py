@@ -19,7 +19,7 @@ class Venv:
 
     Attributes:
         python: Its interpreter.
-        digest: Of the pins, the Python version and the way of installing that it was made from.
+        digest: Digest of the pins, the Python version and the way of installing that it was made from.
         versions: Version of each distribution that was checked.
     """
 
@@ -29,17 +29,17 @@ class Venv:
 
 
 def venv_folder(home: Path, name: str) -> Path:
-    """Folder of one: the environment itself in `venv`, beside it its record and its log."""
+    """Return the folder of one: the environment itself in `venv`, beside it its record and its log."""
     return home.expanduser().absolute() / "envs" / name
 
 
 def venv_python(folder: Path) -> Path:
-    """Its interpreter, which need not be there yet."""
+    """Return its interpreter, which may not exist yet."""
     return folder / "venv" / "bin" / "python"
 
 
 def find_venv(home: Path, name: str) -> Venv | None:
-    """The environment of this name; None when it was not made or is not finished. Reads one small file."""
+    """Return the environment of this name; None when it was not made or is not finished. Reads one small file."""
     folder = venv_folder(home, name)
     record = read_record(folder)
     python = venv_python(folder)
@@ -49,7 +49,7 @@ def find_venv(home: Path, name: str) -> Venv | None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What was recorded of an environment; empty when there is none, or something else."""
+    """Return the record of an environment; empty when there is none, or it is not valid."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):

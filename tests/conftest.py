@@ -16,7 +16,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from finqa_cli.settings.sources import BARE_NAMES
+from finqa_cli.settings.schema import BARE_NAMES
 
 for name, value in {
     "OMP_NUM_THREADS": "1",

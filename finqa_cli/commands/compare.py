@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.evaluation.cluster_nouns import plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult, compare
@@ -15,10 +15,10 @@ from finqa_cli.evaluation.compare.comparison_report import check_out, document, 
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.runs.run_folder import new_run_path
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
-@app.command(epilog=f"Example: finqa compare runs/grpo runs/ppo ours=runs/a ours=runs/b. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa compare runs/grpo runs/ppo ours=runs/a ours=runs/b. {EXIT_CODES}")
 def main(
     runs: Annotated[
         list[str],
@@ -31,17 +31,17 @@ def main(
         str,
         typer.Option("--baseline", metavar="LABEL", help="Compare with this method only.", show_default="every pair"),
     ] = "",
-    level: Annotated[float, typer.Option("--level", help="Of intervals and tests.", min=0.5, max=0.9999)] = 0.95,
+    level: Annotated[
+        float, typer.Option("--level", help="Confidence level of intervals and tests.", min=0.5, max=0.9999)
+    ] = 0.95,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the report.", show_default="runs/compare_YYYYMMDD_HHMMSS")
     ] = None,
     plots: Annotated[
-        bool | None, typer.Option("--plots/--no-plots", help="Draw plots, by matplotlib.", show_default="plots")
+        bool | None, typer.Option("--plots/--no-plots", help="Plots by matplotlib.", show_default="plots")
     ] = None,
-    quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="Leave the plots out, unless --plots is given.")
-    ] = False,
-    as_json: options.AsJson = False,
+    quick_test: Annotated[bool, typer.Option("--quick-test", help="No plots, unless --plots is given.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare methods on the held-out questions that their runs share: accuracy, paired differences, tests, cost.
 
@@ -51,7 +51,7 @@ def main(
     check_out(folder)
     plots = not quick_test if plots is None else plots
     if plots:
-        plotter()  # a missing matplotlib is told before the runs are read
+        plotter()  # a missing matplotlib is reported before the runs are read
     result = compare(runs, baseline=baseline, level=level)
     write_comparison(result, folder, plots=plots)
     emit({"out": str(folder), **document(result)}, as_json=as_json, text=lambda: _text(result, folder))

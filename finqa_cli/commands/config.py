@@ -7,35 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.masking import masked
 from finqa_cli.settings import Loaded, list_shipped, to_stated_dict
 
-app = typer.Typer(
-    help="Show the resolved settings and where each comes from.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-
-
-@app.callback()
-def _group() -> None: ...
+app = CommandApp("Show the resolved settings and where each comes from.", epilog=EXIT_CODES)
 
 
 @app.command()
+@offers("model.name", "engine.name", "sandbox.name", general=("config", "assign", "as_json"))
 def show(
-    ctx: typer.Context,
-    origin: Annotated[bool, typer.Option("--origin", help="Also show which layer set each value.")] = False,
-    model: options.Model = None,
-    engine: options.Engine = None,
-    sandbox: options.Sandbox = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
+    line: CommandLine,
+    origin: Annotated[bool, typer.Option("--origin", help="Also the layer that set each value.")] = False,
 ) -> None:
     """Print every setting as a run would see it: defaults < profile < files < .env < environment < flags.
 
@@ -43,12 +28,12 @@ def show(
 
     Example: finqa config show --origin --set train.group_size=8
     """
-    loaded = options.load(ctx)
-    emit(_document(loaded, origin), as_json=as_json, text=lambda: _print(loaded, origin))
+    loaded = line.load()
+    emit(_document(loaded, origin), as_json=line.as_json, text=lambda: _print(loaded, origin))
 
 
 @app.command("list")
-def list_files(as_json: options.AsJson = False) -> None:
+def list_files(as_json: AsJson = False) -> None:
     """List the settings that ship with finqa, which --config takes by name: model tiers, optimizer tiers, experiments.
 
     A model tier and an optimizer tier go together, any with any. Exit codes: 0 ok.
@@ -69,18 +54,14 @@ def _document(loaded: Loaded, origin: bool) -> dict[str, Any]:
 def _print(loaded: Loaded, origin: bool) -> None:
     values = _leaves(to_stated_dict(loaded.settings))
     if origin:
-        rows = [(path, value, _origin(loaded, path)) for path, value in values.items()]
+        rows = [(path, value, loaded.origins.get(path, "default")) for path, value in values.items()]
         print_table(("setting", "value", "origin"), rows)
     else:
         print_table(("setting", "value"), list(values.items()))
 
 
-def _origin(loaded: Loaded, path: str) -> str:
-    return loaded.origins.get(path, "default")
-
-
 def _leaves(tree: dict[str, Any]) -> dict[str, object]:
-    """Dotted path -> printable value; options of components one by one, lists in one cell."""
+    """Return dotted path -> printable value; options of components one by one, lists in one cell."""
     leaves: dict[str, object] = {}
     for section, body in tree.items():
         if not isinstance(body, dict):

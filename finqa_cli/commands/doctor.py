@@ -1,4 +1,4 @@
-"""`finqa doctor`: what stands in the way of a run, and the command that fixes it."""
+"""`finqa doctor`: problems that would stop a run, and the command that fixes each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.diagnostics.diagnose import examine, settings_check
 from finqa_cli.diagnostics.machine_checks import PlanReport, plan_report
@@ -20,39 +21,24 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import Check
 from finqa_cli.wiring.placing import assumed_devices, visible_devices
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 COLORS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
 
 @app.command(epilog="Example: finqa doctor --sandbox daytona --sandboxes 500")
+@offers(
+    *("pool.sandboxes", "pool.sessions_per_sandbox", "pool.max_concurrent_play", "sandbox", "environment.name"),
+    *("engine", "model", "data.snapshot", "data.path", "run.dir", "lora.rank", "generation.engine_replicas"),
+    "train.max_staleness",
+    general=("config", "assign", "as_json"),
+)
 def main(
-    ctx: typer.Context,
-    sandboxes: options.Sandboxes = None,
-    sessions_per_sandbox: options.SessionsPerSandbox = None,
-    max_concurrent_play: options.MaxConcurrentPlay = None,
-    sandbox: options.Sandbox = None,
-    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
-    environment: options.EnvironmentName = None,
-    engine: options.Engine = None,
-    model: options.Model = None,
-    snapshot: options.Snapshot = None,
-    data: options.Data = None,
-    run_dir: options.RunDir = None,
-    config: options.Config = None,
-    lora_rank: options.LoraRank = None,
-    tensor_parallel_size: options.TensorParallelSize = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    engine_replicas: options.EngineReplicas = None,
-    max_model_len: options.MaxModelLen = None,
-    sleep: options.Sleep = None,
-    max_staleness: options.MaxStaleness = None,
+    line: CommandLine,
     assume_gpus: Annotated[
         str | None,
-        typer.Option("--assume-gpus", metavar="NUMBERxGIB", help="Only print the placement on GPUs that are not here."),
+        typer.Option("--assume-gpus", metavar="NUMBERxGIB", help="Only the placement on GPUs that are not here."),
     ] = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Check plugins, settings, data, machine and services for a run, and name the command that fixes each fault.
 
@@ -65,12 +51,12 @@ def main(
     """
     plan: PlanReport | None = None
     if assume_gpus is not None:
-        loaded = options.load(ctx, quiet=True, assume_cuda=True)
+        loaded = line.load(quiet=True, assume_cuda=True)
         plan = plan_report(loaded.settings, loaded.undecided, assumed_devices(assume_gpus))
         checks: Sequence[Check] = (settings_check(loaded), plan.check)
     else:
         try:
-            loaded = options.load(ctx, quiet=True)
+            loaded = line.load(quiet=True)
         except ConfigError as error:
             checks = examine(error)
         else:
@@ -83,13 +69,13 @@ def main(
         "plan": plan.document if plan is not None else None,
     }
     table = f"\n\n{plan.text}" if plan is not None and plan.text and plan.document["per_device"] else ""
-    emit(document, as_json=as_json, text=lambda: report(checks) + table)
+    emit(document, as_json=line.as_json, text=lambda: report(checks) + table)
     if failed:
         raise typer.Exit(1)
 
 
 def report(checks: Sequence[Check]) -> str:
-    """One block per check: status, name, what was found, and the remedy on a line of its own."""
+    """Return a block per check: status, name, finding, and the remedy on a line of its own."""
     width = min(shutil.get_terminal_size().columns, 100)
     names = max(len(check.name) for check in checks)
     lines = [line for check in checks for line in _block(check, names, width)]
@@ -109,7 +95,7 @@ def _block(check: Check, names: int, width: int) -> list[str]:
 
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:
-    """Whole words only: a command must stay fit for copying."""
+    """Wrap at whole words only, so that a command can be copied."""
     return textwrap.wrap(
         " ".join(text.split()),
         width=max(width, len(indent) + 30),

@@ -4,116 +4,80 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options, reports
-from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.quick import quick, shown
-from finqa_cli.commands.shared.run_arguments import perform, run_path
+from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
+from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.commands.shared.perform import perform, run_path
 from finqa_cli.errors import ThresholdError, UsageError
+from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate, is_engine
+from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.settings import Settings
 from finqa_cli.types import Status
 from finqa_cli.wiring.policies import settings_of
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
-FOLLOWED = {
-    "environment": "environment.name",
-    "snapshot": "data.snapshot",
-    "data": "data.path",
-    "reward": "reward.name",
-    "model": "model.name",
-    "max_steps": "generation.max_steps",
-    "max_gen_tokens": "generation.max_gen_tokens",
-    "seed": "train.seed",
-    "lora_rank": "lora.rank",
-    "codec": "codec.name",
-}
-"""Parameter -> setting: what an evaluation takes over from the run that made the policy, unless it is given."""
+PLAYED = (
+    *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
+    *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
+)
+"""Settings of every command that measures or samples a policy."""
 
-QUICK = {"limit": 16, "sandboxes": 8}
-"""What --quick-test asks for, unless it is given."""
+FOLLOWED = (
+    *("environment.name", "data.snapshot", "data.path", "reward.name", "model.name", "generation.max_steps"),
+    *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
+)
+"""Settings that an evaluation takes from the run that made the policy, unless they are given."""
+
+QUICK = {"eval.limit": 16, "pool.sandboxes": 8}
+"""Counts of --quick-test, unless they are given."""
 
 
-@app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {EXIT_CODES}")
+@offers(*PLAYED, "eval", "data.eval_split", "run.save_token_ids")
 def main(
-    ctx: typer.Context,
+    line: CommandLine,
     target: Annotated[
         str,
         typer.Argument(help="A run, a checkpoint, a model folder or hub id, `embedded`, or `scripted` (the expert)."),
     ],
-    eval_split: options.Split = None,
-    limit: options.Limit = None,
-    quick_test: Annotated[
-        bool,
-        typer.Option("--quick-test", help=f"To see that everything works: {shown(QUICK)}, unless they are given."),
-    ] = False,
-    attempts: options.Attempts = None,
-    dataset_limit: options.DatasetLimit = None,
-    max_attempts: options.MaxAttempts = None,
-    environment: options.EnvironmentName = None,
-    engine: options.Engine = None,
-    sandbox: options.Sandbox = None,
-    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
-    reward: options.Reward = None,
-    grader: options.Grader = None,
-    hints: options.Hints = None,
-    snapshot: options.Snapshot = None,
-    data: options.Data = None,
-    sandboxes: options.Sandboxes = None,
-    sessions_per_sandbox: options.SessionsPerSandbox = None,
-    max_concurrent_create: options.MaxConcurrentCreate = None,
-    max_concurrent_play: options.MaxConcurrentPlay = None,
-    max_play_retries: options.MaxPlayRetries = None,
-    max_steps: options.MaxSteps = None,
-    max_gen_tokens: options.MaxGenTokens = None,
-    engine_replicas: options.EngineReplicas = None,
-    eval_temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.", show_default="0")
-    ] = None,
-    run_dir: options.RunDir = None,
-    save_token_ids: options.SaveTokenIds = None,
-    seed: options.Seed = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    quick_test: Annotated[bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK)}.")] = False,
 ) -> None:
     """Play every question of a split and report accuracy with its 95 % confidence interval.
 
     The interval is clustered by what questions share, such as their company.
 
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
-    folder. With --limit the questions are drawn by eval.seed (0), whatever --seed is: every run is asked the same.
+    folder. With --limit the questions are drawn by eval.seed (0), independently of --seed: every run has the same.
     """
-    settings = options.load(ctx, {**target_settings(ctx, target), **quick(ctx, QUICK)}, purpose="play").settings
+    settings = line.load({**target_settings(line, target), **line.quick(QUICK)}, purpose="play").settings
     run = run_path(settings, "eval_")
     result = perform(
-        lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper),
-        as_json=as_json,
-        quiet=quiet,
+        line, lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper)
     )
     document = {"target": target, "run": str(run), **result.report.to_dict()}
-    if not as_json:
-        emit(document, as_json=False, text=lambda: reports.evaluation(result))
+    if not line.as_json:
+        emit(document, as_json=False, text=lambda: evaluation_text(result))
     _check_faults(result, settings)
-    if as_json:  # after the check: an error is a document of its own, and there is only one
+    if line.as_json:  # after the check: an error is a document of its own, and there is only one
         emit(document, as_json=True, text="")
 
 
-def target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
-    """What a target says about how it is played: the engine that it names, or the settings of the run that it is of.
+def target_settings(line: CommandLine, target: str) -> Mapping[str, Any]:
+    """Return the settings that a target implies: the engine that it names, or those of the run that made it.
 
     Raises:
         UsageError: The target is an engine, and --engine names another one.
     """
+    flags = line.flags
     if is_engine(target):
-        if (other := ctx.params.get("engine")) not in (None, target):
+        if (other := flags.get("engine.name")) not in (None, target):
             raise UsageError(
                 f"{target} plays by itself, so that --engine {other} would have no effect.",
                 remedy=f"leave --engine out, or name the policy that {other} is to play instead of {target}",
@@ -121,33 +85,73 @@ def target_settings(ctx: typer.Context, target: str) -> Mapping[str, Any]:
         return {"engine.name": target}
     if (stored := settings_of(target)) is None:
         return {"model.name": target}
-    given = {name for name, value in ctx.params.items() if value is not None}
-    followed = {path: _get(stored, path) for parameter, path in FOLLOWED.items() if parameter not in given}
+    followed: dict[str, Any] = {}
+    for path in FOLLOWED:
+        section, _, field = path.partition(".")
+        followed[path] = stored[section][field]
     for kind in ("environment", "reward"):
-        if kind not in given:
-            options_of_kind = stored[kind]["options"]
-            followed |= {f"{kind}.options.{key}": value for key, value in options_of_kind.items() if key not in given}
-    return followed
-
-
-def _get(tree: Mapping[str, Any], path: str) -> Any:
-    section, _, field = path.partition(".")
-    return tree[section][field]
+        if f"{kind}.name" not in flags:
+            followed |= {f"{kind}.options.{key}": value for key, value in stored[kind]["options"].items()}
+    return {path: value for path, value in followed.items() if path not in flags}
 
 
 def _check_faults(result: EvalResult, settings: Settings) -> None:
     report = result.report
-    if report.faults > settings.pool.max_fault_share * report.episodes:
-        others = "" if report.faults == report.episodes else " The accuracy is that of the others."
-        raise ThresholdError(
-            f"{report.faults} of {report.episodes} episodes ended in faults, {_most_of_them(result.run)}.{others}",
-            remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
-        )
-
-
-def _most_of_them(run: Path) -> str:
-    """The commonest reason, such as `2 by this: Cannot connect to the environment server`."""
-    faults = [record for record in read_jsonl(run / "trajectories.jsonl") if Status(record["status"]).is_fault]
-    reasons = Counter(str(record["error"]).rstrip(".") for record in faults)
+    if report.faults <= settings.pool.max_fault_share * report.episodes:
+        return
+    records = read_jsonl(result.run / "trajectories.jsonl")
+    reasons = Counter(str(record["error"]).rstrip(".") for record in records if Status(record["status"]).is_fault)
     reason, count = reasons.most_common(1)[0]
-    return f"{count} by this: {reason}"
+    others = "" if report.faults == report.episodes else " The accuracy is that of the others."
+    raise ThresholdError(
+        f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
+        remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
+    )
+
+
+def evaluation_text(result: EvalResult) -> str:
+    """Return the accuracy with its interval, then the breakdown by question type."""
+    report = result.report.to_dict()
+    low, high = report["accuracy_interval"]
+    asked = f"{result.target} on {result.data.name}/{result.split}"
+    if report["faults"] == report["episodes"]:  # then its accuracy is no figure of the policy
+        return f"{asked}: no accuracy, for none of {plural(report['episodes'], 'episode')} could be graded"
+    head = (
+        f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
+        f"({plural(report['episodes'], 'episode')}, {name_clusters(report)})"
+    )
+    rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
+    statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
+    parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
+    errors, quoted = format_share(report["sql_error_rate"]), format_share(report["quoted_years"])
+    queries = f"{errors} of SQL queries failed; {quoted} quoted their years; "
+    lines = [
+        head,
+        *([f"reward {report['reward_mean']:.3f}: {parts}"] if parts else []),
+        f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
+        *(["", plain_table(["question type", "episodes", "accuracy"], rows)] if any(report["by_kind"]) else []),
+        *(["", *measures] if (measures := list_measures(report["measures"])) else []),
+        "",
+        f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
+    ]
+    return "\n".join(lines)
+
+
+def name_clusters(report: Mapping[str, Any]) -> str:
+    """Return the number of clusters with their noun."""
+    return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not say
+
+
+def list_measures(measures: Mapping[str, Any]) -> list[str]:
+    """Return the environment's own figures, a line each."""
+    return [f"  {name}: {format_number(value)}" for name, value in flat(measures).items()]
+
+
+def format_number(value: float | None) -> str:
+    """Return a number with four digits, `-` for none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def format_share(value: float | None) -> str:
+    """Return a share in percent, `-` for none."""
+    return "-" if value is None else f"{100 * value:.1f} %"

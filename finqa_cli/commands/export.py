@@ -9,23 +9,22 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.algorithms.pairing import Rule
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, plural, progress
 from finqa_cli.errors import UsageError
 from finqa_cli.publishing import export_weights as weights
 from finqa_cli.publishing.export_attempts import Selection, Written, export_records
 from finqa_cli.publishing.export_weights import Dtype, Source, Wish, find_source
 from finqa_cli.publishing.model_card import card_of
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "openai-jsonl", "inspect"]
 
 BaseModel = Annotated[
     str,
     typer.Option(
-        "--base-model", metavar="HUB_ID", help="What the base is called on the hub.", show_default="as trained"
+        "--base-model", metavar="HUB_ID", help="Name of the base model on the hub.", show_default="as trained"
     ),
 ]
 Licence = Annotated[
@@ -65,7 +64,9 @@ def main(
     ] = None,
     dtype: Annotated[
         Dtype | None,
-        typer.Option("--dtype", help="Of a whole model's weights.", show_default="float32, gguf-ready bfloat16"),
+        typer.Option(
+            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+        ),
     ] = None,
     base_model: BaseModel = "",
     licence: Licence = "",
@@ -79,10 +80,10 @@ def main(
         typer.Option("--rule", help="How trl-preference pairs a run's attempts.", show_default="best-worst"),
     ] = None,
     allow_evaluation_data: Annotated[
-        bool, typer.Option("--allow-evaluation-data", help="Write data to train on that is for evaluation only.")
+        bool, typer.Option("--allow-evaluation-data", help="Training data from data that is for evaluation only.")
     ] = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a policy or recorded attempts in the form that other tools read, into a new folder.
 
@@ -116,7 +117,7 @@ def main(
     emit(
         {"file": str(written.file), "rows": written.rows, "left_out": written.left_out, "wrong": written.wrong},
         as_json=as_json,
-        text=lambda: _told(written, to),
+        text=lambda: _records_text(written, to),
     )
 
 
@@ -158,7 +159,7 @@ def _text(source: Source, result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _told(written: Written, form: Form) -> str:
+def _records_text(written: Written, form: Form) -> str:
     what = {"trl-preference": "pair", "inspect": "sample"}.get(form, "row")
     left = f", {written.left_out} left out" if written.left_out else ""
     lines = [f"{plural(written.rows, what)}{left}: {written.file}"]

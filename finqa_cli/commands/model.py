@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.diagnostics import model_inspection as workflow
 from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection, tier_text
@@ -19,18 +19,7 @@ from finqa_cli.placement.placement_types import Placement, plan_document, plan_l
 
 MOST_GB = 100_000
 
-app = typer.Typer(
-    help="Inspect a model's architecture and write the settings that fit it.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-
-
-@app.callback()
-def _group() -> None: ...
+app = CommandApp("Inspect a model's architecture and write the settings that fit it.", epilog=EXIT_CODES)
 
 
 @app.command()
@@ -42,7 +31,7 @@ def inspect(
         Path | None, typer.Option("--out", help="TOML file to write, for --config of other commands.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read what a model is built of, without its weights, and what it needs of GPUs; --out writes its settings.
 
@@ -141,12 +130,12 @@ def _plans(found: Inspection) -> list[tuple[object, ...]]:
 
 
 def _optimizer(found: Inspection, rank: int) -> int:
-    """Bytes of what is trained, with gradients and AdamW's averages: 16 a weight."""
+    """Return the bytes of what is trained, with gradients and AdamW's averages: 16 a weight."""
     return 16 * memory_formulas.trained(found.architecture, found.targets, rank)
 
 
 def _learner(found: Inspection, rank: int) -> int:
-    """Bytes of all that the learner holds on one device."""
+    """Return the bytes of all that the learner holds on one device."""
     parts = memory_formulas.learner_items(found.architecture, found.token_budget, rank=rank, targets=found.targets)
     return int(sum(parts.values()))
 

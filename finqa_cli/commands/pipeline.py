@@ -2,103 +2,162 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared import pipeline_options as of_pipeline
+from finqa_cli.algorithms.pairing import Rule
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table
-from finqa_cli.commands.shared.resume import only_free
-from finqa_cli.errors import UsageError
+from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.experiments import pipeline_run as workflow
-from finqa_cli.experiments.pipeline_spec import METHODS, PipelineSpec
-from finqa_cli.experiments.step_settings import check_recorded
+from finqa_cli.experiments.pipeline_spec import (
+    METHODS,
+    Candidates,
+    Demonstrations,
+    Method,
+    PipelineSpec,
+    check_spec,
+    find_data,
+    with_defaults,
+)
+from finqa_cli.experiments.step_settings import check_recorded, check_secrets
+from finqa_cli.settings import Choice, is_embedded
+from finqa_cli.settings.settings_files import file_layers
+from finqa_cli.training.rl.rl_run import check_idle_options
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 OUTPUTS = Path("outputs")
-FREE_ON_RESUME = ("resume", "redo", "until", "dry_run", "as_json", "quiet")
+FREE_ON_RESUME = ("redo", "until", "dry_run")
+STEPS = "Steps"
+
+QUICK_IMITATION = {"sft.epochs": 1.0, "sft.validate_every": 4, "sft.validation_samples": 8, "pool.sandboxes": 16}
+QUICK_TRAINING = {
+    "train.iterations": 4,
+    "train.group_size": 4,
+    "train.target_groups_per_iter": 6,
+    "train.max_rollout_rounds": 2,
+    "eval.limit": 48,
+    "pool.sandboxes": 32,
+}
+QUICK_PREFERENCES = {"optimizer.options.epochs": 4.0, "optimizer.options.pairs_per_step": 4}
+QUICK = {"demonstration_questions": 96, "num_candidates": 8, "candidate_questions": 24}
+"""Counts of --quick-test, unless they are given."""
+
+OF_EMBEDDED = {"sft.learning_rate": 1e-3, "sft.warmup_share": 0.05, "sft.validate_every": 20}
+FROM_NOTHING = {**OF_EMBEDDED, "sft.learning_rate": 2e-3, "sft.batch_tokens": 4096}
+PREFERENCES_OF_EMBEDDED = {"optimizer.options.epochs": 3.0, "optimizer.options.pairs_per_step": 12}
+"""Settings for a policy of a million weights; the defaults are for adapters of large models."""
+
+CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
+"""Habits of the expert whose demonstrations the embedded policy was made of: most are wrong, and some are right."""
 
 
-@app.command(epilog=f"Example: finqa pipeline --method grpo --quick-test. {options.EXIT_CODES}")
+def _step(flag: str, help: str, default: str | bool = True) -> Any:
+    """Return an option of one of the steps."""
+    return typer.Option(flag, help=help, rich_help_panel=STEPS, show_default=default)
+
+
+@app.command(epilog=f"Example: finqa pipeline --method grpo --quick-test. {EXIT_CODES}")
+@offers(
+    *("environment.name", "engine", "sandbox.name", "reward", "environment.options.grader"),
+    *("environment.options.hints", "model.name", "data.snapshot", "data.path", "pool.sandboxes", "train.iterations"),
+    *("train.group_size", "train.target_groups_per_iter", "train.learning_rate", "eval.limit"),
+    *("data.allow_evaluation_only", "data.allow_overlap", "trackers", "run.project", "train.seed"),
+)
 def main(
-    ctx: typer.Context,
-    method: of_pipeline.Trained = None,
-    output: of_pipeline.Output = None,
-    resume: of_pipeline.Resume = None,
-    redo: of_pipeline.Redo = "",
-    until: of_pipeline.Until = "",
-    dry_run: of_pipeline.DryRun = False,
-    quick_test: of_pipeline.QuickTest = False,
-    init: of_pipeline.Init = None,
-    careless: of_pipeline.Careless = None,
-    demonstration_questions: of_pipeline.DemonstrationQuestions = None,
-    num_candidates: of_pipeline.NumCandidates = None,
-    candidate_questions: of_pipeline.CandidateQuestions = None,
-    candidate_temperature: of_pipeline.CandidateTemperature = None,
-    candidate_top_p: of_pipeline.CandidateTopP = None,
-    pair_rule: of_pipeline.PairRule = None,
-    compare_with: of_pipeline.CompareWith = None,
-    environment: options.EnvironmentName = None,
-    engine: options.Engine = None,
-    sandbox: options.Sandbox = None,
-    reward: options.Reward = None,
-    grader: options.Grader = None,
-    hints: options.Hints = None,
-    model: options.Model = None,
-    snapshot: options.Snapshot = None,
-    data: of_pipeline.Data = None,
-    sandboxes: options.Sandboxes = None,
-    iterations: options.Iterations = None,
-    group_size: options.GroupSize = None,
-    target_groups_per_iter: options.TargetGroups = None,
-    learning_rate: options.LearningRate = None,
-    limit: options.Limit = None,
-    allow_evaluation_data: options.AllowEvaluationData = None,
-    allow_overlap: options.AllowOverlap = None,
-    tracker: options.Tracker = None,
-    project: options.Project = None,
-    seed: options.Seed = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    line: CommandLine,
+    method: Annotated[
+        Method | None, typer.Option("--method", help="Method that trains the policy that imitation made.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Folder; one that holds this pipeline already is continued.",
+            show_default="outputs/run_NNN, the next free",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Folder of a pipeline to resume, with its own settings.")
+    ] = None,
+    redo: Annotated[
+        str,
+        typer.Option("--from", metavar="STEP", help="First of the steps to do again; their old results are set aside."),
+    ] = "",
+    until: Annotated[str, typer.Option("--until", metavar="STEP", help="Last step.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="The command of every step is printed, and nothing is done.")
+    ] = False,
+    quick_test: Annotated[
+        bool, typer.Option("--quick-test", help="Small counts throughout, to see that everything works.")
+    ] = False,
+    init: Annotated[Path | None, _step("--init", "TOML file that specifies a new model for step 03.")] = None,
+    careless: Annotated[
+        bool | None,
+        _step(
+            "--careless/--careful", "Mistakes of the imitated expert.", "careless with the embedded policy and tools"
+        ),
+    ] = None,
+    demonstration_questions: Annotated[
+        int, _step("--demonstration-questions", "Demonstrations of step 01; 0: all.")
+    ] = 0,
+    num_candidates: Annotated[int, _step("--num-candidates", "Candidates per question in step 04.")] = 4,
+    candidate_questions: Annotated[int, _step("--candidate-questions", "Questions of step 04; 0: all.")] = 0,
+    candidate_temperature: Annotated[
+        float | None,
+        _step("--candidate-temperature", "Sampling temperature of step 04.", "0.8; 1 with the embedded policy"),
+    ] = None,
+    candidate_top_p: Annotated[
+        float | None,
+        _step("--candidate-top-p", "Nucleus sampling mass of step 04.", "0.9; 1 with the embedded policy"),
+    ] = None,
+    pair_rule: Annotated[
+        Rule | None, _step("--pair-rule", "Pairs of step 08, for dpo; see finqa prefs --rule.", "best-worst")
+    ] = None,
+    compare_with: Annotated[
+        list[Path] | None, _step("--compare-with", "Another pipeline or evaluated run for step 11; repeatable.")
+    ] = None,
 ) -> None:
     """Run the whole cycle: check and prepare data, imitate, sample, train by a method, evaluate both policies, compare.
 
     Every step is a finqa command of its own with a folder and a manifest below the output folder; its command line is
-    shown, and can be run alone. What is done is not done again: after a failure or a stop, --resume goes on.
+    shown, and can be run alone. What is done is not done again: after a failure or a stop, --resume continues.
 
-    With no model named and no GPU, the embedded policy imitates a careless expert (03), and the method mends it.
+    With no model named and no GPU, the embedded policy imitates a careless expert (03), and the method improves it.
     """
-    spec, run = _wanted(ctx)
+    spec, run = _wanted(line)
     if dry_run:
         shown = workflow.preview(spec, run, redo=redo, until=until)
-        emit(workflow.document(shown), as_json=as_json, text="\n".join(step.command for step in shown.steps))
+        emit(workflow.document(shown), as_json=line.as_json, text="\n".join(step.command for step in shown.steps))
         return
     result = workflow.run_pipeline(
         spec,
         run,
         redo=redo,
         until=until,
-        show=lambda line: None if as_json or quiet else print(line, file=sys.stderr, flush=True),
+        show=lambda text: None if line.as_json or line.quiet else print(text, file=sys.stderr, flush=True),
     )
-    emit(workflow.document(result), as_json=as_json, text=lambda: _text(result))
+    emit(workflow.document(result), as_json=line.as_json, text=lambda: _text(result))
 
 
-def _wanted(ctx: typer.Context) -> tuple[PipelineSpec, Path]:
-    """What is to be done, and in which folder."""
-    given = ctx.params
+def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
+    """Return the specification of the pipeline and its folder."""
+    given = line.context.params
     if (resume := given["resume"]) is not None:
-        only_free(ctx, resume, command="pipeline", free=FREE_ON_RESUME)
+        line.check_free(resume, command="pipeline", free=FREE_ON_RESUME)
         logs.configure()
         return workflow.stored_spec(resume), resume
     if given["method"] is None:
-        raise UsageError("Say what trains the policy.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
-    spec = of_pipeline.asked(ctx, given["method"])
+        raise UsageError("No training method is named.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
+    spec = _spec(line, given["method"])
     if given["output"] is not None:
         check_recorded(given["output"], spec.document(), workflow.PIPELINE)
         return spec, given["output"]
@@ -117,3 +176,72 @@ def _text(result: workflow.PipelineResult) -> str:
 
 def _time(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.0f} s"
+
+
+def _spec(line: CommandLine, method: Method) -> PipelineSpec:
+    """Return what the command line asks for together with the settings."""
+    given = line.context.params
+    if given["pair_rule"] is not None and method != "dpo":
+        raise UsageError(f"{method} learns from no pairs, so --pair-rule would have no effect.", remedy="--method dpo")
+    if any(each.partition("=")[0].strip() in ("optimizer", "optimizer.name") for each in line.assignments):
+        raise UsageError("--set optimizer.name has no effect here.", remedy="--method")
+    of_imitation, of_training = _files(line.files, method)
+    imitation = line.load({"optimizer.name": "sft"}, files=of_imitation, quiet=True)
+    training = line.load({"optimizer.name": method}, files=of_training)
+    if training.settings.run.dir is not None:
+        raise UsageError("run.dir has no effect here.", remedy="--output")
+    line.check_project(training.settings)
+    for loaded in (imitation, training):
+        check_secrets(loaded)
+    check_idle_options(training)
+    quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)
+    temperature, top_p = (1.0, 1.0) if embedded else (0.8, 0.9)
+    counts = {name: QUICK[name] if quick and name not in line.typed else given[name] for name in QUICK}
+    pace = {**(PREFERENCES_OF_EMBEDDED if embedded else {}), **(QUICK_PREFERENCES if quick else {})}
+    learnt = {**(pace if method == "dpo" else {}), **(QUICK_TRAINING if quick else {})}
+    small = FROM_NOTHING if given["init"] else OF_EMBEDDED if embedded else {}
+    data = find_data(training.settings, named=training.origins["data.snapshot"] != "default")
+    tools = data.kind in ("embedded", "folder", "snapshot")  # elsewhere the expert knows the gold solutions
+    careless = embedded and tools if given["careless"] is None else given["careless"]
+    taught = with_defaults(imitation, {**small, **(QUICK_IMITATION if quick else {})})
+    spec = PipelineSpec(
+        method=method,
+        imitation=taught.model_copy(update={"optimizer": Choice(name="sft")}),  # options are of the method
+        training=with_defaults(training, learnt),
+        data=data,
+        init=str(given["init"] or ""),
+        demonstrations=Demonstrations(
+            limit=counts["demonstration_questions"], **(CARELESS if careless else dict.fromkeys(CARELESS, 0.0))
+        ),
+        candidates=Candidates(
+            each=counts["num_candidates"],
+            temperature=temperature if given["candidate_temperature"] is None else given["candidate_temperature"],
+            top_p=top_p if given["candidate_top_p"] is None else given["candidate_top_p"],
+            limit=counts["candidate_questions"],
+        ),
+        pair_rule=given["pair_rule"] or "best-worst",
+        compare_with=tuple(map(str, given["compare_with"] or ())),
+        plots=importlib.util.find_spec("matplotlib") is not None,
+    )
+    check_spec(spec)
+    return spec
+
+
+def _files(references: Sequence[str], method: Method) -> tuple[list[str], list[str]]:
+    """Return the settings files of imitation and of training: those that name the method `sft` are of imitation only.
+
+    Raises:
+        ConfigError: A file is of another method.
+    """
+    of_imitation, of_training = [], []
+    for reference in references:
+        named = file_layers([reference])[0].get("optimizer.name")
+        if named is not None and named.raw not in (method, "sft"):
+            raise ConfigError(
+                f"{reference} is for {named.raw}, and the method is {method}.", remedy=f"--method {named.raw}"
+            )
+        if named is None or named.raw == "sft":
+            of_imitation.append(reference)
+        if named is None or named.raw == method:
+            of_training.append(reference)
+    return of_imitation, of_training

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.evaluation.power_plan import Assumptions, Plan, plan, with_attempts
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _SHOWN_ATTEMPTS = (1, 2, 4, 8, 16, 32)
 
@@ -24,32 +24,31 @@ _WORDS = {
 }
 
 
-@app.command(epilog=f"Example: finqa plan --questions 290 --companies 30 --difference 0.03. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa plan --questions 290 --companies 30 --difference 0.03. {EXIT_CODES}")
 def main(
-    questions: Annotated[
-        int | None, typer.Option("--questions", "-n", help="How many questions are asked.", min=2)
-    ] = None,
+    questions: Annotated[int | None, typer.Option("--questions", "-n", help="Number of questions.", min=2)] = None,
     companies: Annotated[
         int | None,
-        typer.Option("--companies", help="How many companies they are about.", min=2, show_default="one per question"),
+        typer.Option(
+            "--companies", help="Number of companies that they are about.", min=2, show_default="one per question"
+        ),
     ] = None,
     attempts: Annotated[
         int | None, typer.Option("--attempts", "-k", help="Attempts per question and policy.", min=1, show_default="1")
     ] = None,
-    difference: Annotated[
-        float | None, typer.Option("--difference", help="Say what it takes to show this one, such as 0.03.")
-    ] = None,
-    level: Annotated[float, typer.Option("--level", help="Of the two-sided test.")] = 0.95,
-    power: Annotated[float, typer.Option("--power", help="Chance of showing a difference that is there.")] = 0.8,
+    difference: Annotated[float | None, typer.Option("--difference", help="Difference to show, such as 0.03.")] = None,
+    level: Annotated[float, typer.Option("--level", help="Confidence level of the two-sided test.")] = 0.95,
+    power: Annotated[float, typer.Option("--power", help="Power: chance of showing an existing difference.")] = 0.8,
     comparisons: Annotated[int, typer.Option("--comparisons", help="Pairs that Holm corrects for.", min=1)] = 1,
     accuracy: Annotated[
-        float | None, typer.Option("--accuracy", help="Of both policies.", min=0.0, max=1.0, show_default="0.5")
+        float | None,
+        typer.Option("--accuracy", help="Accuracy of both policies.", min=0.0, max=1.0, show_default="0.5"),
     ] = None,
     paired_correlation: Annotated[
         float | None,
         typer.Option(
             "--paired-correlation",
-            help="Of two policies at one question; 0: unpaired.",
+            help="Correlation of two policies at one question; 0: unpaired.",
             show_default="0.5",
             min=0.0,
             max=1.0,
@@ -59,7 +58,7 @@ def main(
         float | None,
         typer.Option(
             "--attempt-correlation",
-            help="Of two attempts of one policy; 1: greedy.",
+            help="Correlation of two attempts of one policy; 1: greedy.",
             show_default="0.6",
             min=0.0,
             max=1.0,
@@ -68,16 +67,20 @@ def main(
     company_correlation: Annotated[
         float | None,
         typer.Option(
-            "--company-correlation", help="Of two questions about one company.", show_default="0.1", min=0.0, max=1.0
+            "--company-correlation",
+            help="Correlation of two questions about one company.",
+            show_default="0.1",
+            min=0.0,
+            max=1.0,
         ),
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="RUN", help="Take sizes and variation from this run, or, twice, from two."),
+        typer.Option("--from", metavar="RUN", help="Run that sizes and variation are taken from; repeat for two."),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say the smallest difference in accuracy that an evaluation can show, or what it takes to show a wanted one.
+    """Calculate the smallest difference in accuracy that an evaluation can show, or what it takes to show a given one.
 
     Two policies answer the same questions. Formulas: Miller, arXiv 2411.00640, section 5; Kish 1965; Bloom 1995.
     """
@@ -135,7 +138,7 @@ def _needed(result: Plan) -> list[str]:
     if result.wanted is None:
         return []
     wanted, design = f"{100 * result.wanted:g} points", result.design
-    asked = f"To show {wanted} it takes "
+    needed = f"To show {wanted} it takes "
     per_company = design.questions / design.companies
     more = (
         f"{result.questions} questions, {per_company:.1f} per company, {plural(design.attempts, 'attempt')} each"
@@ -147,4 +150,4 @@ def _needed(result: Plan) -> list[str]:
         if result.attempts
         else "no number of attempts at these questions suffices"
     )
-    return [f"{asked}{more}; or {repeated}."]
+    return [f"{needed}{more}; or {repeated}."]

@@ -2,77 +2,117 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.shared import options, transcript
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import FinqaError
 from finqa_cli.evaluation.evaluate import play
 from finqa_cli.runs.trajectory_records import trajectory_record
-from finqa_cli.types import Task, Turn
+from finqa_cli.types import Task, Trajectory, Turn
 from finqa_cli.wiring.policies import resolve_for
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
+
+WIDTH = 100
+LONGEST_REPLY = 1200
 
 
-@app.command(epilog=f"Example: finqa play --engine scripted. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa play --engine scripted. {EXIT_CODES}")
+@offers(
+    *("environment", "engine", "sandbox", "reward", "model.name", "data.snapshot", "data.path", "data.eval_split"),
+    *("generation.max_steps", "generation.max_gen_tokens", "eval.temperature", "train.seed"),
+)
 def main(
-    ctx: typer.Context,
+    line: CommandLine,
     question: Annotated[
         str | None, typer.Option("--question", "-n", help="Id of the question.", show_default="one drawn by the seed")
     ] = None,
-    eval_split: options.Split = None,
-    environment: options.EnvironmentName = None,
-    engine: options.Engine = None,
-    sandbox: options.Sandbox = None,
-    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
-    reward: options.Reward = None,
-    grader: options.Grader = None,
-    hints: options.Hints = None,
-    model: options.Model = None,
-    snapshot: options.Snapshot = None,
-    data: options.Data = None,
-    max_steps: options.MaxSteps = None,
-    max_gen_tokens: options.MaxGenTokens = None,
-    eval_temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.", show_default="0")
-    ] = None,
-    seed: options.Seed = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Play one episode and show it: each tool call, what came back, the reward and why.
 
     With `--engine human` you play it yourself; with `--engine scripted` an expert does.
     """
-    settings = options.load(ctx, purpose="play").settings
+    settings = line.load(purpose="play").settings
     policy = resolve_for(settings.engine.name, settings.model.name)
-    shown = not as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
+    shown = not line.as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
 
     def on_start(task: Task) -> None:
         if shown:
-            typer.echo(transcript.opening(task))
+            typer.echo(_opening(task))
 
     def on_turn(turn: Turn) -> None:
         nonlocal turns
         turns += 1
         if shown:
-            typer.echo(transcript.one_turn(turns, turn))
+            typer.echo(_one_turn(turns, turn))
 
     trajectory = perform(
+        line,
         lambda reporter, _: play(
             settings, policy, question=question, reporter=reporter, on_start=on_start, on_turn=on_turn
         ),
-        as_json=as_json,
-        quiet=quiet,
         patient=False,
     )
     if trajectory.status.is_fault:
         raise FinqaError(f"The episode ended with {trajectory.status.value}: {trajectory.error}")
-    emit(trajectory_record(trajectory), as_json=as_json, text=transcript.verdict(trajectory))
+    emit(trajectory_record(trajectory), as_json=line.as_json, text=_verdict(trajectory))
+
+
+def _opening(task: Task) -> str:
+    """Return the question and where it comes from."""
+    about = ", ".join(part for part in (task.cluster, task.kind, f"{task.split} split") if part)
+    return "\n".join([f"Question {task.id} ({about})", _block(task.prompt, "  ")])
+
+
+def _one_turn(number: int, turn: Turn) -> str:
+    """Return what the policy did and what came back."""
+    if turn.tool_call is None and not turn.parse_error:  # an environment without tools takes the text itself
+        return "\n".join([f"{number}. {_block(_cut(turn.text.strip()), '   ').lstrip()}", *_reply(turn)])
+    return "\n".join([f"{number}. {_action(turn)}", *_reply(turn)])
+
+
+def _verdict(trajectory: Trajectory) -> str:
+    """Return the status, the reward and its reason."""
+    if trajectory.rewards is None:
+        return f"Not graded: {trajectory.status.value}. {trajectory.error}"
+    reason = trajectory.rewards.explanation or trajectory.error
+    ended = "" if trajectory.status == "completed" else f" The episode ended with {trajectory.status.value}."
+    return f"Reward {trajectory.rewards.total:g}: {reason}.{ended}".replace("..", ".")
+
+
+def _action(turn: Turn) -> str:
+    if turn.tool_call is None:
+        return f"(no tool call) {turn.text.strip()[:200]}"
+    arguments = ", ".join(f"{name}={_value(value)}" for name, value in turn.tool_call.arguments.items())
+    return f"{turn.tool_call.name}({arguments})"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) and "\n" not in value and len(value) < 400 else json.dumps(value)
+
+
+def _reply(turn: Turn) -> Iterator[str]:
+    if turn.observation is None:
+        return
+    yield _block(_cut(turn.observation.text), "   > ")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_REPLY else f"{text[:LONGEST_REPLY]} ... ({len(text)} characters)"
+
+
+def _block(text: str, indent: str) -> str:
+    lines = text.splitlines() or [""]
+    return "\n".join(
+        textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        for line in lines
+    )

@@ -9,28 +9,23 @@ import typer
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.settings import Settings, to_public_dict
 
-app = typer.Typer(
-    help="Show what is installed, ready or broken, and its options.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = CommandApp("Show what is installed, ready or broken, and its options.", epilog=EXIT_CODES, needs_command=False)
 
 
 @app.callback(invoke_without_command=True)
-def overview(ctx: typer.Context, as_json: options.AsJson = False) -> None:
+def overview(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show what is installed, ready or broken. `finqa plugins show NAME` has the options of one.
 
-    `ready` can be used here as finqa.toml and the environment are; otherwise the status says what is missing. Services
-    are not called: that is for `finqa doctor`. Exit code 0 even when a plugin is broken: the others work.
+    `ready` can be used here as finqa.toml and the environment are; otherwise the status names what is missing. Services
+    are not called; `finqa doctor` does that. Exit code 0 even when a plugin is broken: the others work.
     """
     if ctx.invoked_subcommand is None:
         document = _overview(_settings(ctx))
@@ -41,7 +36,7 @@ def overview(ctx: typer.Context, as_json: options.AsJson = False) -> None:
 def show(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a component or a plugin, such as grpo or local_sandbox.")],
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the components of this name or plugin: options with defaults and meaning, and hooks.
 
@@ -68,9 +63,9 @@ def _components() -> list[tuple[PluginReport, Component]]:
 
 
 def _settings(ctx: typer.Context) -> dict[str, Any]:
-    """The settings as plugins are given them; the defaults where a layer is wrong, which other commands say."""
+    """Return the settings as plugins get them; the defaults where a layer is wrong, which other commands report."""
     try:
-        return to_public_dict(options.load(ctx, quiet=True).settings)
+        return to_public_dict(CommandLine(ctx).load(quiet=True).settings)
     except ConfigError:
         return to_public_dict(Settings())
 
@@ -114,7 +109,7 @@ def _component(
 
 
 def _component_options(component: Component) -> list[dict[str, Any]] | None:
-    """Its options, [] when it has none, None when its config class cannot be imported on this machine."""
+    """Return its options, [] when it has none, None when its config class cannot be imported on this machine."""
     try:
         model = registry().config_class(component)
     except ImportError:
@@ -152,7 +147,7 @@ def _print_details(document: Mapping[str, Any]) -> None:
         print(f"{component['kind']} {component['name']}: {component['summary']}")
         print(f"  plugin {component['plugin']}, {component['status']}")
         if component["remedy"]:
-            print(f"  fix: {component['install']}")
+            print(f"  fix: {component['remedy']}")
         _print_options(component["kind"], component["options"])
     for plugin in document["plugins"]:
         version = f"{plugin['distribution']} {plugin['version']}".strip() or "no distribution"

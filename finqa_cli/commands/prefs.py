@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from finqa_cli.algorithms.pairing import Rule
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.training.preference.build_pairs import PairRules, PrefsResult, as_text, build_pairs
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 QUICK_QUESTIONS = 32
 
@@ -51,8 +50,8 @@ def main(
         Path | None, typer.Option("--run-dir", help="New folder.", show_default="runs/prefs_YYYYMMDD_HHMMSS")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of ties, choices and held-out companies.")] = 0,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make pairs of a better and a worse attempt at the same question, for `finqa dpo`.
 

@@ -8,16 +8,15 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.commands.export import BaseModel, Evaluations, Licence
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import UsageError
 from finqa_cli.publishing.export_weights import Dtype, Source, Wish, find_source, find_sources
 from finqa_cli.publishing.hub_repository import Hub, Plan, Pushed, plan_pushes, push_all
 from finqa_cli.settings import dotenv_variables
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.command(
@@ -37,32 +36,34 @@ def main(
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Checkpoint to push.", show_default="newest")
     ] = None,
-    num: Annotated[int | None, typer.Option("--num", min=1, metavar="K", help="Push the newest K checkpoints.")] = None,
+    num: Annotated[
+        int | None, typer.Option("--num", min=1, metavar="K", help="Number of the newest checkpoints to push.")
+    ] = None,
     to: Annotated[
         Literal["peft", "merged", "gguf-ready"] | None,
         typer.Option(
-            "--to", help="As the adapter or as one whole model.", show_default="the adapter, where there is one"
+            "--to", help="Form: the adapter or one whole model.", show_default="the adapter, where there is one"
         ),
     ] = None,
     dtype: Annotated[
         Dtype | None,
-        typer.Option("--dtype", help="Of a whole model's weights.", show_default="float32, gguf-ready bfloat16"),
+        typer.Option(
+            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+        ),
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Make private repositories, and refuse public ones.")
-    ] = False,
+    private: Annotated[bool, typer.Option("--private", help="Private repositories; public ones are refused.")] = False,
     base_model: BaseModel = "",
     licence: Licence = "",
     evaluations: Evaluations = [],  # noqa: B006  # Typer copies it
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go where, with its model card; send nothing.")
+        bool, typer.Option("--dry-run", help="The planned pushes with their model cards; nothing is sent.")
     ] = False,
     endpoint: Annotated[
         str | None,
         typer.Option("--endpoint", metavar="URL", help="Another hub (as HF_ENDPOINT).", show_default=False),
     ] = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Publish policies on the Hugging Face hub as NAME/<folder>_step-<N>, each with a model card.
 
@@ -90,7 +91,7 @@ def main(
 def _wish(
     sources: list[Source], to: Literal["peft", "merged", "gguf-ready"] | None, dtype: Dtype | None, base_model: str
 ) -> Wish:
-    """What was asked for; without --to the adapter where there is one, else the whole model."""
+    """Return the form to push; without --to the adapter where there is one, else the whole model."""
     has_adapter = all(source.policy.adapter is not None for source in sources)
     return Wish(form=to or ("peft" if has_adapter and dtype is None else "merged"), dtype=dtype, base_model=base_model)
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural, print_table
 from finqa_cli.evaluation import answer_scores as scoring
 from finqa_cli.evaluation import reward_tests as workflow
@@ -18,14 +19,7 @@ from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.masking import masked
 from finqa_cli.settings import ENVIRONMENT, Settings
 
-app = typer.Typer(
-    help="Show, test and apply rewards.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+app = CommandApp("Show, test and apply rewards.", epilog=EXIT_CODES)
 
 Name = Annotated[
     str | None, typer.Argument(help="Name of a reward, such as weighted.", show_default="of the settings, or weighted")
@@ -41,8 +35,9 @@ QUICK_ROWS = 16
 
 
 @app.command()
+@offers(general=("config", "assign", "as_json"))
 def show(
-    ctx: typer.Context,
+    line: CommandLine,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -52,9 +47,6 @@ def show(
     spec: Spec = None,
     weights: Weights = None,
     out: Out = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Print a reward's specification as YAML; with --out also write reward_spec.yaml and manifest.json.
 
@@ -64,28 +56,26 @@ def show(
     """
     if name is None and not (spec or weights or out):
         listed = _listed()
-        emit({"rewards": listed}, as_json=as_json, text=lambda: _print_list(listed))
+        emit({"rewards": listed}, as_json=line.as_json, text=lambda: _print_list(listed))
         return
-    settings = _settings(ctx, name, spec, weights)
+    settings = _settings(line, name, spec, weights)
     found = _specification(settings)
     document: dict[str, Any] = {"reward": settings.reward.name, "specification": found}
     if out is not None:
         stats = {"tests": len(found.get("tests", ()))}
         files = workflow.write_specification(settings.reward.name, found, out, stats)
         document["files"] = [str(file) for file in files]
-    emit(document, as_json=as_json, text=workflow.as_yaml(found).rstrip("\n"))
+    emit(document, as_json=line.as_json, text=workflow.as_yaml(found).rstrip("\n"))
 
 
 @app.command()
+@offers(general=("config", "assign", "as_json"))
 def test(
-    ctx: typer.Context,
+    line: CommandLine,
     name: Name = None,
     spec: Spec = None,
     weights: Weights = None,
     out: Out = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Run a reward's built-in tests and those of its specification; with --out also write unit_tests/*.json.
 
@@ -93,7 +83,7 @@ def test(
 
     Example: finqa rewards test weighted --spec my-reward/reward_spec.yaml
     """
-    settings = _settings(ctx, name, spec, weights)
+    settings = _settings(line, name, spec, weights)
     reward = workflow.chosen(settings)
     results = workflow.run_cases(reward, settings.reward.name)
     passed = sum(result.passed for result in results)
@@ -105,14 +95,15 @@ def test(
     }
     if out is not None:
         document["file"] = str(workflow.write_results(reward, results, settings.reward.name, out))
-    emit(document, as_json=as_json, text=lambda: _print_results(results, passed))
+    emit(document, as_json=line.as_json, text=lambda: _print_results(results, passed))
     if passed < len(results):
         raise typer.Exit(1)
 
 
 @app.command()
+@offers(general=("config", "assign", "as_json"))
 def score(
-    ctx: typer.Context,
+    line: CommandLine,
     file: Annotated[
         Path, typer.Argument(help="Rows or candidates (.jsonl, .json, .csv, .parquet), or the folder of a run.")
     ],
@@ -130,9 +121,6 @@ def score(
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help=f"Score the first {QUICK_ROWS} rows, to see that everything works.")
     ] = False,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Score answers in a file and write scores.jsonl.
 
@@ -145,7 +133,7 @@ def score(
 
     Example: finqa rewards score candidates.jsonl weighted --spec my-reward/reward_spec.yaml
     """
-    settings = _settings(ctx, name, spec, weights)
+    settings = _settings(line, name, spec, weights)
     folder = out or (file if file.is_dir() else file.parent)
     scores = scoring.score(
         workflow.chosen(settings),
@@ -158,18 +146,18 @@ def score(
         most=QUICK_ROWS if quick_test else None,
     )
     document = {"reward": settings.reward.name, **scoring.document(scores)}
-    emit(document, as_json=as_json, text=_scores_text(scores, settings.reward.name))
+    emit(document, as_json=line.as_json, text=_scores_text(scores, settings.reward.name))
 
 
-def _settings(ctx: typer.Context, name: str | None, spec: Path | None, weights: str | None) -> Settings:
-    """The settings with the reward of the argument, and its options of the settings file if it is named there."""
-    chosen = workflow.name_of(options.load(ctx, quiet=True).settings, name)
+def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: str | None) -> Settings:
+    """Return the settings with the reward of the argument, and its options if the settings name it too."""
+    chosen = workflow.name_of(line.load(quiet=True).settings, name)
     given = {"reward.name": chosen, "reward.options.spec": spec and str(spec), "reward.options.weights": weights}
-    return options.load(ctx, given, quiet=True).settings
+    return line.load(given, quiet=True).settings
 
 
 def _specification(settings: Settings) -> dict[str, Any]:
-    """Of the reward; of the environment's own verdict, the environment with its options, which are its rules."""
+    """Return the specification of the reward; for the environment's own verdict, the environment with its options."""
     if settings.reward.name != ENVIRONMENT or settings.reward.options:
         return workflow.specification(workflow.chosen(settings), settings)
     choice = settings.environment
@@ -212,7 +200,7 @@ def _print_results(results: Sequence[CaseResult], passed: int) -> None:
 
 
 def _parts(values: dict[str, float | None] | Any) -> str:
-    """The total first, then what is not 0."""
+    """Return the total, then the parts that are not 0."""
     shown = {TOTAL: values.get(TOTAL), **{part: value for part, value in values.items() if value != 0}}
     return " ".join(
         f"{part}={'missing' if value is None else f'{value:g}'}" for part, value in shown.items() if part in values

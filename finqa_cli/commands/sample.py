@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.eval import target_settings
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.eval import PLAYED, target_settings
+from finqa_cli.commands.shared.command_line import CommandLine, stored_parameter
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.resume import given_flags, stored_settings
-from finqa_cli.commands.shared.run_arguments import perform, run_path
+from finqa_cli.commands.shared.perform import perform, run_path
 from finqa_cli.errors import ThresholdError, UsageError
 from finqa_cli.evaluation.candidates import SampleResult, sample, sampling_settings
 from finqa_cli.settings import Settings
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
-QUICK = {"candidates": 4, "limit": 16, "sandboxes": 8}
-"""What --quick-test asks for, unless it is given."""
+QUICK = {"candidates": 4, "limit": 16}
+QUICK_SANDBOXES = 8
+"""Counts of --quick-test, unless they are given."""
 
 FLAGS = {
     "eval.attempts": "--num-candidates",
@@ -32,58 +33,26 @@ FLAGS = {
 """Settings that other commands use for other ends: here they are flags only."""
 
 
-@app.command(epilog=f"Example: finqa sample embedded --num-candidates 8 --limit 100. {options.EXIT_CODES}")
+@app.command(epilog=f"Example: finqa sample embedded --num-candidates 8 --limit 100. {EXIT_CODES}")
+@offers(*PLAYED)
 def main(
-    ctx: typer.Context,
+    line: CommandLine,
     target: Annotated[
         str | None,
         typer.Argument(help="A run, a checkpoint, a model folder or hub id, `embedded`, or an engine by name."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Go on with this interrupted run: play what is missing or ended in faults."),
+        typer.Option("--resume", help="Interrupted run to resume: plays what is missing or ended in faults."),
     ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option("--num-candidates", "-k", min=1, help="Candidates per question.", show_default="4"),
-    ] = None,
-    sample_temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, max=10, help="Sampling temperature.", show_default="0.8")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option("--top-p", min=0.001, max=1, help="Nucleus mass.", show_default="0.9")
-    ] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Split of the questions.", show_default="train")] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=0, help="Ask only so many questions; 0 asks all.", show_default="0"),
-    ] = None,
+    candidates: Annotated[int, typer.Option("--num-candidates", "-k", min=1, help="Candidates per question.")] = 4,
+    temperature: Annotated[float, typer.Option("--temperature", min=0, max=10, help="Sampling temperature.")] = 0.8,
+    top_p: Annotated[float, typer.Option("--top-p", min=0.001, max=1, help="Nucleus sampling mass.")] = 0.9,
+    split: Annotated[str, typer.Option("--split", help="Split of the questions.", show_default="train")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Number of questions; 0: all.")] = 0,
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help="Four candidates of 16 questions, to see that everything works.")
     ] = False,
-    environment: options.EnvironmentName = None,
-    engine: options.Engine = None,
-    sandbox: options.Sandbox = None,
-    dangerously_run_unisolated: options.DangerouslyRunUnisolated = None,
-    reward: options.Reward = None,
-    grader: options.Grader = None,
-    hints: options.Hints = None,
-    snapshot: options.Snapshot = None,
-    data: options.Data = None,
-    sandboxes: options.Sandboxes = None,
-    sessions_per_sandbox: options.SessionsPerSandbox = None,
-    max_concurrent_create: options.MaxConcurrentCreate = None,
-    max_concurrent_play: options.MaxConcurrentPlay = None,
-    max_play_retries: options.MaxPlayRetries = None,
-    max_steps: options.MaxSteps = None,
-    max_gen_tokens: options.MaxGenTokens = None,
-    engine_replicas: options.EngineReplicas = None,
-    run_dir: options.RunDir = None,
-    seed: options.Seed = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Sample candidates of each question: texts, token ids, log-probabilities and rewards.
 
@@ -91,49 +60,45 @@ def main(
     prefs` makes pairs of them, `finqa sft --minimum-reward 1` imitates the right ones.
     """
     if resume is not None:
-        settings, who = stored_settings(ctx, resume, command="sample")
+        line.check_resumed(resume, command="sample")
+        settings, policy = line.stored_settings(resume, "play"), str(stored_parameter(resume, "target", "sample"))
         run = resume
     elif target is None:
-        raise UsageError("Say who plays, or which run to go on with.", remedy="finqa sample embedded")
+        raise UsageError("No policy and no run to resume is given.", remedy="finqa sample embedded")
     else:
-        settings, who = _settings(ctx, target), target
+        _check_assignments(line)
+        quick = {name: count for name, count in QUICK.items() if quick_test and name not in line.typed}
+        small = line.quick({"pool.sandboxes": QUICK_SANDBOXES})
+        loaded = line.load({**target_settings(line, target), **small}, purpose="play").settings
+        policy = target
+        settings = sampling_settings(
+            loaded,
+            candidates=quick.get("candidates", candidates),
+            temperature=temperature,
+            top_p=top_p,
+            split=split or loaded.data.train_split,
+            limit=quick.get("limit", limit),
+        )
         run = run_path(settings, "sample_")
     result = perform(
+        line,
         lambda reporter, stopper: sample(
-            settings, who, run, resume=resume is not None, reporter=reporter, stopper=stopper
+            settings, policy, run, resume=resume is not None, reporter=reporter, stopper=stopper
         ),
-        as_json=as_json,
-        quiet=quiet,
         remedy=f"finqa sample --resume {run}",
     )
     document = {"run": str(run), "seconds": round(result.seconds, 3), **result.report}
-    if not as_json:
+    if not line.as_json:
         emit(document, as_json=False, text=lambda: _text(result))
     _check_faults(result, settings)
-    if as_json:  # after the check: an error is a document of its own, and there is only one
+    if line.as_json:  # after the check: an error is a document of its own, and there is only one
         emit(document, as_json=True, text="")
 
 
-def _settings(ctx: typer.Context, target: str) -> Settings:
-    for assignment in ctx.params["assign"] or ():
+def _check_assignments(line: CommandLine) -> None:
+    for assignment in line.assignments:
         if flag := FLAGS.get(assignment.partition("=")[0].strip()):
             raise UsageError(f"--set {assignment} has no effect here.", remedy=flag)
-    given = given_flags(ctx)
-    wanted: dict[str, Any] = {"candidates": 4, "sample_temperature": 0.8, "top_p": 0.9, "limit": 0, "sandboxes": None}
-    if ctx.params["quick_test"]:
-        wanted |= QUICK
-    wanted |= given
-    extra = {**target_settings(ctx, target), "pool.sandboxes": wanted["sandboxes"]}
-    given_values = {path: value for path, value in extra.items() if value is not None}
-    settings = options.load(ctx, given_values, purpose="play").settings
-    return sampling_settings(
-        settings,
-        candidates=wanted["candidates"],
-        temperature=wanted["sample_temperature"],
-        top_p=wanted["top_p"],
-        split=wanted.get("split") or settings.data.train_split,
-        limit=wanted["limit"],
-    )
 
 
 def _text(result: SampleResult) -> str:

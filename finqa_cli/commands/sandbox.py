@@ -1,4 +1,4 @@
-"""`finqa sandbox`: list boxes and end those that were left behind."""
+"""`finqa sandbox`: list sandboxes and end those that were left behind."""
 
 from __future__ import annotations
 
@@ -11,50 +11,42 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural, print_table
-from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics import sandbox_listing as workflow
 from finqa_cli.errors import UsageError
 from finqa_cli.types import SandboxInfo
 from finqa_cli.wiring import sandbox_owners
 
-app = typer.Typer(
-    help="List sandboxes and end those that were left behind.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+app = CommandApp("List sandboxes and end those that were left behind.", epilog=EXIT_CODES)
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("ls")
+@offers("sandbox.name", general=("config", "assign", "as_json"))
 def list_sandboxes(
-    ctx: typer.Context,
+    line: CommandLine,
     run: Annotated[str, typer.Option("--run", help="Only those of this run.", show_default=False)] = "",
-    sandbox: options.Sandbox = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
-    """List the sandboxes of this user, from whatever process started them, and whether that process is running.
+    """List the sandboxes of this user, with the process that started each and whether it is running.
 
     Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
 
     Example: finqa sandbox ls --sandbox local
     """
-    settings = options.load(ctx, quiet=True).settings
-    boxes = perform(lambda *_: workflow.list_sandboxes(settings, run), as_json=as_json, quiet=True, patient=False)
-    document = {"provider": settings.sandbox.name, "sandboxes": [_document(box) for box in boxes]}
-    emit(document, as_json=as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
+    settings = line.load(quiet=True).settings
+    sandboxes = perform(line, lambda *_: workflow.list_sandboxes(settings, run), quiet=True, patient=False)
+    document = {"provider": settings.sandbox.name, "sandboxes": [_document(each) for each in sandboxes]}
+    emit(document, as_json=line.as_json, text=lambda: _print_list(sandboxes, settings.sandbox.name))
 
 
 @app.command()
+@offers("sandbox.name", general=("config", "assign", "as_json"))
 def reap(
-    ctx: typer.Context,
+    line: CommandLine,
     ids: Annotated[list[str] | None, typer.Argument(help="Just these sandboxes.", show_default=False)] = None,
     run: Annotated[str, typer.Option("--run", help="Those of this run.", show_default=False)] = "",
     older_than: Annotated[
@@ -63,10 +55,6 @@ def reap(
     everything: Annotated[bool, typer.Option("--all", help="All of them, also those in use.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended, and end nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sandboxes in use are ended.")] = False,
-    sandbox: options.Sandbox = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """End sandboxes and wait until they are gone: those left behind by ended processes of this machine, or others
     by id, --run, --older-than or --all.
@@ -80,30 +68,28 @@ def reap(
     selection = workflow.Selection(
         ids=tuple(ids or ()), run=run, older_than_s=parse_age(older_than), everything=everything
     )
-    settings = options.load(ctx, quiet=True).settings
+    settings = line.load(quiet=True).settings
     now = time.time()
-    boxes = perform(
-        lambda *_: workflow.select(settings, selection, now=now), as_json=as_json, quiet=True, patient=False
-    )
-    if not (dry_run or yes or as_json or _agreed(boxes)):
-        boxes = ()
-    if boxes and not dry_run:
+    sandboxes = perform(line, lambda *_: workflow.select(settings, selection, now=now), quiet=True, patient=False)
+    if not (dry_run or yes or line.as_json or _agreed(sandboxes)):
+        sandboxes = ()
+    if sandboxes and not dry_run:
         perform(
-            lambda reporter, _: workflow.reap(settings, boxes, reporter=reporter),
-            as_json=as_json,
+            line,
+            lambda reporter, _: workflow.reap(settings, sandboxes, reporter=reporter),
             remedy="finqa sandbox ls shows what is left",
             patient=False,
         )
     document = {
         "provider": settings.sandbox.name,
         "dry_run": dry_run,
-        "reaped": [_document(box) for box in boxes],
+        "reaped": [_document(each) for each in sandboxes],
     }
-    emit(document, as_json=as_json, text=lambda: _print_reaped(boxes, settings.sandbox.name, dry_run=dry_run))
+    emit(document, as_json=line.as_json, text=lambda: _print_reaped(sandboxes, settings.sandbox.name, dry_run=dry_run))
 
 
 def parse_age(text: str) -> float | None:
-    """Seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
+    """Return the seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
 
     Raises:
         UsageError: It is none of these.
@@ -116,54 +102,54 @@ def parse_age(text: str) -> float | None:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def _agreed(boxes: Sequence[SandboxInfo]) -> bool:
-    """True when nobody uses them, when there is nobody to ask, or after a yes."""
-    used = [box for box in boxes if sandbox_owners.owner_state(box.labels) == "alive"]
+def _agreed(sandboxes: Sequence[SandboxInfo]) -> bool:
+    """Return True when none is in use, when stdin is no terminal to ask on, or after a yes."""
+    used = [each for each in sandboxes if sandbox_owners.owner_state(each.labels) == "alive"]
     if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     verb = "is" if len(used) == 1 else "are"
-    return typer.confirm(f"{len(used)} of {plural(len(boxes), 'sandbox')} {verb} in use. End them?", err=True)
+    return typer.confirm(f"{len(used)} of {plural(len(sandboxes), 'sandbox')} {verb} in use. End them?", err=True)
 
 
-def _document(box: SandboxInfo) -> dict[str, Any]:
-    return {**asdict(box), "owner": sandbox_owners.owner_state(box.labels)}
+def _document(each: SandboxInfo) -> dict[str, Any]:
+    return {**asdict(each), "owner": sandbox_owners.owner_state(each.labels)}
 
 
-def _print_list(boxes: Sequence[SandboxInfo], provider: str) -> None:
-    if not boxes:
+def _print_list(sandboxes: Sequence[SandboxInfo], provider: str) -> None:
+    if not sandboxes:
         print(f"There are no {provider} sandboxes.")
         return
-    _print_boxes(boxes)
-    left = len(sandbox_owners.strays(boxes))
+    _print_table(sandboxes)
+    left = len(sandbox_owners.strays(sandboxes))
     hint = f", {left} left behind: {sandbox_owners.reap_command(provider)}" if left else "."
-    print(f"{plural(len(boxes), f'{provider} sandbox')}{hint}")
+    print(f"{plural(len(sandboxes), f'{provider} sandbox')}{hint}")
 
 
-def _print_reaped(boxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
-    if not boxes:
+def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
+    if not sandboxes:
         print(f"No {provider} sandbox to end. All there are: finqa sandbox ls --sandbox {provider}")
     elif dry_run:
-        _print_boxes(boxes)
-        print(f"Would end {plural(len(boxes), f'{provider} sandbox')}.")
+        _print_table(sandboxes)
+        print(f"Would end {plural(len(sandboxes), f'{provider} sandbox')}.")
     else:
-        print(f"Ended {plural(len(boxes), f'{provider} sandbox')}.")
+        print(f"Ended {plural(len(sandboxes), f'{provider} sandbox')}.")
 
 
-def _print_boxes(boxes: Sequence[SandboxInfo]) -> None:
+def _print_table(sandboxes: Sequence[SandboxInfo]) -> None:
     now = time.time()
     rows = [
-        (box.id, box.state, _age(now - box.created), box.labels.get(sandbox_owners.RUN_LABEL), _owner(box))
-        for box in boxes
+        (each.id, each.state, _age(now - each.created), each.labels.get(sandbox_owners.RUN_LABEL), _owner(each))
+        for each in sandboxes
     ]
     print_table(("sandbox", "state", "age", "run", "owner"), rows)
 
 
-def _owner(box: SandboxInfo) -> str | None:
-    """The running process, or why there is none to name; short, since ids may be long."""
-    state = sandbox_owners.owner_state(box.labels)
+def _owner(each: SandboxInfo) -> str | None:
+    """Return the running process, or why there is none to name; short, since ids may be long."""
+    state = sandbox_owners.owner_state(each.labels)
     if state == "alive":
-        return f"pid {box.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
-    return {"gone": "gone", "elsewhere": box.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
+        return f"pid {each.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
+    return {"gone": "gone", "elsewhere": each.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
 
 
 def _age(seconds: float) -> str:

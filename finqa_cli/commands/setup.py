@@ -7,45 +7,43 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit
-from finqa_cli.commands.shared.progress import progress
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import CommandApp, offers
+from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.errors import ConfigError, InterruptedRun
 from finqa_cli.extend import Component, registry
 from finqa_cli.provisioning.venv_install import InstallerName
 from finqa_cli.provisioning.venv_setup import Options, set_up
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.command(epilog="Example: finqa setup vllm")
+@offers(general=("config", "assign", "as_json"))
 def main(
-    ctx: typer.Context,
+    line: CommandLine,
     name: Annotated[str, typer.Argument(help="A component that needs an environment of its own: vllm.")],
     requirements: Annotated[
         Path | None,
-        typer.Option(
-            "--requirements", "-r", help="Another requirements file (default: tested pins).", show_default=False
-        ),
+        typer.Option("--requirements", "-r", help="Requirements file instead of the tested pins.", show_default=False),
     ] = None,
     no_deps: Annotated[
-        bool, typer.Option("--no-deps", help="Install the file as it stands; only torch brings what it needs.")
+        bool, typer.Option("--no-deps", help="Exactly the packages of the file; only torch brings its dependencies.")
     ] = False,
     index_url: Annotated[
         str, typer.Option("--index-url", help="A package index, or a folder of wheels.", show_default=False)
     ] = "",
     python: Annotated[
         Path | None,
-        typer.Option("--python", help="Make it from this Python (default: the one of finqa).", show_default=False),
+        typer.Option("--python", help="Python interpreter instead of that of finqa.", show_default=False),
     ] = None,
     installer: Annotated[str, typer.Option("--installer", help="pip, uv, or auto: uv if it is installed.")] = "auto",
-    no_start: Annotated[bool, typer.Option("--no-start", help="Check it without starting a server.")] = False,
-    recreate: Annotated[bool, typer.Option("--recreate", help="Begin from nothing.")] = False,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="A check without starting a server.")] = False,
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="A new environment in place of an existing one.")
+    ] = False,
 ) -> None:
-    """Make the environment of a component below FINQA_HOME, check it, and have finqa use it from now on.
+    """Make the environment of a component below FINQA_HOME, check it, and make finqa use it.
 
     Can be interrupted and called again: it continues. A finished environment is recognised at once; other pins make
     it anew. pip's and uv's own configuration applies (PIP_INDEX_URL, UV_INDEX_URL).
@@ -54,7 +52,9 @@ def main(
     78 wrong Python, or another process is setting it up, 130 interrupted.
     """
     if installer not in ("auto", "pip", "uv"):
-        raise typer.BadParameter(f"{installer!r} is none of auto, pip and uv", ctx=ctx, param_hint="--installer")
+        raise typer.BadParameter(
+            f"{installer!r} is none of auto, pip and uv", ctx=line.context, param_hint="--installer"
+        )
     wanted = Options(
         requirements=requirements.absolute() if requirements else None,
         no_deps=no_deps,
@@ -64,8 +64,8 @@ def main(
         recreate=recreate,
         start=not no_start,
     )
-    component, home = _component(name), options.load(ctx, quiet=True).settings.data.home
-    with progress(as_json=as_json) as reporter:
+    component, home = _component(name), line.load(quiet=True).settings.data.home
+    with progress(as_json=line.as_json) as reporter:
         try:
             venv, made = set_up(component, home, wanted, reporter)
         except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def main(
     document: dict[str, Any] = {"name": name, "python": str(venv.python), "made": made, "versions": dict(venv.versions)}
     versions = ", ".join(f"{package} {version}" for package, version in venv.versions.items())
     state = "is set up" if made else "is set up already"
-    emit(document, as_json=as_json, text=f"{name} {state}: {versions} in {venv.python.parents[1]}")
+    emit(document, as_json=line.as_json, text=f"{name} {state}: {versions} in {venv.python.parents[1]}")
 
 
 def _component(name: str) -> Component:

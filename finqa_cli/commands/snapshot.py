@@ -11,23 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import options
-from finqa_cli.commands.shared.output import emit, plural, print_table
-from finqa_cli.commands.shared.progress import progress
-from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
+from finqa_cli.commands.shared.output import emit, plural, print_table, progress
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.provisioning import remote_images as remote
 from finqa_cli.types import ImageInfo, Snapshot
 
-app = typer.Typer(
-    help="Build, list, show and delete compiled data sets.",
-    epilog=options.EXIT_CODES,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+app = CommandApp("Build, list, show and delete compiled data sets.", epilog=EXIT_CODES)
+
+GENERAL = ("config", "assign", "as_json")
 
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
 Provider = Annotated[
@@ -37,8 +32,9 @@ Provider = Annotated[
 
 
 @app.command()
+@offers("environment.name")
 def build(
-    ctx: typer.Context,
+    line: CommandLine,
     snapshot: Annotated[
         str | None,
         typer.Option("--snapshot-name", help="Name for the snapshot.", show_default="openenv-finqa"),
@@ -52,11 +48,6 @@ def build(
         str | None,
         typer.Option("--sandbox", help="Also build the image of this provider's sandboxes.", show_default="none"),
     ] = None,
-    environment: options.EnvironmentName = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
@@ -68,16 +59,16 @@ def build(
 
     Example: finqa snapshot build --snapshot-name mine --data my-data --sandbox daytona
     """
-    settings = options.load(ctx, quiet=True).settings
+    settings = line.load({"data.snapshot": snapshot, "data.path": data, "sandbox.name": sandbox}, quiet=True).settings
     if not remote.has_snapshot(settings):
         name = settings.environment.name
         text = (
             f"Nothing to build: environment {name} has no snapshot, and its sandboxes start without an image of ours."
         )
-        emit({"environment": name, "new": False}, as_json=as_json, text=text)
+        emit({"environment": name, "new": False}, as_json=line.as_json, text=text)
         return
     store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
-    with progress(as_json=as_json, quiet=quiet) as reporter:
+    with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
         reporter.line(f"Compiling {data or 'the embedded data set'} into snapshot {name}.")
         if data is None:
             built, new = store.build_default(name)
@@ -88,37 +79,29 @@ def build(
     document, lines = {**_document(built), "new": new}, [text, str(built.path)]
     if sandbox is not None:
         again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.name} continues from there"
-        ready = perform(
-            lambda reporter, _: remote.build(settings, reporter),
-            as_json=as_json,
-            quiet=quiet,
-            remedy=again,
-            patient=False,
-        )
+        ready = perform(line, lambda reporter, _: remote.build(settings, reporter), remedy=again, patient=False)
         document |= {"image": None if ready is None else _ready(ready)}
-        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _told(ready))
-    emit(document, as_json=as_json, text="\n".join(lines))
+        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _image_text(ready))
+    emit(document, as_json=line.as_json, text="\n".join(lines))
 
 
 @app.command("list")
+@offers(general=GENERAL)
 def list_snapshots(
-    ctx: typer.Context,
+    line: CommandLine,
     sandbox: Provider = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
-    """List the snapshots on this machine; a damaged one says so. With --sandbox, the images at that provider instead.
+    """List the snapshots on this machine; a damaged one is marked. With --sandbox, the images at that provider instead.
 
     Exit codes: 0 ok, 69 the provider cannot be reached, 77 its key is missing or refused.
 
     Example: finqa snapshot list --sandbox daytona
     """
-    settings = options.load(ctx, quiet=True).settings
+    settings = line.load({"sandbox.name": sandbox}, quiet=True).settings
     if sandbox is not None:
         images = asyncio.run(remote.list_all(settings))
         document = {"provider": settings.sandbox.name, "images": [asdict(image) for image in images]}
-        emit(document, as_json=as_json, text=lambda: _print_images(images, settings.sandbox.name))
+        emit(document, as_json=line.as_json, text=lambda: _print_images(images, settings.sandbox.name))
         return
     found = LocalSnapshots(settings.data.home).list()
 
@@ -129,16 +112,14 @@ def list_snapshots(
         else:
             print("There are no snapshots yet. Make one: finqa snapshot build")
 
-    emit({"snapshots": [_document(one) for one in found]}, as_json=as_json, text=text)
+    emit({"snapshots": [_document(one) for one in found]}, as_json=line.as_json, text=text)
 
 
 @app.command()
+@offers(general=GENERAL)
 def show(
-    ctx: typer.Context,
+    line: CommandLine,
     name: Name = "openenv-finqa",
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Show one snapshot: its counts, splits, source and licence. Every file is checked against its sha256.
 
@@ -146,7 +127,7 @@ def show(
 
     Example: finqa snapshot show openenv-finqa
     """
-    store = LocalSnapshots(options.load(ctx, quiet=True).settings.data.home)
+    store = LocalSnapshots(line.load(quiet=True).settings.data.home)
     found, versions = store.get(name), store.versions(name)
 
     def text() -> None:
@@ -154,17 +135,15 @@ def show(
         head = [("name", found.name), ("digest", found.digest), ("path", found.path), ("versions", ", ".join(versions))]
         print_table(("field", "value"), [*head, *rows])
 
-    emit({**_document(found), "versions": list(versions)}, as_json=as_json, text=text)
+    emit({**_document(found), "versions": list(versions)}, as_json=line.as_json, text=text)
 
 
 @app.command()
+@offers(general=GENERAL)
 def delete(
-    ctx: typer.Context,
+    line: CommandLine,
     name: Name,
     sandbox: Provider = None,
-    config: options.Config = None,
-    assign: options.Assign = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Delete every version of a snapshot on this machine. With --sandbox, its images at that provider instead.
 
@@ -174,15 +153,15 @@ def delete(
 
     Example: finqa snapshot delete mine --sandbox daytona
     """
-    settings = options.load(ctx, quiet=True).settings
+    settings = line.load({"sandbox.name": sandbox}, quiet=True).settings
     if sandbox is not None:
         images = list(asyncio.run(remote.delete(settings, name)))
         text = f"Deleted {plural(len(images), 'image')} of snapshot {name} at {settings.sandbox.name}."
-        emit({"name": name, "provider": settings.sandbox.name, "deleted": images}, as_json=as_json, text=text)
+        emit({"name": name, "provider": settings.sandbox.name, "deleted": images}, as_json=line.as_json, text=text)
         return
     versions = list(LocalSnapshots(settings.data.home).delete(name))
     text = f"Deleted snapshot {name} ({plural(len(versions), 'version')})."
-    emit({"name": name, "deleted": versions}, as_json=as_json, text=text)
+    emit({"name": name, "deleted": versions}, as_json=line.as_json, text=text)
 
 
 def _ready(ready: remote.Ready) -> dict[str, Any]:
@@ -191,7 +170,7 @@ def _ready(ready: remote.Ready) -> dict[str, Any]:
     return {**asdict(ready.image), "new": ready.new, "boot_test": tested}
 
 
-def _told(ready: remote.Ready) -> str:
+def _image_text(ready: remote.Ready) -> str:
     if ready.trial is None:
         return f"Nothing to do: image {ready.image.name} was built and tested before. It is ready."
     verb = "Built image" if ready.new else "There was already image"

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings.layers import flatten
-from finqa_cli.settings.settings_files import FORMATS, Document, read_document
-from finqa_cli.settings.tiers import shipped
+from finqa_cli.settings.settings_files import FORMATS, Document, read_document, shipped
 
 Scalar = bool | int | float | str
 

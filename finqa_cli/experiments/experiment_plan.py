@@ -185,8 +185,9 @@ def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
     """Returns the training and the evaluation of a cell."""
     cell, prepared = plan.cells[name], tuple(f"prepare/{one.name}" for one in plan.prepare)
     file, trained = f"settings/{name}.json", f"runs/{name}"
-    settings = settings_of(cell)
-    changed = [word for path, value in cell.evaluation.items() for word in ("--set", f"{path}={_toml(value)}")]
+    others = dict(cell.evaluation)
+    split = others.pop("data.eval_split", settings_of(cell).data.eval_split)  # one setting is given once
+    changed = [word for path, value in others.items() for word in ("--set", f"{path}={_toml(value)}")]
     return (
         Step(
             name=trained,
@@ -196,7 +197,7 @@ def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
         Step(
             name=f"evals/{name}",
             arguments=(
-                *("eval", f"{run / trained}", "--config", f"{run / file}", "--split", settings.data.eval_split),
+                *("eval", f"{run / trained}", "--config", f"{run / file}", "--split", split),
                 *(*changed, "--run-dir", f"{run / 'evals' / name}"),
             ),
             reads=(file, trained),

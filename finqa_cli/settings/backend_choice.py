@@ -1,4 +1,4 @@
-"""Which backends to use when nobody says: a pure choice from what this machine has."""
+"""The backends where none is named: a pure choice from what this machine has."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Choices:
 
     @property
     def line(self) -> str:
-        """One line that says what was chosen and why; empty when all was given."""
+        """One line with what was chosen and why; empty when all was given."""
         return "chosen: " + ", ".join(self.reasons) if self.reasons else ""
 
 
 def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str = AUTO) -> Choices:
-    """Fills in every name that is `auto`; a name that is given is kept."""
+    """Fill in every name that is `auto`; a name that is given is kept."""
     reasons: list[str] = []
     if model == AUTO:
         model = GPU_MODEL if facts.cuda else facts.policy
@@ -73,7 +73,7 @@ def facts(
     policy: str = EMBEDDED,
     home: Path | None = None,
 ) -> Facts:
-    """Looks at this machine without importing anything heavy.
+    """Look at this machine without importing anything heavy.
 
     Args:
         registered: (kind, name) of every registered component.
@@ -97,7 +97,7 @@ def _has_vllm(home: Path | None) -> bool:
 
 
 def cuda_visible(devices: Path = Path("/dev")) -> bool:
-    """True when the NVIDIA driver offers a device and CUDA_VISIBLE_DEVICES does not hide it."""
+    """Return True when the NVIDIA driver offers a device and CUDA_VISIBLE_DEVICES does not hide it."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return False

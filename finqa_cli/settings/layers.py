@@ -1,21 +1,55 @@
-"""One layer of settings: dotted paths to values, each with where it came from.
+"""Layers of settings: dotted paths to values, each with where it came from.
 
-Layers are flat, so that the origin of every setting falls out of them; pydantic-settings merges them.
+pydantic-settings reads and merges the layers. Layers are flat here, so that each value keeps its origin and a name that
+is set twice or does not exist is reported with its place.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
+import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import ConfigError
-from finqa_cli.settings.schema import AUTO, Choice, Settings
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
+
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.settings.declarations import PREFIX
+from finqa_cli.settings.schema import AUTO, BARE_NAMES, DECLARATIONS, Choice, Settings
 
 CHOICES = tuple(name for name, field in Settings.model_fields.items() if field.annotation is Choice)
 SHOW = "finqa config show --origin"
+
+DOTENV_FILE = Path(".env")
+NEVER_FROM_DOTENV = (
+    "CWSANDBOX_BASE_URL",
+    "DAYTONA_API_URL",
+    "DAYTONA_SERVER_URL",
+    "FINQA_ENGINE__OPTIONS__BASE_URL",
+    "HF_ENDPOINT",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "WANDB_BASE_URL",
+)
+"""A `.env` that came with a folder could send the key in the environment to a stranger's host through these, in any
+case of letters: an address, or a certificate by which a stranger's proxy passes for the right host."""
+
+
+class LayeredSettings(Settings, BaseSettings):
+    """The settings as the sources of pydantic-settings read them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        case_sensitive=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +63,16 @@ class Value:
 Layer = dict[str, Value]
 
 Place = Callable[[str], str]
-"""From a dotted path to where it is set: what `Value.origin` says."""
+"""From a dotted path to where it is set: the text of `Value.origin`."""
 
 
 def section_fields() -> dict[str, tuple[str, ...]]:
-    """Settable names by top-level key; `options` of a choice takes any further key."""
-    fields: dict[str, tuple[str, ...]] = {}
-    for name, field in Settings.model_fields.items():
-        model = field.annotation
-        fields[name] = tuple(getattr(model, "model_fields", ()))
-    return fields
+    """Return the settable names by top-level key; `options` of a choice takes any further key."""
+    return {name: tuple(getattr(field.annotation, "model_fields", ())) for name, field in Settings.model_fields.items()}
 
 
 def known_paths() -> tuple[str, ...]:
-    """Every dotted path that can be set; component options stand as `kind.options.KEY`."""
+    """Return every dotted path that can be set; component options are written `kind.options.KEY`."""
     paths: list[str] = []
     for section, fields in section_fields().items():
         tails = ("name", "options.KEY") if section in CHOICES else fields
@@ -51,7 +81,7 @@ def known_paths() -> tuple[str, ...]:
 
 
 def canonical(path: str, origin: str) -> str:
-    """The full dotted path; `engine` is short for `engine.name`.
+    """Return the full dotted path; `engine` is short for `engine.name`.
 
     Raises:
         ConfigError: There is no such setting; the message names the nearest one.
@@ -70,7 +100,7 @@ def canonical(path: str, origin: str) -> str:
 
 
 def flatten(tree: Mapping[str, Any], place: Place) -> Layer:
-    """A nested mapping, as a file holds it, as a layer.
+    """Return a nested mapping, as the sources read it, as a layer.
 
     Raises:
         ConfigError: A key is unknown, or a section is not a table.
@@ -87,12 +117,22 @@ def flatten(tree: Mapping[str, Any], place: Place) -> Layer:
             origin = place(section)
             raise ConfigError(f"{section!r} must be a table of settings, not {body!r} ({origin}).", remedy=SHOW)
         else:
-            layer |= _flatten_section(section, body, place)
+            for field, value in body.items():
+                layer |= _flatten_field(section, field, value, place)
     return layer
 
 
+def _flatten_field(section: str, field: str, value: Any, place: Place) -> Layer:
+    path = f"{section}.{field}"
+    if section not in CHOICES or field != "options":
+        return {canonical(path, place(path)): Value(value, place(path))}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} must be a table of options, not {value!r} ({place(path)}).", remedy=SHOW)
+    return {f"{path}.{key}": Value(option, place(f"{path}.{key}")) for key, option in value.items()}
+
+
 def applicable(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers without the options that were meant for a component which a later layer replaces by another."""
+    """Return the layers without the options meant for a component that a later layer replaces by another."""
     kept: list[Layer] = []
     for layer in layers:
         for kind in CHOICES:
@@ -106,12 +146,12 @@ def applicable(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def winners(layers: Sequence[Layer]) -> Mapping[str, Value]:
-    """For each path the value of the last layer that sets it: where every setting comes from."""
+    """Return for each path the value of the last layer that sets it."""
     return ChainMap(*reversed(layers))
 
 
 def nest(layer: Layer) -> dict[str, Any]:
-    """A layer as the nested mapping that `Settings` validates."""
+    """Return a layer as the nested mapping that `Settings` validates."""
     tree: dict[str, Any] = {}
     for path, value in layer.items():
         *parents, leaf = path.split(".")
@@ -122,28 +162,168 @@ def nest(layer: Layer) -> dict[str, Any]:
     return tree
 
 
-def _flatten_section(section: str, body: Mapping[str, Any], place: Place) -> Layer:
+class _VariableSource(EnvSettingsSource):
+    """The settings among environment variables, whether under names of their own or as FINQA_SECTION__FIELD.
+
+    Attributes:
+        names: Dotted path -> name of the variable that sets it.
+    """
+
+    def __init__(self, variables: Mapping[str, str], source: str) -> None:
+        """Select the variables that are settings; an empty value counts as not set.
+
+        Raises:
+            ConfigError: A FINQA_SECTION__FIELD variable names no setting, or two variables set the same one.
+        """
+        super().__init__(LayeredSettings)
+        self.names: dict[str, str] = {}
+        found: dict[str, str] = {}
+        for name, text in sorted(variables.items()):
+            path = variable_path(name, source) if text.strip() else None
+            if path is None:
+                continue
+            if path in self.names:
+                raise ConfigError(
+                    f"{self.names[path]} and {name} both set {path} ({source}).",
+                    remedy=f"unset {name}" if source == "environment" else f"remove {name} from {DOTENV_FILE}",
+                )
+            self.names[path] = name
+            found[PREFIX + path.replace(".", "__")] = text.strip()
+        self.env_vars = found
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Return a list that is written as TOML or separated by commas, instead of JSON."""
+        return _split(_toml_value(value))
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the settings as a tree; each value is parsed as `--set` does."""
+        tree = super().__call__()
+        for path in self.names:
+            *parents, leaf = path.split(".")
+            node = tree
+            for parent in parents:
+                node = node[parent]
+            if isinstance(node[leaf], str):
+                node[leaf] = parse_text(path, node[leaf])
+        return tree
+
+
+def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
+    """Return the layer of environment variables.
+
+    Args:
+        variables: All variables; those that are no settings are skipped.
+        source: Where they come from: `environment` or `.env`.
+
+    Raises:
+        ConfigError: A FINQA_SECTION__FIELD variable names no setting, or two variables set the same one.
+    """
+    found = _VariableSource(variables, source)
+    return flatten(found(), lambda path: f"{source} {found.names.get(path, path)}")
+
+
+def variable_path(name: str, source: str) -> str | None:
+    """Return the setting that an environment variable sets, or None when it is no setting.
+
+    Raises:
+        ConfigError: A FINQA_SECTION__FIELD variable names no setting.
+    """
+    if path := BARE_NAMES.get(name):
+        return path
+    if not name.startswith(PREFIX):
+        return None
+    rest = name.removeprefix(PREFIX).lower()
+    if "__" in rest:
+        return canonical(rest.replace("__", "."), f"{source} {name}")
+    return canonical(rest, source) if rest in (*CHOICES, "trackers") else None
+
+
+def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
+    """Return the variables of `.env` that the environment does not set itself.
+
+    Those that are not settings (keys of services, FINQA_HOME) are put into the environment, where services read them.
+    Settings are not, so that their origin stays `.env`.
+
+    Raises:
+        ConfigError: The file cannot be read, or sets the address that a key is sent to.
+    """
+    try:
+        given = DotEnvSettingsSource(LayeredSettings, env_file=file).env_vars
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read {file}: {error}.", remedy=f"Save {file} as UTF-8 text.") from error
+    for name, value in given.items():
+        if name.upper() in NEVER_FROM_DOTENV and value and not os.environ.get(name):
+            raise ConfigError(
+                f"{file} sets {name}, which decides who gets your key; only the environment may.",
+                remedy=f"remove it from {file}; if you trust the address: export {name}=...",
+            )
+    variables = {name: value for name, value in given.items() if value and not os.environ.get(name)}
+    for name, value in variables.items():
+        if variable_path(name, ".env") is None or name == "FINQA_HOME":
+            os.environ[name] = value
+    return variables
+
+
+def flags_layer(flags: Mapping[str, Any]) -> Layer:
+    """Return the layer of typed flags by dotted path; None means that the flag was not given."""
+    return {
+        canonical(path, "flag"): Value(_split(value) if _is_list(path) else value, "flag")
+        for path, value in flags.items()
+        if value is not None
+    }
+
+
+def assignments_layer(assignments: Sequence[str]) -> Layer:
+    """Return the layer of `--set section.key=value`, the value in TOML syntax or else as plain text.
+
+    Raises:
+        UsageError: There is no `=`, or one setting is given under two names, such as `engine` and `engine.name`.
+        ConfigError: The key is unknown.
+    """
     layer: Layer = {}
-    for field, value in body.items():
-        path = f"{section}.{field}"
-        if section in CHOICES and field == "options":
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{path} must be a table of options, not {value!r} ({place(path)}).", remedy=SHOW)
-            options = ((f"{path}.{key}", option) for key, option in value.items())
-            layer |= {name: Value(option, place(name)) for name, option in options}
-        else:
-            layer[canonical(path, place(path))] = Value(value, place(path))
+    names: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=SHOW)
+        path = canonical(name.strip(), "--set")
+        if (other := names.setdefault(path, name.strip())) != name.strip():
+            raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")
+        layer[path] = Value(parse_text(path, text.strip()), "--set")
     return layer
 
 
+def parse_text(path: str, text: str) -> Any:
+    """Return a value written as text: lists may be comma separated, quotes are optional; pydantic parses numbers."""
+    value = _toml_value(text)
+    if _is_list(path):
+        return _split(value)
+    return value if ".options." in path or isinstance(value, str) else text
+
+
+def _is_list(path: str) -> bool:
+    return path in DECLARATIONS and DECLARATIONS[path].is_list
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if list(parsed) == ["value"] else text
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str) and value != AUTO:
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
 def _unknown(path: str, origin: str) -> ConfigError:
-    return ConfigError(f"There is no setting {path!r} ({origin}).{_nearest(path)}", remedy=SHOW)
-
-
-def _nearest(path: str) -> str:
     known = [*known_paths(), *section_fields()]
     nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     if not nearest:  # the right name in the wrong section is the commonest mistake of all
         leaf = path.rpartition(".")[2]
         nearest = [known_path for known_path in known if known_path.rpartition(".")[2] == leaf][:1]
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigError(f"There is no setting {path!r} ({origin}).{hint}", remedy=SHOW)

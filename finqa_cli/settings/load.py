@@ -1,9 +1,11 @@
-"""All layers together: defaults < profile < files < .env < environment < flags, each value with its origin."""
+"""Settings from all layers and from records: defaults < profile < files < .env < environment < flags.
+
+Each value keeps its origin. `to_public_dict` writes settings into run folders, `from_public_dict` reads them back.
+"""
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -12,19 +14,34 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.masking import MASK, masked
 from finqa_cli.placement.placement_types import Placement
-from finqa_cli.settings import sources
 from finqa_cli.settings.backend_choice import Choices, choose, facts
-from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners
+from finqa_cli.settings.layers import (
+    CHOICES,
+    SHOW,
+    Layer,
+    LayeredSettings,
+    Value,
+    applicable,
+    assignments_layer,
+    dotenv_variables,
+    flags_layer,
+    flatten,
+    nest,
+    variables_layer,
+    winners,
+)
 from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
-from finqa_cli.settings.tiers import file_layers
+from finqa_cli.settings.settings_files import file_layers, read_document
 
 DEFAULT_FILE = Path("finqa.toml")
-_TASK_OPTIONS = "environment.options."
+
+BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
+"""Values for recorded runs that are older than a setting, where its default changed what a run does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +65,7 @@ class Loaded:
 def load_settings(
     *,
     flags: Mapping[str, Any] | None = None,
+    typed: Mapping[str, str] = MappingProxyType({}),
     files: Sequence[str | Path] = (),
     assignments: Sequence[str] = (),
     registered: Collection[tuple[str, str]] = (),
@@ -55,10 +73,11 @@ def load_settings(
     policies: Mapping[str, str] = MappingProxyType({}),
     assume_cuda: bool = False,
 ) -> Loaded:
-    """Reads all layers and resolves what is `auto`.
+    """Read all layers and resolve what is `auto`.
 
     Args:
-        flags: Dotted path -> value of the typed flags; None means not given.
+        flags: Dotted path -> value; None means not given.
+        typed: Dotted path -> flag as it is written, of those of `flags` that the user typed; they exclude `--set`.
         files: The files and names of `--config`, later ones over earlier ones; without any ./finqa.toml is read when it
             is there.
         assignments: The `section.key=value` texts of `--set`.
@@ -68,15 +87,21 @@ def load_settings(
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
-        ConfigError: A layer has an unknown key or a wrong value; the message says which layer.
+        ConfigError: A layer has an unknown key or a wrong value, or two variables set one setting; the message names
+            the layer.
+        UsageError: A typed flag and `--set` give the same setting.
     """
-    dotenv = sources.dotenv_variables()
+    assigned = assignments_layer(assignments)
+    for path in assigned.keys() & typed.keys():
+        raise UsageError(f"{typed[path]} and --set {path}=... both set {path}.", remedy="give one of them")
+    dotenv = dotenv_variables()
     given = [
         *file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()]),
-        sources.variables_layer(dotenv, ".env"),
-        sources.variables_layer(_environment(dotenv), "environment"),
-        sources.flags_layer(flags or {}),
-        sources.assignments_layer(assignments),
+        variables_layer(dotenv, ".env"),
+        # what `.env` has just put into the environment keeps `.env` as its origin
+        variables_layer({name: text for name, text in os.environ.items() if dotenv.get(name) != text}, "environment"),
+        flags_layer(flags or {}),
+        assigned,
     ]
     wanted = winners([_defaults(), *given])
     here = facts(
@@ -96,7 +121,9 @@ def load_settings(
     plays = choices.engine not in modelless
     profiles = _profiles(choices.model, plays=plays, own_data=wanted["data.path"].raw is not None)
     layers = applicable([_defaults(), *profiles, *given])
-    layers.append(_chosen(winners(layers), choices))
+    chosen = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
+    found = winners(layers)
+    layers.append({path: Value(name, "auto") for path, name in chosen.items() if found[path].raw == AUTO})
     found = winners(layers)
     undecided = frozenset(path for path in PLACED if found[path].origin == "default" or found[path].raw == AUTO)
     defaults = _defaults()
@@ -110,32 +137,26 @@ def load_settings(
 
 
 def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
-    """What suits a small policy on two processor cores: the settings of all of them, then its own where it has some.
+    """Return the profiles of a small policy for two processor cores: that of all of them, then its own if there is one.
 
     Args:
-        policy: Name of the model; none but the small ones have profiles.
-        plays: It is what plays; beside an expert the tasks stay as they are.
+        policy: Name of the model; only the small ones have profiles.
+        plays: The policy plays; beside an expert the tasks stay as they are.
         own_data: The tasks come from a file, so that options for the embedded ones do not apply.
     """
     if not is_embedded(policy):
         return []
     folder = resources.files("finqa_cli.settings") / "profiles"
-    shipped = {file.name for file in folder.iterdir()}
-    return [
-        _profile(name, (folder / f"{name}.toml").read_text(encoding="utf-8"), own_data=own_data)
-        for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED))
-        if f"{name}.toml" in shipped
+    files = {name: folder / f"{name}.toml" for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED))}
+    profiles = [
+        flatten(read_document(Path(str(file))).tree, lambda _, name=name: f"profile {name}")  # type: ignore[misc]
+        for name, file in files.items()
+        if file.is_file()
     ]
-
-
-def _profile(name: str, text: str, *, own_data: bool) -> Layer:
-    layer = flatten(tomllib.loads(text), lambda path: f"profile {name}")
-    return {path: value for path, value in layer.items() if not (own_data and path.startswith(_TASK_OPTIONS))}
-
-
-def _environment(dotenv: Mapping[str, str]) -> dict[str, str]:
-    """The environment proper: what `.env` has just put there keeps `.env` as its origin."""
-    return {name: text for name, text in os.environ.items() if dotenv.get(name) != text}
+    return [
+        {path: value for path, value in layer.items() if not (own_data and path.startswith("environment.options."))}
+        for layer in profiles
+    ]
 
 
 def _defaults() -> Layer:
@@ -150,38 +171,18 @@ def _defaults() -> Layer:
     return layer
 
 
-def _chosen(wanted: Mapping[str, Value], choices: Choices) -> Layer:
-    """What this machine decides where nobody else did."""
-    names = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
-    return {path: Value(name, "auto") for path, name in names.items() if wanted[path].raw == AUTO}
-
-
-class _LayerSource(PydanticBaseSettingsSource):
-    """One layer as pydantic-settings takes it."""
-
-    def __init__(self, settings_class: type[BaseSettings], layer: Layer) -> None:
-        super().__init__(settings_class)
-        self._tree = nest(layer)
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        return self._tree.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return self._tree
-
-
 def _merged(layers: Sequence[Layer]) -> Settings:
-    """The settings that pydantic-settings makes of the layers; a later one wins over an earlier one."""
+    """Return the settings that pydantic-settings merges from the layers; a later one wins over an earlier one."""
 
-    class Layered(Settings, BaseSettings):  # type: ignore[misc]  # both declare model_config, of compatible content
+    class Merged(LayeredSettings):
         @classmethod
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(_LayerSource(settings_cls, layer) for layer in reversed(layers))
+            return tuple(InitSettingsSource(settings_cls, init_kwargs=nest(layer)) for layer in reversed(layers))
 
     try:
-        return Settings.model_validate(Layered().model_dump())
+        return Settings.model_validate(Merged().model_dump())
     except ValidationError as error:
         first = error.errors()[0]
         known = winners(layers)
@@ -197,3 +198,48 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
     kind, _, name = value.origin.partition(" ")
     remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
     return ConfigError(f"{path} = {value.raw!r} ({value.origin}): {reason}.", remedy=remedy)
+
+
+def to_public_dict(settings: Settings) -> dict[str, Any]:
+    """Return a JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
+    public: dict[str, Any] = masked(settings.model_dump(mode="json"))
+    return public
+
+
+def to_stated_dict(settings: Settings) -> dict[str, Any]:
+    """Return `to_public_dict` with `auto` for what the placement plan decides, and without `run.placed` itself."""
+    public = to_public_dict(settings)
+    for path in public["run"].pop("placed"):
+        section, _, field = path.partition(".")
+        public[section][field] = AUTO
+    return public
+
+
+def from_public_dict(public: Mapping[str, Any]) -> Settings:
+    """Return the settings that `to_public_dict` described. Masked options are omitted, so their defaults apply; a run
+    that is older than a setting keeps doing what it did.
+
+    Raises:
+        ConfigError: A key or value is not a setting of this version.
+    """
+    try:
+        return Settings.model_validate(_completed(_without_masks(public)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"The recorded settings do not fit this version: {place}: {first['msg']}.") from error
+
+
+def _completed(public: Any) -> Any:
+    """Add `BEFORE_THERE_WERE` to the sections that are recorded; `eval.limit` drew by the run's seed then."""
+    before: dict[str, dict[str, Any]] = {**BEFORE_THERE_WERE}
+    if isinstance(train := public.get("train"), Mapping) and "seed" in train:
+        before["eval"] = {"seed": train["seed"]}
+    recorded = {name: body for name, body in before.items() if isinstance(public.get(name), Mapping)}
+    return {**public, **{name: {**body, **public[name]} for name, body in recorded.items()}}
+
+
+def _without_masks(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_masks(item) for key, item in value.items() if item != MASK}
+    return [_without_masks(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,30 +1,34 @@
-"""The sections of the settings: what can be set, its default and its limits.
+"""The sections of the settings: what can be set, its type, default, limits, help, flags and environment variable.
 
-Each section is frozen and refuses unknown keys. To add a setting: one field here, and a line in `.env.example` when it
-has a variable of its own in `sources.BARE_NAMES`; `--set section.field=value` and `FINQA_SECTION__FIELD` work at once.
+A setting is declared here and nowhere else: one field, by `setting(default, help, flags, ...)`. Its flag appears in
+the commands that offer its section, `--set section.field=value` and FINQA_SECTION__FIELD work at once, and
+`make reference` writes it into docs/reference.md and .env.example. Each section is frozen and refuses unknown keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from finqa_cli.settings.declarations import declare, option, setting
 
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
 
 
 def is_embedded(model: str) -> bool:
-    """Whether it is a small policy that is shipped, so that the profile for two processor cores applies."""
+    """Return whether it is a small policy that is shipped, so that the profile for two processor cores applies."""
     return model == EMBEDDED or model.startswith(f"{EMBEDDED}-")
 
 
 ENVIRONMENT = "environment"
-"""Stands for the environment's own verdict, where a reward could be named instead."""
+"""The environment's own verdict, where a reward could be named instead."""
 
 AUTO = "auto"
-"""Stands for a backend that is chosen by what this machine has."""
+"""A backend that is chosen by what this machine has."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
@@ -32,20 +36,24 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+COMPONENTS, SANDBOXES, DATA, MODEL = "Components", "Sandboxes", "Data and evaluation", "Model"
+GENERATION, TRAINING, METHOD, RUN = "Generation", "Training", "Method", "Run"
 
-PLACED = (
-    "model.tensor_parallel_size",
-    "model.gpu_memory_utilization",
-    "model.max_model_len",
-    "model.sleep",
-    "model.engine_devices",
-    "model.learner_devices",
-    "generation.engine_replicas",
-    "train.token_budget",
-    "train.max_staleness",
-    "train.learner_processes",
-)
-"""Settings that are `auto` by default: the placement plan decides them where there are GPUs."""
+PANELS: Mapping[str, str] = {
+    **dict.fromkeys(("environment", "engine", "sandbox", "optimizer", "reward", "learner", "codec"), COMPONENTS),
+    "optimizer.options": METHOD,
+    "trackers": RUN,
+    "pool": SANDBOXES,
+    "data": DATA,
+    "model": MODEL,
+    "lora": MODEL,
+    "generation": GENERATION,
+    "train": TRAINING,
+    "eval": DATA,
+    "sft": METHOD,
+    "run": RUN,
+}
+"""Section, or the options of one, -> heading of its flags in the help."""
 
 
 class Section(BaseModel):
@@ -62,21 +70,37 @@ class Choice(Section):
 
 
 class PoolSettings(Section):
-    """The pool of sandboxes and how attempts run in it.
+    """The pool of sandboxes and how attempts run in it."""
 
-    `health_check_s` is the time between two looks at every box; 0 looks only after a fault. The run stops when more
-    than `breaker_share` of the latest starts and episodes ended in faults of boxes; more than `max_fault_share` of
-    the episodes of an iteration or evaluation, after all retries, ends it as well.
-    """
-
-    sandboxes: PositiveInt = 500
-    sessions_per_sandbox: PositiveInt = 1
-    max_concurrent_create: PositiveInt = 100
-    max_concurrent_play: PositiveInt = 200
-    max_play_retries: NaturalInt = 3
-    max_fault_share: Fraction = 0.2
-    breaker_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    health_check_s: Annotated[float, Field(ge=0.0)] = 15.0
+    sandboxes: PositiveInt = setting(
+        500, "Number of sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True
+    )
+    sessions_per_sandbox: PositiveInt = setting(
+        1, "Episodes that share a sandbox at once", "--sessions-per-sandbox", variable="SESSIONS_PER_SANDBOX"
+    )
+    max_concurrent_create: PositiveInt = setting(
+        100, "Sandboxes that may be starting at once", "--max-concurrent-create", variable="MAX_CONCURRENT_CREATE"
+    )
+    max_concurrent_play: PositiveInt = setting(
+        200, "Episodes that may be active at once", "--max-concurrent-play", variable="MAX_CONCURRENT_PLAY"
+    )
+    max_play_retries: NaturalInt = setting(
+        3,
+        "Recoveries and restarts of an episode after sandbox faults",
+        "--max-play-retries",
+        variable="MAX_PLAY_RETRIES",
+    )
+    max_fault_share: Fraction = setting(
+        0.2,
+        "Largest share of the episodes of an iteration or evaluation that may end in faults after all retries; more "
+        "end the run",
+    )
+    breaker_share: Annotated[float, Field(gt=0.0, le=1.0)] = setting(
+        0.5, "Largest share of the latest starts and episodes that may end in sandbox faults; more end the run"
+    )
+    health_check_s: Annotated[float, Field(ge=0.0)] = setting(
+        15.0, "Time between two health checks of every sandbox; 0: only after a fault", unit="seconds"
+    )
 
     @property
     def concurrency(self) -> int:
@@ -85,16 +109,24 @@ class PoolSettings(Section):
 
 
 class DataSettings(Section):
-    """Which questions are asked. With `max_prompt_tokens`, those with longer prompts are not trained on."""
+    """The questions: where they come from, and which splits are used."""
 
-    snapshot: str = Field(default="openenv-finqa", min_length=1)
-    path: Path | None = None
-    train_split: str = "train"
-    eval_split: str = "dev"
-    max_prompt_tokens: PositiveInt | None = None
-    allow_evaluation_only: bool = False
-    allow_overlap: bool = False
-    home: Path = Path("~/.cache/finqa")
+    snapshot: str = setting("openenv-finqa", "Name of the data set", "--snapshot", main=True, min_length=1)
+    path: Path | None = setting(None, "Data file or folder instead of a snapshot", "--data", main=True)
+    train_split: str = setting("train", "Split for training", "--dataset-split")
+    eval_split: str = setting("dev", "Split for evaluation", "--split", main=True)
+    max_prompt_tokens: PositiveInt | None = setting(
+        None, "Longest prompt that is trained on", unit="tokens", shown="no limit"
+    )
+    allow_evaluation_only: bool = setting(
+        False, "Training on data that its owner keeps for evaluation", "--allow-evaluation-data", panel=TRAINING
+    )
+    allow_overlap: bool = setting(
+        False, "Training on companies or questions that are also evaluated on", "--allow-overlap", panel=TRAINING
+    )
+    home: Path = setting(
+        Path("~/.cache/finqa"), "Folder of snapshots, the sandbox ledger and logs", variable="FINQA_HOME"
+    )
 
     @field_validator("home")
     @classmethod
@@ -103,29 +135,65 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """The policy model and how it is placed on GPUs.
+    """The policy model and how it is placed on GPUs."""
 
-    `max_model_len` is the longest prompt plus completion in tokens; 0 is the model's own limit. With `sleep` the engine
-    frees its devices during updates, for a learner on the same ones. `engine_devices` and `learner_devices` are CUDA
-    devices as this process counts them; none leaves the choice to the placement plan.
-    """
-
-    name: str = Field(default=AUTO, min_length=1)
-    tensor_parallel_size: PositiveInt = 1
-    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.85
-    max_model_len: NaturalInt = 0
-    sleep: bool = False
-    engine_devices: tuple[NaturalInt, ...] = ()
-    learner_devices: tuple[NaturalInt, ...] = ()
+    name: str = setting(
+        AUTO,
+        "Model folder, hub id, or `embedded`",
+        "--model",
+        variable="MODEL_NAME",
+        main=True,
+        shown="auto",
+        min_length=1,
+    )
+    tensor_parallel_size: PositiveInt = setting(
+        1,
+        "GPUs that share one copy of the model",
+        "--tensor-parallel-size",
+        variable="TENSOR_PARALLEL_SIZE",
+        placed=True,
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = setting(
+        0.85,
+        "Share of GPU memory for the engine",
+        "--gpu-memory-utilization",
+        variable="GPU_MEMORY_UTILIZATION",
+        placed=True,
+    )
+    max_model_len: NaturalInt = setting(
+        0, "Longest prompt plus completion; 0: the model's own limit", "--max-model-len", unit="tokens", placed=True
+    )
+    sleep: bool = setting(
+        False,
+        "Release of the engine's GPUs during updates, for a learner on the same ones",
+        "--sleep/--no-sleep",
+        placed=True,
+    )
+    engine_devices: tuple[NaturalInt, ...] = setting(
+        (), "CUDA devices of the engine, as this process counts them", placed=True
+    )
+    learner_devices: tuple[NaturalInt, ...] = setting(
+        (), "CUDA devices of the learner, as this process counts them", placed=True
+    )
 
 
 class LoraSettings(Section):
-    """The adapter. Rank 0 trains all weights instead."""
+    """The LoRA adapter."""
 
-    rank: NaturalInt = 16
-    alpha: PositiveInt = 32
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    target_modules: tuple[str, ...] = ATTENTION_AND_MLP
+    rank: NaturalInt = setting(
+        16, "LoRA rank; 0: all weights are trained", "--lora-rank", variable="LORA_RANK", main=True
+    )
+    alpha: PositiveInt = setting(32, "LoRA alpha, the scale's numerator", "--lora-alpha", variable="LORA_ALPHA")
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(
+        0.0, "Dropout on the adapter's input", "--lora-dropout", variable="LORA_DROPOUT"
+    )
+    target_modules: tuple[str, ...] = setting(
+        ATTENTION_AND_MLP,
+        "Comma-separated names of the layers to adapt",
+        "--lora-target-modules",
+        variable="LORA_TARGET_MODULES",
+        shown="all attention and MLP projections",
+    )
 
     @field_validator("target_modules")
     @classmethod
@@ -138,71 +206,140 @@ class LoraSettings(Section):
 class GenerationSettings(Section):
     """How the policy generates during rollouts.
 
-    `episode_timeout_s` is the wall time after which an episode ends and is graded as it stands; 0 for none. It leaves
-    out recovery from faults, the completions of engines that train (they may queue; `max_gen_tokens` and `max_steps`
-    limit them), and other engines' waits for rate limits and free places.
+    `episode_timeout_s` excludes recovery from faults, the completions of engines that train (they may queue;
+    `max_gen_tokens` and `max_steps` limit them), and other engines' waits for rate limits and free places.
     """
 
-    max_gen_tokens: PositiveInt = 512
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    max_steps: PositiveInt = 20
-    episode_timeout_s: Annotated[float, Field(ge=0.0)] = 1800.0
-    rollout_dispatch_wait_ms: NaturalInt = 500
-    engine_replicas: PositiveInt = 1
+    max_gen_tokens: PositiveInt = setting(
+        512, "Limit of tokens per generation", "--max-gen-tokens", variable="MAX_GEN_TOKENS", main=True
+    )
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = setting(
+        1.0, "Sampling temperature of rollouts", "--temperature", variable="TEMPERATURE", main=True
+    )
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = setting(1.0, "Nucleus sampling mass of rollouts")
+    max_steps: PositiveInt = setting(20, "Limit of tool calls per episode", "--max-steps", main=True)
+    episode_timeout_s: Annotated[float, Field(ge=0.0)] = setting(
+        1800.0, "Time after which an episode ends and is graded as it is; 0: no limit", unit="seconds"
+    )
+    rollout_dispatch_wait_ms: NaturalInt = setting(
+        500,
+        "Longest wait to fill a generation batch; unused in lockstep (CPU)",
+        "--rollout-dispatch-wait-ms",
+        variable="ROLLOUT_DISPATCH_WAIT_MS",
+        unit="ms",
+    )
+    engine_replicas: PositiveInt = setting(
+        1, "Copies of a token engine, each on its own devices, that share the work", "--engine-replicas", placed=True
+    )
 
 
 class TrainSettings(Section):
     """The training loop.
 
-    `max_staleness` is how many iterations rollouts may run ahead of the learner; 0 waits for every update. `off_policy`
-    says how the loss corrects for a sampler that differs from the learner, by age or by rounding. Its ratio is that of
-    the weights before the iteration's first step to the sampler. `token` truncates it per token at `off_policy_cap`,
-    `sequence` takes the product over a sequence and leaves out sequences above the cap, `icepop` leaves out tokens
-    outside [`off_policy_floor`, `off_policy_cap`], `geometric` sequences whose geometric mean is outside; `none`
-    corrects nothing; `auto` is `token`. Bounds that are unset are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
+    `off_policy` says how the loss corrects for a sampler that differs from the learner, by age or by rounding. Its
+    ratio is that of the weights before the iteration's first step to the sampler. `token` truncates it per token at
+    `off_policy_cap`, `sequence` takes the product over a sequence and omits sequences above the cap, `icepop` omits
+    tokens outside [`off_policy_floor`, `off_policy_cap`], `geometric` omits sequences whose geometric mean is outside;
+    `none` corrects nothing; `auto` is `token`. Default bounds are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
     1.01 (geometric).
 
-    `truncated` says what becomes of episodes that a limit ended (turns, context, time, or tokens of the last
-    completion): `keep` trains on them as graded; `mask` leaves them out of the loss, though the others are compared
-    with their reward; `penalize` takes 1 from their reward, and up to 1 from that of episodes whose longest completion
-    is within `overlong_buffer` tokens of generation.max_gen_tokens (unset: a fifth of it).
-
-    `sync_wait_s` is the longest wait at a weight sync for an engine that cannot be reached (its server restarts).
+    `truncated` says how episodes that a limit ended (turns, context, time, or tokens of the last completion) are used:
+    `keep` trains on them as graded; `mask` omits them from the loss, though the others are compared with their reward;
+    `penalize` subtracts 1 from their reward, and up to 1 from that of episodes whose longest completion is within
+    `overlong_buffer` tokens of generation.max_gen_tokens.
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
-
-    `learner_processes` train together (FSDP2), each on a device of its own; they are started by the command.
     """
 
-    iterations: PositiveInt = 10
-    group_size: Annotated[int, Field(ge=2)] = 6
-    target_groups_per_iter: NaturalInt = 100
-    max_rollout_rounds: PositiveInt = 8
-    learning_rate: Annotated[float, Field(gt=0.0)] = 8e-5
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    grpo_update_batch_size: PositiveInt = 12
-    token_budget: PositiveInt = 16384
-    updates_per_iteration: PositiveInt = 1
-    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
-    gradient_checkpointing: bool = True
-    learner_processes: PositiveInt = 1
-    sync_every: PositiveInt = 1
-    sync_wait_s: Annotated[float, Field(ge=0.0)] = 300.0
-    max_staleness: NaturalInt = 1
-    off_policy: Literal["auto", "none", "token", "sequence", "icepop", "geometric"] = "auto"
-    off_policy_cap: Annotated[float, Field(ge=1.0)] | None = None
-    off_policy_floor: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    truncated: Literal["keep", "mask", "penalize"] = "keep"
-    overlong_buffer: PositiveInt | None = None
-    eval_every: NaturalInt = 0
-    checkpoint_every: PositiveInt = 1
-    keep_checkpoints: NaturalInt = 3
-    shuffle_rewards: bool = False
-    seed: NaturalInt = 0
+    iterations: PositiveInt = setting(
+        10,
+        "Training iterations",
+        "--iterations --num-steps",
+        variable="TRAINING_ITERATIONS",
+        main=True,
+        resumable=True,
+    )
+    group_size: Annotated[int, Field(ge=2)] = setting(
+        6, "Attempts at the same question", "--group-size --num-generations", variable="EPISODES_PER_GROUP", main=True
+    )
+    target_groups_per_iter: NaturalInt = setting(
+        100,
+        "Informative groups per iteration; 0: no target",
+        "--target-groups-per-iter --batch-size",
+        variable="TARGET_GROUPS_PER_ITER",
+        main=True,
+    )
+    max_rollout_rounds: PositiveInt = setting(
+        8,
+        "Limit of groups per iteration, in fillings of the pool",
+        "--max-rollout-rounds",
+        variable="MAX_ROLLOUT_ROUNDS",
+    )
+    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
+        8e-5, "AdamW step size", "--lr --learning-rate", variable="LEARNING_RATE", main=True
+    )
+    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning rate after the warm-up")
+    warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(
+        0.0, "Share of the planned steps in which the learning rate rises"
+    )
+    grpo_update_batch_size: PositiveInt = setting(
+        12, "Episodes per micro-batch of an update", "--grpo-update-batch-size", variable="GRPO_UPDATE_BATCH_SIZE"
+    )
+    token_budget: PositiveInt = setting(16384, "Limit of tokens per micro-batch", placed=True)
+    updates_per_iteration: PositiveInt = setting(1, "Passes over the samples of an iteration")
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = setting(1.0, "Norm at which gradients are clipped")
+    gradient_checkpointing: bool = setting(
+        True,
+        "Recomputation of activations in the backward pass",
+        "--gradient-checkpointing/--disable-gradient-checkpointing",
+    )
+    learner_processes: PositiveInt = setting(
+        1,
+        "Processes that train together (FSDP2), each on its own device",
+        "--learner-processes",
+        placed=True,
+        resumable=True,
+        typed=str,
+    )
+    sync_every: PositiveInt = setting(
+        1, "Iterations between weight syncs from learner to engine", "--sync-every", variable="SYNC_EVERY"
+    )
+    sync_wait_s: Annotated[float, Field(ge=0.0)] = setting(
+        300.0, "Longest wait at a weight sync for an engine that cannot be reached", unit="seconds"
+    )
+    max_staleness: NaturalInt = setting(
+        1,
+        "Iterations that rollouts may run ahead of the learner; 0: wait for every update",
+        "--max-staleness",
+        placed=True,
+        shown="1; 0 for the embedded policy",
+    )
+    off_policy: Literal["auto", "none", "token", "sequence", "icepop", "geometric"] = setting(
+        "auto",
+        "Correction of the loss for a sampler that differs from the learner",
+        "--off-policy",
+        shown="auto: token",
+    )
+    off_policy_cap: Annotated[float, Field(ge=1.0)] | None = setting(
+        None, "Upper bound of the off-policy ratio", shown="by train.off_policy"
+    )
+    off_policy_floor: Annotated[float, Field(gt=0.0, le=1.0)] | None = setting(
+        None, "Lower bound of the off-policy ratio", shown="by train.off_policy"
+    )
+    truncated: Literal["keep", "mask", "penalize"] = setting("keep", "Use of episodes that a limit ended")
+    overlong_buffer: PositiveInt | None = setting(
+        None,
+        "Distance to the limit of a generation from which long completions are penalized",
+        unit="tokens",
+        shown="a fifth of generation.max_gen_tokens",
+    )
+    eval_every: NaturalInt = setting(0, "Iterations between evaluations; 0: none in between")
+    checkpoint_every: PositiveInt = setting(1, "Iterations between checkpoints")
+    keep_checkpoints: NaturalInt = setting(3, "Newest checkpoints that are kept; 0: all")
+    shuffle_rewards: bool = setting(False, "Control experiment: rewards are assigned at random", "--shuffle-rewards")
+    seed: NaturalInt = setting(0, "Seed of every random choice", "--seed", panel=RUN, main=True)
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -218,58 +355,79 @@ class TrainSettings(Section):
 
 
 class EvalSettings(Section):
-    """Evaluation: `limit` 0 asks every question of the split; `attempts` per question.
+    """Evaluation.
 
-    `seed` decides which questions a `limit` leaves, so that runs of different `train.seed` are asked the same.
+    `seed` decides which questions a `limit` leaves, so that runs of different `train.seed` are compared on the same.
     """
 
-    limit: NaturalInt = 0
-    seed: NaturalInt = 0
-    attempts: PositiveInt = 1
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    limit: NaturalInt = setting(0, "Number of questions; 0: all", "--limit", main=True)
+    seed: NaturalInt = setting(0, "Seed that selects the questions of a limit")
+    attempts: PositiveInt = setting(1, "Attempts per question", "--attempts", main=True)
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = setting(
+        0.0, "Sampling temperature; 0: greedy", "--temperature", main=True
+    )
 
 
 class SftSettings(Section):
-    """Supervised fine-tuning. `batch_tokens` counts the tokens of one optimizer step, padding excluded.
+    """Supervised fine-tuning.
 
-    Every `validate_every` steps the loss on held-out demonstrations is taken (of `validation_share` of the companies)
-    and the policy is asked `validation_samples` held-out questions, greedily; 0 asks none, and unset asks as many as
-    `finqa sft` likes to where the environment has any.
+    Every `validate_every` steps the loss on held-out demonstrations is taken (those of `validation_share` of the
+    companies), and the policy answers `validation_samples` held-out questions, greedily.
     """
 
-    epochs: Annotated[float, Field(gt=0.0)] = 3.0
-    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-6
-    batch_tokens: PositiveInt = 8192
-    warmup_share: Fraction = 0.03
-    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02
-    validate_every: PositiveInt = 200
-    validation_samples: NaturalInt | None = None
-    minimum_reward: float | None = None
+    epochs: Annotated[float, Field(gt=0.0)] = setting(3.0, "Passes over the data", "--epochs", main=True)
+    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
+        5e-6, "Peak AdamW step size", "--lr --learning-rate", main=True
+    )
+    batch_tokens: PositiveInt = setting(
+        8192, "Tokens of one optimizer step, without padding", "--batch-tokens", main=True
+    )
+    warmup_share: Fraction = setting(0.03, "Share of the steps in which the learning rate rises")
+    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.02, "Share of the companies held out")
+    validate_every: PositiveInt = setting(
+        200, "Steps between validations on held-out companies, each with a checkpoint", "--validate-every"
+    )
+    validation_samples: NaturalInt | None = setting(
+        None,
+        "Held-out questions that the policy answers at each validation; 0: none",
+        "--validation-samples",
+        shown="16 where the environment has any",
+    )
+    minimum_reward: float | None = setting(
+        None, "Smallest reward of an episode that is imitated", "--minimum-reward", shown="all episodes", main=True
+    )
 
 
 class RunSettings(Section):
-    """The run folder; without `dir` it is runs/YYYYMMDD_HHMMSS. `project` is what trackers file the run under.
+    """The run folder and its trackers' project."""
 
-    `placed` is recorded by the command: the settings that the placement plan decided, and decides again on a resume.
-    """
-
-    dir: Path | None = None
-    placed: tuple[str, ...] = ()
-    project: str = Field(default="finqa", min_length=1)
-    save_token_ids: bool = False
+    dir: Path | None = setting(None, "Folder of the run", "--run-dir", main=True, shown="runs/YYYYMMDD_HHMMSS")
+    placed: tuple[str, ...] = setting(
+        (), "Settings that the placement plan decided, recorded by the command and decided again on a resume"
+    )
+    project: str = setting("finqa", "Project that trackers file the run under", "--project", min_length=1)
+    save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
 
 
 class Settings(Section):
     """Everything that a run depends on."""
 
-    environment: Choice = Choice(name="finqa")
-    engine: Choice = Choice(name=AUTO)
-    sandbox: Choice = Choice(name=AUTO)
-    optimizer: Choice = Choice(name="grpo")
-    reward: Choice = Choice(name=ENVIRONMENT)
-    learner: Choice = Choice(name="torch")
-    codec: Choice = Choice(name=AUTO)
-    trackers: tuple[Choice, ...] = ()
+    environment: Choice = setting(Choice(name="finqa"), "Environment that asks and grades", "--environment", main=True)
+    engine: Choice = setting(Choice(name=AUTO), "Generation engine; see finqa plugins", "--engine", main=True)
+    sandbox: Choice = setting(Choice(name=AUTO), "Sandbox provider, such as daytona", "--sandbox", main=True)
+    optimizer: Choice = setting(Choice(name="grpo"), "Training method", "--optimizer", main=True)
+    reward: Choice = setting(
+        Choice(name=ENVIRONMENT),
+        "Reward; see finqa rewards",
+        "--reward",
+        main=True,
+        shown="environment",
+    )
+    learner: Choice = setting(Choice(name="torch"), "Learner that updates the weights")
+    codec: Choice = setting(Choice(name=AUTO), "Chat format of the model")
+    trackers: tuple[Choice, ...] = setting(
+        (), "Tracker of the metrics: tensorboard, wandb, ...; repeatable", "--tracker", main=True
+    )
     pool: PoolSettings = PoolSettings()
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -286,3 +444,52 @@ class Settings(Section):
         if isinstance(trackers, (list, tuple)):
             return tuple({"name": item} if isinstance(item, str) else item for item in trackers)
         return trackers
+
+
+OPTION_FLAGS = {
+    "environment.options.hints": option(
+        bool, "Explanations of common mistakes by the tools; changes the task", "--hints"
+    ),
+    "environment.options.grader": option(
+        str, "Grading rules of the finqa environment: openenv or strict", "--grader", shown="openenv"
+    ),
+    "environment.options.dataset_limit": option(
+        int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA
+    ),
+    "environment.options.max_attempts": option(
+        int, "Solutions that may be tried per problem (mbpp)", "--max-attempts", shown="3", panel=DATA
+    ),
+    "sandbox.options.dangerously_run_unisolated": option(
+        bool,
+        "The policy's code runs without isolation: it can read, send and delete your files",
+        "--dangerously-run-unisolated",
+        panel=SANDBOXES,
+    ),
+    "optimizer.options.loss_type": option(
+        Literal["sigmoid", "hinge", "ipo"], "Form of the loss", "--loss-type", shown="sigmoid", main=True
+    ),
+    "optimizer.options.beta": option(float, "Pull towards the reference", "--beta", shown="0.1", main=True),
+    "optimizer.options.label_smoothing": option(
+        float, "Share of preferences that may be wrong; sigmoid only", "--label-smoothing", shown="0"
+    ),
+    "optimizer.options.reference_free": option(bool, "Loss without the reference policy", "--reference-free"),
+    "optimizer.options.epochs": option(float, "Passes over the pairs", "--epochs", shown="1", main=True),
+    "optimizer.options.pairs_per_step": option(
+        int, "Pairs of one optimizer step", "--pairs-per-step", shown="16", main=True
+    ),
+    "optimizer.options.validate_every": option(
+        int, "Steps between validations on held-out pairs, each with a checkpoint", "--validate-every", shown="50"
+    ),
+}
+"""Options of components that have a flag; the component's own class has the default and checks the value."""
+
+DECLARATIONS = declare(Settings, PANELS, OPTION_FLAGS)
+"""Every setting by its dotted path."""
+
+PLACED = tuple(path for path, each in DECLARATIONS.items() if each.about.placed)
+"""Settings that are `auto` by default: the placement plan decides them where there are GPUs."""
+
+BARE_NAMES: Mapping[str, str] = {
+    each.about.variable: path for path, each in DECLARATIONS.items() if each.about.variable
+}
+"""Environment variables with a name of their own; every setting also has FINQA_SECTION__FIELD."""

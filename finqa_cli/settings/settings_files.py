@@ -1,18 +1,46 @@
-"""Reads a settings file, TOML, YAML or JSON, and finds the line on which a setting stands."""
+"""Settings files: TOML, YAML or JSON of the user, or those that ship with the package, by name.
+
+Two tiers can be combined freely: a model tier says what is trained and how it fits the machine, an optimizer tier says
+how it is trained. A file of a tier begins with `tier = "model"` or `tier = "optimizer"` and sets nothing of the other
+tier, so their order does not matter. A file without `tier` may set everything.
+"""
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pydantic_settings import JsonConfigSettingsSource, TomlConfigSettingsSource, YamlConfigSettingsSource
+
 from finqa_cli.errors import ConfigError
+from finqa_cli.settings.layers import Layer, LayeredSettings, flatten
 
 FORMATS = (".toml", ".yaml", ".yml", ".json")
+LIST = "finqa config list"
+RESOLVED = "resolved"
+"""Key of a file that finqa wrote with all settings of a step: nothing in it was named by a user there."""
+
+TIERS: Mapping[str, tuple[str, ...]] = {
+    "model": ("model", "lora", "codec", "sft.learning_rate", "train.token_budget", "train.gradient_checkpointing"),
+    "optimizer": (
+        "optimizer",
+        "learner",
+        "generation.max_gen_tokens",
+        "generation.temperature",
+        "generation.top_p",
+        "train",
+        "sft",
+    ),
+}
+"""What a file of each tier may set. Where both name a setting, it is the first one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,41 +60,244 @@ class Document:
     tree: dict[str, Any]
 
     def place(self, path: str) -> str:
-        """Where a dotted path is set, such as `file finqa.toml:7`; without the line where that is not plain to see."""
+        """Return where a dotted path is set, such as `file finqa.toml:7`; without a line that is not recognized."""
         line = line_of(self.text, path)
         return f"file {self.name}:{line}" if line else f"file {self.name}"
 
 
-def read_document(file: Path, name: str = "") -> Document:
-    """Reads a file; what has no known suffix is TOML.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """A file that ships with the package.
+
+    Attributes:
+        name: What `--config` takes.
+        kind: `model` or `optimizer` tier, `settings` of no tier, `specification` of a model to be made, or
+            `experiment`.
+        about: Text of its opening comment.
+        file: Where it lies.
+    """
+
+    name: str
+    kind: str
+    about: str
+    file: Path
+
+
+def list_shipped() -> list[Shipped]:
+    """Return all files that ship with the package, by folder and name."""
+    return [_described(file) for file in shipped().values()]
+
+
+def shipped() -> dict[str, Path]:
+    """Return the files that ship with the package by folder and name, such as `models/qwen3-4b`."""
+    root = Path(str(resources.files("finqa_cli"))) / "configs"
+    return {f"{file.parent.name}/{file.stem}": file for file in sorted(root.glob("*/*.toml"))}
+
+
+def is_shipped(origin: str) -> bool:
+    """Return whether a setting of this origin was set by a file that ships with the package."""
+    kind, _, place = origin.partition(" ")
+    name = place.rpartition(":")[0] if place.rpartition(":")[2].isdigit() else place
+    known = shipped()
+    named = f"{name.removesuffix('.toml')}" in known and not Path(name).exists()
+    return kind == "file" and (named or Path(name).resolve() in {file.resolve() for file in known.values()})
+
+
+def tier_of(path: str) -> str | None:
+    """Return the tier that a setting belongs to, if it belongs to one."""
+    for tier, paths in TIERS.items():
+        if any(path == known or path.startswith(f"{known}.") for known in paths):
+            return tier
+    return None
+
+
+def file_layers(references: Sequence[str | Path]) -> list[Layer]:
+    """Return a layer for each file or name, in order.
 
     Raises:
-        ConfigError: It cannot be read, is not valid, says something twice, or is no table; the message carries line
-            and column where the parser tells them.
+        ConfigError: One is absent, unreadable or not valid, sets what is no setting or of another tier, or two are of
+            the same tier.
+    """
+    layers: list[Layer] = []
+    seen: dict[str, str] = {}
+    for reference in references:
+        document = _find(str(reference))
+        layer, tier = _layer(document)
+        if tier in seen:
+            raise ConfigError(
+                f"{seen[tier]} and {document.name} are both of the {tier} tier; a run takes one of each.",
+                remedy="leave one out, or make a file of your own that sets the difference, without `tier`",
+            )
+        if tier:
+            seen[tier] = document.name
+        layers.append(layer)
+    return layers
+
+
+def _described(file: Path) -> Shipped:
+    document = read_document(file)
+    marks = {"architecture": "specification", "experiment": "experiment"}
+    marked = (kind for mark, kind in marks.items() if mark in document.tree)
+    kind = next(marked, document.tree.get("tier", "settings"))
+    comment = itertools.takewhile(lambda line: line.startswith("#"), document.text.splitlines())
+    return Shipped(name=file.stem, kind=kind, about=" ".join(line.lstrip("# ") for line in comment), file=file)
+
+
+def _find(reference: str) -> Document:
+    """Read the file, or the one that ships under that name, with or without its folder."""
+    path = Path(reference).expanduser()
+    if path.suffix.lower() in FORMATS or path.is_file() or reference.startswith((".", "/", "~")):
+        return read_document(path)
+    known = shipped()
+    found = [name for name in known if reference in (name, name.rpartition("/")[2])]
+    if not found:
+        names = [name.rpartition("/")[2] for name in known]
+        nearest = difflib.get_close_matches(reference.rpartition("/")[2], names, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ConfigError(
+            f"{reference!r} is neither a settings file nor the name of one that ships with finqa.{hint}", remedy=LIST
+        )
+    return read_document(known[found[0]], f"{found[0]}.toml")
+
+
+def _layer(document: Document) -> tuple[Layer, str | None]:
+    """Return the settings of a file, and its tier if it has one."""
+    tree = dict(document.tree)
+    if "architecture" in tree:
+        raise ConfigError(
+            f"{document.name} specifies a model that is to be made; it holds no settings.",
+            remedy=f"finqa sft DEMONSTRATIONS --init {document.file}; for the embedded one: --config embedded",
+        )
+    if "experiment" in tree:
+        raise ConfigError(
+            f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
+            remedy=f"finqa experiment run {document.file}",
+        )
+    resolved = tree.pop(RESOLVED, False) is True
+    tier = tree.pop("tier", None)
+    if "tier" in document.tree and tier not in tuple(TIERS):
+        raise ConfigError(
+            f"tier = {tier!r} ({document.place('tier')}): tiers are {', '.join(TIERS)}.",
+            remedy=f"correct {document.name}",
+        )
+    kind = "plan" if resolved else "file"
+    layer = flatten(tree, lambda path: kind + document.place(path).removeprefix("file"))
+    for path, value in layer.items():
+        if tier and tier_of(path) != tier:
+            owner = tier_of(path)
+            belongs = f"it belongs to the {owner} tier" if owner else "it belongs to neither tier"
+            raise ConfigError(
+                f"{path} ({value.origin}) cannot be set by a file of the {tier} tier: {belongs}.",
+                remedy=f"move it to another --config file, or take `tier` out of {document.name}",
+            )
+    return layer, tier
+
+
+def read_document(file: Path, name: str = "") -> Document:
+    """Read a file; one without a known suffix is TOML.
+
+    Raises:
+        ConfigError: It cannot be read, is not valid, sets a key twice, or is no table; the message has line and column
+            where the parser reports them.
     """
     name = name or str(file)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"There is no settings file {name}.", remedy="finqa config list") from error
+        raise ConfigError(f"There is no settings file {name}.", remedy=LIST) from error
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(
             f"Cannot read settings file {name}: {error}.", remedy="name a file of TOML, YAML or JSON, in UTF-8"
         ) from error
-    parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".json": _parse_json}.get(file.suffix.lower(), _parse_toml)
     try:
-        tree = parse(name, text)
-    except RecursionError as error:
-        raise ConfigError(f"{name} is nested too deeply for settings.", remedy=f"Mend {name}.") from error
+        return Document(file, name, text, _read_tree(file))
+    except tomllib.TOMLDecodeError as error:
+        reason = f"is not valid TOML: {error}"
+    except json.JSONDecodeError as error:
+        reason = f"is not valid JSON: {error.msg} (at line {error.lineno}, column {error.colno})"
+    except RecursionError:
+        reason = "is nested too deeply for settings"
+    except _InvalidFile as error:
+        reason = str(error)
+    raise ConfigError(f"{name} {reason}.", remedy=f"correct {name}")
+
+
+def _read_tree(file: Path) -> dict[str, Any]:
+    """Return what the source of pydantic-settings for this suffix reads."""
+    suffix = file.suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        return _YamlSource(LayeredSettings, yaml_file=file)()
+    if suffix == ".json":
+        return _JsonSource(LayeredSettings, json_file=file)()
+    return TomlConfigSettingsSource(LayeredSettings, toml_file=file)()
+
+
+class _InvalidFile(Exception):
+    """What is wrong with a file, as the end of a sentence about it."""
+
+
+class _JsonSource(JsonConfigSettingsSource):
+    """JSON without repeated keys, which Python's parser accepts silently."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        return _table(json.loads(file_path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats))
+
+
+class _YamlSource(YamlConfigSettingsSource):
+    """YAML without repeated keys, which its parser accepts silently."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        import yaml
+
+        text = file_path.read_text(encoding="utf-8")
+        try:
+            _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
+            return _table(yaml.safe_load(text) or {})
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+            raise _InvalidFile(f"is not valid YAML: {error.problem}{place}") from error
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a scalar that looks like a date or a number
+            raise _InvalidFile(f"is not valid YAML: {error}") from error
+
+
+def _table(tree: Any) -> dict[str, Any]:
     if not isinstance(tree, dict):
-        raise ConfigError(f"{name}: the top level must be a table of sections.", remedy="finqa config show")
-    return Document(file, name, text, {str(key): value for key, value in tree.items()})
+        raise _InvalidFile("has no table of sections at its top level")
+    return {str(key): value for key, value in tree.items()}
+
+
+def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in tree:
+            raise _InvalidFile(f"sets {key!r} twice in one table")
+        tree[key] = value
+    return tree
+
+
+def _refuse_repeated(node: Any) -> None:
+    """Raise for equal keys in one table. Settings are three tables deep at most."""
+    tables = [node] if getattr(node, "id", "") == "mapping" else []
+    for _ in range(3):
+        inner = []
+        for table in tables:
+            seen: set[str] = set()
+            for key, value in table.value:
+                if key.id == "scalar" and key.value in seen:
+                    place = f"(at line {key.start_mark.line + 1}, column {key.start_mark.column + 1})"
+                    raise _InvalidFile(f"sets {key.value!r} twice in one table {place}")
+                if key.id == "scalar":
+                    seen.add(key.value)
+                if value.id == "mapping":
+                    inner.append(value)
+        tables = inner
 
 
 def line_of(text: str, path: str) -> int | None:
-    """The line, from 1, on which a dotted path is set; None where it is written in a form that this does not follow.
+    """Return the line, from 1, on which a dotted path is set; None where its form is not recognized.
 
-    The keys are looked for one after the other, each as a whole word where a key can stand, outside comments and
+    The keys are looked for one after the other, each as a whole word where a key is allowed, outside comments and
     quotes, the first as a table's head if there is one.
     """
     at = 0
@@ -83,72 +314,10 @@ def line_of(text: str, path: str) -> int | None:
 
 
 def _outside_text(pattern: str, text: str, at: int) -> int | None:
-    """End of the first match from `at` on that stands neither in a comment nor inside quotes."""
+    """Return the end of the first match from `at` on that is neither in a comment nor inside quotes."""
     for match in re.finditer(pattern, text[at:], re.MULTILINE):
         start = at + match.start()
         before = text[text.rfind("\n", 0, start) + 1 : start]
         if "#" not in before and not any(before.count(quote) % 2 for quote in "\"'"):
             return at + match.end()
     return None
-
-
-def _parse_toml(name: str, text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name} is not valid TOML: {error}.", remedy=f"Mend {name} at that place.") from error
-
-
-def _parse_json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _once(name, pairs))
-    except json.JSONDecodeError as error:
-        place = f"(at line {error.lineno}, column {error.colno})"
-        raise ConfigError(
-            f"{name} is not valid JSON: {error.msg} {place}.", remedy=f"Mend {name} at that place."
-        ) from error
-
-
-def _once(name: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in tree:
-            raise ConfigError(f"{name} sets {key!r} twice in one table.", remedy=f"Mend {name}.")
-        tree[key] = value
-    return tree
-
-
-def _parse_yaml(name: str, text: str) -> Any:
-    import yaml
-
-    try:
-        _refuse_repeated(name, yaml.compose(text, Loader=yaml.SafeLoader))
-        return yaml.safe_load(text) or {}
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ConfigError(
-            f"{name} is not valid YAML: {error.problem}{place}.", remedy=f"Mend {name} at that place."
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML: {error}.", remedy=f"Mend {name}.") from error
-    except ValueError as error:  # a scalar that looks like a date or a number and is none
-        raise ConfigError(f"{name} is not valid YAML: {error}.", remedy=f"Mend {name}.") from error
-
-
-def _refuse_repeated(name: str, node: Any) -> None:
-    """YAML's own loader takes the last of equal keys in silence. Settings are three tables deep at most."""
-    tables = [node] if getattr(node, "id", "") == "mapping" else []
-    for _ in range(3):
-        inner = []
-        for table in tables:
-            seen: set[str] = set()
-            for key, value in table.value:
-                if key.id == "scalar" and key.value in seen:
-                    place = f"(at line {key.start_mark.line + 1}, column {key.start_mark.column + 1})"
-                    raise ConfigError(f"{name} sets {key.value!r} twice in one table {place}.", remedy=f"Mend {name}.")
-                if key.id == "scalar":
-                    seen.add(key.value)
-                if value.id == "mapping":
-                    inner.append(value)
-        tables = inner

@@ -7,7 +7,8 @@ from source_tree import FLOORS, ROOT, sources
 
 from finqa_cli.app import COMMANDS
 from finqa_cli.extend import KINDS, hookspecs
-from finqa_cli.settings.sources import BARE_NAMES
+from finqa_cli.settings.schema import BARE_NAMES
+from finqa_cli.settings.settings_reference import reference_page, variables_text
 
 
 def text(name: str) -> str:
@@ -38,6 +39,11 @@ def test_every_variable_of_the_settings_and_the_logs_is_in_the_example() -> None
     keys = {"DAYTONA_API_KEY", "OPENAI_API_KEY", "CWSANDBOX_API_KEY", "AVIATO_API_KEY", "HF_TOKEN", "WANDB_API_KEY"}
     accounts = {"WANDB_ENTITY_NAME", "WANDB_PROJECT_NAME"}
     assert {*BARE_NAMES, *keys, *accounts, "FINQA_DEBUG", "FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"} == example
+
+
+def test_the_reference_and_the_example_are_those_of_the_declarations() -> None:
+    assert text("docs/reference.md") == reference_page(), "make reference writes it"
+    assert text(".env.example").endswith(variables_text()), "make reference writes it"
 
 
 def test_the_contributors_page_names_every_floor() -> None:

@@ -206,7 +206,7 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
     ("arguments", "status", "told"),
     [
         (["financial_qa"], 65, "Cell qwen3_4b_default: there is no data at data."),
-        ([], 2, "Say which experiment."),
+        ([], 2, "No experiment is named."),
         (["financial_qa", "--dry-run", "--redo=x"], 2, "--dry-run starts nothing"),
         (["nothing"], 78, "neither a file nor the name of an experiment"),
         (["financial_qa", "--only=qwen9"], 2, "There is no cell 'qwen9'."),

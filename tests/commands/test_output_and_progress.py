@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.commands.shared import progress
+from finqa_cli.commands.shared import output
 from finqa_cli.commands.shared.output import emit, plain_table, plural, print_table
 from finqa_cli.runs.reporter import NullReporter, Reporter
 
@@ -72,8 +72,8 @@ def use(reporter: Reporter) -> None:
 
 def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.progress() as reporter:
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with output.progress() as reporter:
         use(reporter)
         reporter.start("slow", 10)
         for done in range(10):
@@ -100,7 +100,7 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.parametrize("flag", ["as_json", "quiet"])
 def test_nothing_is_said_with_json_or_quiet(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.progress(**{flag: True}) as reporter:
+    with output.progress(**{flag: True}) as reporter:
         assert isinstance(reporter, NullReporter)
         use(reporter)
     assert capsys.readouterr() == ("", "")
@@ -110,8 +110,8 @@ def test_terminals_get_bars_and_their_cursor_back(monkeypatch: pytest.MonkeyPatc
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(ValueError, match="odd"), progress.progress() as reporter:
-        assert isinstance(reporter, progress.BarReporter)
+    with pytest.raises(ValueError, match="odd"), output.progress() as reporter:
+        assert isinstance(reporter, output.BarReporter)
         use(reporter)
         raise ValueError("odd")
     shown = terminal.getvalue()
@@ -122,5 +122,5 @@ def test_terminals_get_bars_and_their_cursor_back(monkeypatch: pytest.MonkeyPatc
 def test_ci_and_dumb_terminals_get_plain_lines(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv(name, value)
-    with progress.progress() as reporter:
-        assert isinstance(reporter, progress.PlainReporter)
+    with output.progress() as reporter:
+        assert isinstance(reporter, output.PlainReporter)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.app import main
-from finqa_cli.commands.shared import options
 from finqa_cli.settings.layers import canonical
+from finqa_cli.settings.schema import DECLARATIONS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -30,7 +30,7 @@ PUBLISHED = re.findall(
 
 
 def flags_of(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help-all"]) == 0
     return set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
 
 
@@ -67,8 +67,8 @@ def test_wrong_values_of_these_flags_are_named(
     assert told in capsys.readouterr().err
 
 
-def test_every_shared_option_names_a_setting() -> None:
-    assert [path for path in options.PATHS.values() if canonical(path, "test") != path] == []
+def test_every_flag_names_a_setting() -> None:
+    assert [path for path in DECLARATIONS if canonical(path, "test") != path] == []
 
 
 WITHOUT = """

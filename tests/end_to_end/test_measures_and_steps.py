@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from finqa_cli.commands.shared.reports import training
+from finqa_cli.commands.train import training_text
 from finqa_cli.errors import FinqaError
 from finqa_cli.rollout.measures import flat, measured
 from finqa_cli.statistics import summarize
@@ -72,5 +72,5 @@ def test_the_table_of_a_training_leaves_large_groups_to_the_report() -> None:
     buckets = {str(bucket): 0.1 for bucket in range(5)}
     measures = {"brier": 0.25, "by_attempt": {"1": 0.5, "2": 0.75}, "by_bucket": buckets}
     moment = {**facts, "measures": measures}
-    shown = training(TrainResult(run=Path("run"), iterations=1, before=moment, after=moment, seconds=1.0))
+    shown = training_text(TrainResult(run=Path("run"), iterations=1, before=moment, after=moment, seconds=1.0))
     assert "brier" in shown and "by_attempt.2" in shown and "by_bucket" not in shown

@@ -79,7 +79,7 @@ def test_another_configuration_is_shown_and_changes_nothing(run: Path, capsys: p
     assert status == 78 and "method: grpo, now rloo" in told and "training.train.seed: 0, now 3" in told
     assert f"--resume {run}" in told and (run / "run.json").read_bytes() == before
     status, told = failure(["pipeline", f"--resume={run}", "--seed=3", "--set=train.seed=3"], capsys)
-    assert status == 2 and "does not take --set, --seed." in told
+    assert status == 2 and "does not take --seed, --set." in told
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("all of it")
     status, told = failure(["pipeline", "--method=grpo", "--output=taken"], capsys)
@@ -227,7 +227,7 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
     empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, status, part in (
-        ([], 2, "Say what trains"),
+        ([], 2, "No training method"),
         (["--method=grpo", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--from=10_eval", "--until=03_sft"], 2, "comes after"),
         (["--method=grpo", "--config=ppo"], 78, "ppo is for ppo, and the method is grpo"),

@@ -137,7 +137,7 @@ def test_an_interrupted_sampling_run_plays_only_what_is_missing(capsys: pytest.C
 
 
 def test_what_cannot_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Say who plays" in refusal(["sample"], capsys, 2)
+    assert "No policy and no run" in refusal(["sample"], capsys, 2)
     assert "--num-candidates" in refusal(["sample", "embedded", "--set", "eval.attempts=3"], capsys, 2)
     assert "are alike" in refusal(["sample", "embedded", "--temperature=0"], capsys, 78)
     assert "has no split" in refusal(["sample", "embedded", "--split=nowhere", *TEXT], capsys, 65)
@@ -235,7 +235,7 @@ def test_a_quick_test_takes_two_steps_and_knows_the_environment_of_its_pairs(
 
 def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     model = f"--model={tiny}"
-    assert "Say which pairs" in refusal(["dpo"], capsys, 2)
+    assert "No pairs and no run" in refusal(["dpo"], capsys, 2)
     assert "no preference pairs" in refusal(["dpo", "nowhere"], capsys, 65)
     path = pair_file("p")
     assert "beta" in refusal(["dpo", "p", "--beta=-1", model], capsys, 78)

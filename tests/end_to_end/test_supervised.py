@@ -233,7 +233,7 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
         return told
 
     model = f"--model={tiny}"
-    assert "Say what to imitate" in refused(2)
+    assert "No demonstrations and no run" in refused(2)
     assert "with a reward of at least 7" in refused(65, str(gold), "--minimum-reward=7", model)
     assert "cannot train" in refused(78, str(gold), model, "--engine=scripted", "--run-dir=x")
     assert not list(Path("x").glob("checkpoints/*"))
@@ -254,4 +254,4 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
     assert "nope" in refused(78, str(gold), model, "--set=environment.options.nope=1", "--run-dir=v")
     assert not Path("v").exists()
     assert main(["sft", f"--resume={gold}"]) == 78 and "is a run of `finqa eval`" in capsys.readouterr().err
-    assert "does not take --split, --lr." in refused(2, "--resume=n", "--lr=3", "--split=dev")
+    assert "does not take --lr, --split." in refused(2, "--resume=n", "--lr=3", "--split=dev")

@@ -14,7 +14,7 @@ from fixtures.text_pairs import make_pairs
 from safetensors.torch import load_file
 
 from finqa_cli.app import main
-from finqa_cli.commands.shared.torchrun import leading
+from finqa_cli.commands.shared.perform import leading
 from finqa_cli.errors import ConfigError
 from finqa_cli.runs.jsonl import read_jsonl
 
@@ -63,7 +63,7 @@ def test_a_command_without_a_learner_is_refused_and_said_once(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", rank)
     pauses: list[float] = []
-    monkeypatch.setattr("finqa_cli.commands.shared.torchrun.time.sleep", pauses.append)
+    monkeypatch.setattr("finqa_cli.commands.shared.perform.time.sleep", pauses.append)
     assert main(["eval", "scripted"]) == 2
     said = capsys.readouterr().err
     assert len(pauses) == int(rank)  # the first is heard before torchrun ends it for another's failure

@@ -1,4 +1,4 @@
-"""How commands print results: one JSON document with `--json`, readable text otherwise. Only results go to stdout."""
+"""What commands print: results on stdout, as one JSON document or as text, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from finqa_cli.runs.reporter import NullReporter, Reporter
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+SECONDS_BETWEEN_LINES = 5.0
 
 Text = str | Callable[[], str | None]
 
 
 def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
-    """Prints a result.
+    """Print a result.
 
     Args:
         result: The document of `--json`; its keys are part of the product's interface.
-        as_json: Whether the user asked for it.
+        as_json: Whether the user gave `--json`.
         text: The readable form, or a function that returns it or prints it itself.
     """
     if as_json:
@@ -29,7 +39,7 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout: by rich on a terminal, aligned plain text elsewhere."""
+    """Print a table on stdout: by rich on a terminal, aligned plain text elsewhere."""
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_rich(headers, rows, title)
     else:
@@ -37,25 +47,25 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, tit
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned by spaces; a line break inside a cell becomes a space, so a row stays a line."""
+    """Return columns aligned by spaces; a line break inside a cell becomes a space, so a row stays a line."""
     lines = [[_cell(value) for value in row] for row in [headers, *rows]]
     widths = [max(len(row[column]) for row in lines) for column in range(len(headers))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in lines)
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 sandbox`, `2 sandboxes`, `0 snapshots`."""
+    """Return a count with its noun: `1 sandbox`, `2 sandboxes`, `0 snapshots`."""
     suffix = "" if count == 1 else "es" if noun.endswith(("x", "s", "ch")) else "s"
     return f"{count} {noun}{suffix}"
 
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:
-    from rich import box
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text as RichText
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
@@ -69,3 +79,129 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+@contextmanager
+def progress(*, as_json: bool = False, quiet: bool = False) -> Iterator[Reporter]:
+    """Yield the reporter for where stderr goes; it is open for as long as the work lasts."""
+    if as_json or quiet:
+        yield NullReporter()
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI"):
+        with BarReporter() as bars:
+            yield bars
+    else:
+        yield PlainReporter()
+
+
+def describe(fields: dict[str, object]) -> str:
+    """Return short numbers with their names: `reward=0.412 groups=12`."""
+    return " ".join(f"{name}={_short(value)}" for name, value in fields.items())
+
+
+@dataclass(slots=True)
+class _Phase:
+    total: int | None
+    started: float
+    shown: float
+    done: int = 0
+    fields: dict[str, object] = field(default_factory=dict)
+    last_line: str = ""
+
+
+class PlainReporter:
+    """Lines without control characters, for logs and pipes: at most one per phase every few seconds."""
+
+    live = False
+
+    def __init__(self) -> None:
+        self._phases: dict[str, _Phase] = {}
+
+    def line(self, text: str) -> None:
+        """Print it at once."""
+        print(text, file=sys.stderr, flush=True)
+
+    def start(self, phase: str, total: int | None) -> None:
+        """Note the time; short phases print only their end."""
+        now = time.monotonic()
+        self._phases[phase] = _Phase(total=total, started=now, shown=now)
+
+    def advance(self, phase: str, done: int, **fields: object) -> None:
+        """Print when the last line of this phase is old enough."""
+        if (state := self._phases.get(phase)) is None:
+            return
+        state.done, state.fields = done, fields
+        now = time.monotonic()
+        if now - state.shown >= SECONDS_BETWEEN_LINES:
+            state.shown = now
+            self._show(phase, state, now)
+
+    def finish(self, phase: str) -> None:
+        """Print the last state with the time that it took, unless it is the last line already."""
+        if state := self._phases.pop(phase, None):
+            self._show(phase, state, time.monotonic())
+
+    def drop(self, phase: str) -> None:
+        """Forget it."""
+        self._phases.pop(phase, None)
+
+    def _show(self, phase: str, state: _Phase, now: float) -> None:
+        count = f"{state.done}/{state.total}" if state.total else str(state.done)
+        text = f"{count} {describe(state.fields)}"
+        if text != state.last_line:
+            state.last_line = text
+            self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
+
+
+class BarReporter:
+    """Rich bars on stderr. Use as a context manager: leaving it restores the cursor."""
+
+    live = True
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bars: Progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[details]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> BarReporter:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def line(self, text: str) -> None:
+        """Print above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def start(self, phase: str, total: int | None) -> None:
+        """Show a bar, in the place of an unfinished one of the same name."""
+        self.finish(phase)
+        self._tasks[phase] = self._bars.add_task(phase, total=total, details="")
+
+    def advance(self, phase: str, done: int, **fields: object) -> None:
+        """Move the bar."""
+        if (task := self._tasks.get(phase)) is not None:
+            self._bars.update(task, completed=done, details=describe(fields))
+
+    def finish(self, phase: str) -> None:
+        """Remove the bar."""
+        self.drop(phase)
+
+    def drop(self, phase: str) -> None:
+        """Remove the bar."""
+        if (task := self._tasks.pop(phase, None)) is not None:
+            self._bars.remove_task(task)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from finqa_cli.commands.shared import reports
+from finqa_cli.commands.train import training_text
 from finqa_cli.evaluation.cluster_nouns import alike, cluster_noun, counted
 from finqa_cli.training.rl.rl_run import TrainResult
 
@@ -50,4 +50,4 @@ def test_training_says_what_was_asked(noun: str, episodes: int, words: str) -> N
         **({"clustered_by": noun} if noun else {}),
     }
     result = TrainResult(run=Path("r"), iterations=1, seconds=1.0, before=facts, after=facts)
-    assert words in reports.training(result)
+    assert words in training_text(result)

@@ -13,7 +13,7 @@ import typer.main
 from fixtures.finqa_text_rows import prepared, write
 
 from finqa_cli.app import COMMANDS
-from finqa_cli.commands.shared.experiment_output import plan_document, plan_text
+from finqa_cli.commands.experiment import plan_document, plan_text
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.experiments.experiment_file import read_experiment
 from finqa_cli.experiments.experiment_plan import (
@@ -114,6 +114,13 @@ def test_the_published_matrix_is_eight_cells_with_the_published_settings() -> No
         assert settings.train.learner_processes == 4 and training.arguments[0] == "train"
         assert "environment.options.confidence=true" in evaluation.arguments
     check_cells(plan, ())
+
+
+def test_another_split_of_the_evaluation_is_given_once() -> None:
+    plan, run = planned(SMALL + '[evaluation.data]\neval_split = "test"\n[evaluation.eval]\nattempts = 2\n')
+    arguments = steps_of(plan, "a-plain", run)[1].arguments
+    assert arguments[arguments.index("--split") + 1] == "test"
+    assert [arguments[at + 1] for at, word in enumerate(arguments) if word == "--set"] == ["eval.attempts=2"]
 
 
 def test_variables_of_the_environment_change_the_cells_that_do_not_decide_themselves() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings import PLACED, Loaded, load_settings
-from finqa_cli.settings.layers import known_paths, section_fields
-from finqa_cli.settings.sources import BARE_NAMES, NEVER_FROM_DOTENV
+from finqa_cli.settings.layers import NEVER_FROM_DOTENV, known_paths, section_fields
+from finqa_cli.settings.schema import BARE_NAMES
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 

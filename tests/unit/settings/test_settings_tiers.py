@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import list_shipped, load_settings
-from finqa_cli.settings.settings_files import line_of
-from finqa_cli.settings.tiers import TIERS, tier_of
+from finqa_cli.settings.settings_files import TIERS, line_of, tier_of
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 

@@ -106,7 +106,7 @@ def test_a_file_that_finqa_wrote_names_nothing() -> None:
 
 
 def test_a_shipped_file_is_known_by_its_name_and_by_its_path() -> None:
-    from finqa_cli.settings.tiers import shipped
+    from finqa_cli.settings.settings_files import shipped
 
     assert is_shipped("file optimizers/grpo.toml:13") and is_shipped(f"file {shipped()['optimizers/grpo']}:13")
     assert not any(map(is_shipped, ("flag", "--set", "default", "file optimizers/mine.toml:1", "file finqa.toml:3")))

@@ -11,8 +11,8 @@ from fixtures.pool_play import Events, filled, lease_for
 from fixtures.toy_environment import task
 from fixtures.virtual_time import run_virtually
 
-from finqa_cli.commands.shared import progress
-from finqa_cli.commands.shared.progress import PlainReporter
+from finqa_cli.commands.shared import output
+from finqa_cli.commands.shared.output import PlainReporter
 from finqa_cli.rollout.pool import NoSandboxes, SandboxPool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import Status, Trajectory
@@ -70,7 +70,7 @@ def test_a_log_has_few_lines_and_the_last_state(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(progress.time, "monotonic", asyncio.get_running_loop().time)
+        monkeypatch.setattr(output.time, "monotonic", asyncio.get_running_loop().time)
         provider = FakeProvider(start_s=3.0)
         pool = await filled(provider, 2, health_check_s=5.0)
         async with watch_pool(pool, 2, PlainReporter(), lambda name, fields: None):

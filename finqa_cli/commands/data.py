@@ -1,0 +1,349 @@
+"""`finqa data`: generate, fetch, import, check, prepare and show data sets."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from finqa_cli.commands import data_import
+from finqa_cli.commands.data_import import (
+    DEFAULT_SPLITS,
+    Out,
+    SkipBad,
+    Splits,
+    all_went_to_test,
+    counts,
+    dataset_document,
+    next_step,
+    shares,
+)
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
+from finqa_cli.commands.shared.output import emit, plain_table, plural, progress
+from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
+from finqa_cli.data.check_data import check_path
+from finqa_cli.data.check_report import summary, write_report
+from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
+from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
+from finqa_cli.data.generated.embedded import embedded_layout
+from finqa_cli.data.generated.generate import generate
+from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare
+from finqa_cli.data.question_files.show_question import Shown, show_in_path, show_in_snapshot
+from finqa_cli.errors import UsageError
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import new_run_path
+from finqa_cli.settings import EMBEDDED, dotenv_variables
+
+if TYPE_CHECKING:
+    from finqa_cli.data.fetch import FetchReport, Source
+
+app = CommandApp("Generate, fetch, import, check, prepare and show data sets.", epilog=EXIT_CODES)
+app.add_typer(data_import.app, name="import")
+
+QUICK_ROWS = 64
+
+_PHASE = "download (kB)"
+_SHOWN_FILES = 3
+
+
+@app.command("fetch")
+def fetch_data(
+    name: Annotated[
+        Literal["snorkel", "rllm", "finqa", "mbpp"],
+        typer.Argument(metavar="SOURCE", help="Data set: snorkel, rllm, finqa or mbpp."),
+    ],
+    revision: Annotated[
+        str | None,
+        typer.Option("--revision", help="Commit, branch or tag.", show_default="the pinned commit, else main"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder to fill.", show_default="data/SOURCE")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="A mirror of the hub (as HF_ENDPOINT), or for finqa a GitHub Enterprise Server.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download a public data set at a pinned commit, with checksums in DIR/fetch.json.
+
+    The same command again checks every file, fetches damaged ones and resumes what was interrupted. Gated data needs
+    HF_TOKEN or `hf auth login`.
+
+    Exit codes: 0 ok, 2 usage, 65 unknown revision or wrong bytes, 69 host unreachable, 74 writing failed, 77 no access,
+    78 huggingface_hub is missing.
+
+    Example: finqa data fetch snorkel --out data/snorkel
+    """
+    from finqa_cli.data.fetch import SOURCES, fetch  # its HTTP client is of no use to the other data commands
+
+    dotenv_variables()  # HF_TOKEN may be there
+    source = SOURCES[name]
+    folder = out or Path("data") / name
+    with progress(as_json=as_json, quiet=quiet) as reporter:
+        watch = _Watch(reporter)
+        try:
+            report = fetch(source, folder, revision=revision, endpoint=endpoint, observer=watch)
+        finally:
+            reporter.finish(_PHASE)
+    emit(_fetch_document(source, folder, report), as_json=as_json, text=_fetch_text(source, folder, report))
+
+
+class _Watch:
+    """Shows the download as one phase, which begins with the first byte."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._started = False
+
+    def line(self, text: str) -> None:
+        self._reporter.line(text)
+
+    def moved(self, done: int, total: int) -> None:
+        if not self._started:
+            self._started = True
+            self._reporter.start(_PHASE, _kilobytes(total))
+        self._reporter.advance(_PHASE, _kilobytes(done))
+
+
+def _kilobytes(size: int) -> int:
+    return (size + 999) // 1000
+
+
+def _fetch_document(source: Source, folder: Path, report: FetchReport) -> dict[str, Any]:
+    return {
+        "path": str(folder),
+        **report.manifest.model_dump(mode="json"),
+        "downloaded": report.downloaded,
+        "resumed": report.resumed,
+        "mended": report.mended,
+        "next": _next_commands(source, folder),
+    }
+
+
+def _fetch_text(source: Source, folder: Path, report: FetchReport) -> str:
+    manifest = report.manifest
+    size = sum(record.bytes for record in manifest.files)
+    what = f"{manifest.repository} at {manifest.revision[:12]}, licence {manifest.licence}, in {folder}"
+    files = f"{plural(len(manifest.files), 'file')}, {size / 1e6:.1f} MB"
+    if report.downloaded:
+        lines = [f"Fetched {len(report.downloaded)} of {files}: {what}"]
+    else:
+        lines = [f"{'Repaired' if report.mended else 'Nothing to do'}: {files}, every checksum is right: {what}"]
+    if report.mended:
+        lines.append(f"Damaged or missing, now right: {_names(report.mended)}")
+    if report.resumed:
+        lines.append(f"Resumed: {_names(report.resumed)}")
+    if manifest.unpacked:
+        lines.append(f"Unpacked {plural(manifest.unpacked.files, 'file')} from {manifest.unpacked.archive}")
+    if held_out := [record.path for record in manifest.files if record.evaluation_only]:
+        lines.append(f"For evaluation only: {'all of it' if manifest.evaluation_only else _names(held_out)}")
+    if manifest.terms:
+        lines.append(f"Terms: {manifest.terms}")
+    return "\n".join([*lines, *(f"Next: {command}" for command in _next_commands(source, folder))])
+
+
+def _names(paths: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(paths) - _SHOWN_FILES} more" if len(paths) > _SHOWN_FILES else ""
+    return ", ".join(paths[:_SHOWN_FILES]) + more
+
+
+def _next_commands(source: Source, folder: Path) -> list[str]:
+    return [step.format(folder=shlex.quote(str(folder))) for step in source.next_steps]
+
+
+@app.command("check")
+def check(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A data folder, a file of the original FinQA, any question file, or `embedded`: that is written to "
+            "`data` in the folder of the report first."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for check_report.json, check_report.md and manifest.json.",
+            show_default="runs/check_YYYYMMDD_HHMMSS",
+        ),
+    ] = None,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help=f"Of a file, the first {QUICK_ROWS} rows, to see that everything works."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
+
+    Writes the whole report and a manifest with the checksums of what was checked.
+
+    Exit codes: 0 nothing is wrong (quirks are no errors), 65 something is missing or malformed, 74 writing failed.
+
+    Example: finqa data check my-data --out report
+    """
+    folder = out or new_run_path(Path("runs"), "check_")
+    embedded = path == Path(EMBEDDED) and not path.exists()
+    if quick_test and (embedded or path.is_dir()):
+        raise UsageError(
+            "--quick-test is of files: the tables of a data folder belong together.", remedy=f"finqa data check {path}"
+        )
+    report = check_path(embedded_layout(folder / "data") if embedded else path, most=QUICK_ROWS if quick_test else None)
+    write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
+    document = {**report.document(), "report": str(folder)}
+    part = f"At most {QUICK_ROWS} rows were looked at.\n" if quick_test else ""
+    emit(document, as_json=as_json, text=f"{summary(report)}\n{part}Report: {folder / 'check_report.md'}")
+    if report.problems:
+        raise typer.Exit(65)
+
+
+@app.command("show")
+@offers("data.snapshot", general=("config", "assign", "as_json"))
+def show(
+    line: CommandLine,
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
+    path: Annotated[
+        Path | None,
+        typer.Option("--data", help="A data folder, a question file or a folder of such, instead of a snapshot."),
+    ] = None,
+    answer: Annotated[bool, typer.Option("--answer", help="Show the answer, too.")] = False,
+) -> None:
+    """Show one question with the tables that it is about. The answer is shown with --answer only.
+
+    Exit codes: 0 ok, 2 usage, 65 there is no such question, snapshot or file.
+
+    Example: finqa data show V/2008/page_17.pdf-1 --data dev.json --answer
+    """
+    if path is not None and "data.snapshot" in line.flags:
+        raise UsageError("--data and --snapshot both name the place of the question.", remedy="give one of them")
+    if path is not None:
+        shown = show_in_path(path, identity)
+    else:
+        settings = line.load(quiet=True).settings
+        found, _ = LocalSnapshots(settings.data.home).get_or_build(settings.data.snapshot)
+        shown = show_in_snapshot(found, identity)
+    emit(shown.document(answer=answer), as_json=line.as_json, text="\n".join(map(_safe, _lines(shown, answer))))
+
+
+def _lines(shown: Shown, answer: bool) -> Iterator[str]:
+    facts = {**shown.facts, **(shown.solution if answer else {})}
+    width = max(map(len, facts))
+    yield from (f"{name:<{width}}  {' '.join(value.split())}" for name, value in facts.items() if value)
+    if shown.text:
+        yield f"\n{shown.text}"
+    for table in shown.tables:
+        title = str(table.metadata.get("title") or "")
+        yield f"\n{table.name}{f': {title}' if title else ''}"
+        yield plain_table(table.columns, table.rows)
+    if shown.other_tables:
+        more = "Other tables" if shown.tables else "Tables"
+        yield f"\n{more} of {shown.facts.get('company', 'the company')}: {', '.join(shown.other_tables)}"
+
+
+def _safe(text: str) -> str:
+    """Return a text without control characters, so that a data file cannot drive the terminal."""
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+
+
+@app.command("generate")
+def generate_data(
+    out: Out,
+    companies: Annotated[int, typer.Option("--companies", help="How many companies.")] = 60,
+    questions: Annotated[int, typer.Option("--questions", help="Questions per company.")] = 14,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice.")] = 7,
+    cells: Annotated[
+        Literal["numbers", "text"], typer.Option("--cells", help="Plain numbers, or text as in filings: $1,234, $(6).")
+    ] = "numbers",
+    splits: Splits = DEFAULT_SPLITS,
+    as_json: AsJson = False,
+) -> None:
+    """Invent companies, their statements and questions with verified answers. The same options give the same files.
+
+    Exit codes: 0 ok, 2 usage, 65 a number is out of range, 74 writing failed.
+
+    Example: finqa data generate --companies 60 --questions 14 --seed 7 --out my-data
+    """
+    spec = GenerateSpec(companies=companies, questions=questions, seed=seed, cells=cells, shares=shares(splits))
+    dataset = generate(spec)
+    write_layout(dataset, out)
+    text = f"Generated {counts(dataset)} in {out}\n{next_step(out)}"
+    emit(dataset_document(dataset, out), as_json=as_json, text=text)
+
+
+@app.command("prepare")
+def prepare_data(
+    files: Annotated[list[Path], typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet).")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, val.jsonl, test.jsonl, manifest.json.")],
+    split_by: Annotated[
+        SplitBy,
+        typer.Option(
+            "--split-by", help="Keep the files' splits, or give each company to one; auto: as files are named."
+        ),
+    ] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
+    splits: Splits = DEFAULT_SPLITS,
+    skip_bad: SkipBad = False,
+    quick_test: Annotated[
+        bool,
+        typer.Option("--quick-test", help=f"The first {QUICK_ROWS} rows of each file, to see that everything works."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
+
+    The truth is exe_ans. That no question or page is in two splits is checked.
+
+    Exit codes: 0 ok, 2 usage, 65 a file or row is malformed, or splits overlap, 74 writing failed.
+
+    Example: finqa data prepare train.json dev.json test.json --out prepared
+    """
+    most = QUICK_ROWS if quick_test else None
+    prepared = prepare(files, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
+    document = manifest(
+        "data prepare",
+        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+        config={
+            "split_by": prepared.split_by,
+            "seed": seed,
+            "splits": splits,
+            "skip_bad": skip_bad,
+            "rows_of_each_file": most,
+        },
+        stats=prepared.stats(),
+        inputs=files,
+        source=f"{SOURCE}: {', '.join(path.name for path in files)}",
+        licence=LICENCE,
+        evaluation_only=prepared.evaluation_only,
+    )
+    document["evaluation_only_splits"] = ["train", "dev", "test"] if prepared.evaluation_only else ["test"]
+    texts = prepared.files()
+    write_files(out, {**texts, MANIFEST_FILE: as_text(document)})
+    emit({"path": str(out), **document}, as_json=as_json, text=_prepared(prepared, files, out))
+
+
+def _prepared(prepared: Preparation, files: Sequence[Path], out: Path) -> str:
+    splits = ", ".join(f"{split} {len(rows)}" for split, rows in prepared.rows.items())
+    good = prepared.read - len(prepared.problems)
+    lines = [f"Prepared {good} of {prepared.read} rows by {prepared.split_by} ({splits}) in {out}"]
+    if prepared.problems:
+        lines.append(f"Left out {plural(len(prepared.problems), 'malformed row')}; first: {prepared.problems[0]}")
+    if prepared.shared_companies:
+        lines.append(
+            f"Companies in more than one split, as in the published splits: {len(prepared.shared_companies)}; "
+            "--split-by company of the train and dev files keeps them apart."
+        )
+    if prepared.evaluation_only and prepared.split_by == "company":
+        lines.append(all_went_to_test(files))
+    return "\n".join(lines)

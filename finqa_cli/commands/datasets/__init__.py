@@ -1,1 +1,0 @@
-"""`finqa data`: one module per subcommand."""

@@ -1,0 +1,91 @@
+"""Reference of all settings, from their declarations: docs/reference.md and the variables in .env.example.
+
+`make reference` writes both; a test compares them with the declarations.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.schema import DECLARATIONS, Choice, Settings
+
+PAGE = Path("docs/reference.md")
+EXAMPLE = Path(".env.example")
+
+MARK = "# --- Settings, written by `make reference` "
+
+INTRODUCTION = """# Settings
+
+Written by `make reference` from `finqa_cli/settings/schema.py`, where every setting is declared once.
+
+Every setting can be given, from the weakest to the strongest layer, by a profile (of the embedded policies), a file of
+`--config` (TOML, YAML or JSON), `.env`, an environment variable, and a flag or `--set SETTING=VALUE`. The environment
+variable of `train.seed` is `FINQA_TRAIN__SEED`; some settings have a second, shorter variable, shown below. Two
+variables for one setting, or a flag and `--set`, are an error. `finqa config show --origin` shows which layer set each
+value. A command takes the flags that have an effect on it: `finqa COMMAND --help-all`. Settings with the default `auto`
+are chosen by what the machine has.
+"""
+
+
+def reference_page() -> str:
+    """Return docs/reference.md."""
+    parts = [INTRODUCTION]
+    for section, field in Settings.model_fields.items():
+        own = [each for path, each in DECLARATIONS.items() if path.partition(".")[0] == section]
+        model: Any = field.annotation
+        about = "" if model is Choice or not isinstance(model, type) else inspect.getdoc(model) or ""
+        rows = [
+            "| setting | type | default | flags | variable | meaning |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *(_row(each) for each in own),
+        ]
+        parts.append("\n".join([f"## {section}\n", *([about, ""] if about else []), *rows, ""]))
+    return "\n".join(parts)
+
+
+def variables_text() -> str:
+    """Return the part of .env.example that is about settings, from `MARK` on."""
+    lines = [MARK + "-" * (118 - len(MARK))]
+    for each in DECLARATIONS.values():
+        if each.about.variable:
+            unit = f", in {each.about.unit}" if each.about.unit else ""
+            default = ",".join(each.default) if isinstance(each.default, tuple) else each.shown_default
+            lines += [f"# {each.about.help}{unit}.", f"# {each.about.variable}={default}"]
+    return "\n".join(lines) + "\n"
+
+
+def write(root: Path) -> None:
+    """Write both files of a checkout."""
+    (root / PAGE).parent.mkdir(exist_ok=True)
+    (root / PAGE).write_text(reference_page(), encoding="utf-8")
+    example = (root / EXAMPLE).read_text(encoding="utf-8")
+    (root / EXAMPLE).write_text(example.partition(MARK)[0] + variables_text(), encoding="utf-8")
+
+
+def _row(each: Declaration) -> str:
+    flags = ", ".join(f"`{flag}`" for flag in each.about.flags.split())
+    unit = f", in {each.about.unit}" if each.about.unit else ""
+    shown = each.shown_default or ("off" if each.default is False else "")
+    default = f"`{shown}`" if shown else ""
+    variable = f"`{each.about.variable}`" if each.about.variable else ""
+    cells = (f"`{each.path}`", _kind(each), default, flags, variable, f"{each.about.help}{unit}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _kind(each: Declaration) -> str:
+    """Return the type in words."""
+    if each.choices:
+        return " or ".join(f"`{choice}`" for choice in each.choices)
+    kinds = [kind for kind in typing.get_args(each.annotation) or (each.annotation,) if kind is not NoneType]
+    kind = typing.get_args(kinds[0])[0] if typing.get_origin(kinds[0]) is typing.Annotated else kinds[0]
+    name = {bool: "yes or no", int: "integer", float: "number", str: "text", Path: "path"}.get(kind, "name")
+    return f"list of {name}s" if each.is_list else name
+
+
+if __name__ == "__main__":
+    write(Path.cwd())

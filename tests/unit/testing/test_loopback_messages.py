@@ -4,10 +4,9 @@ import json
 from itertools import pairwise
 
 import pytest
+from finqa_cli.testing.daytona.http_messages import MalformedRequest, Refusal, Reply, Request, take_body, take_head
 from hypothesis import given
 from hypothesis import strategies as st
-
-from finqa_cli.testing.daytona.http_messages import MalformedRequest, Refusal, Reply, Request, take_body, take_head
 
 PATHS = st.text("abc/-_.%20", min_size=1, max_size=20).map(lambda text: f"/{text}")
 

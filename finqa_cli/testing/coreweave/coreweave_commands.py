@@ -97,7 +97,7 @@ class SandboxProcess:
 
 @functools.cache
 def sandbox_python() -> str:
-    """Returns the sandboxes' `python3`: the machine's own, readable for users other than root, where it is new enough."""
+    """Returns the sandboxes' `python3`: the machine's own where it is new enough, since all users can read it."""
     found = shutil.which("python3", path=PATH)
     if found is not None:
         asked = subprocess.run(
@@ -109,7 +109,7 @@ def sandbox_python() -> str:
 
 
 def _tree(root: int) -> list[int]:
-    """Returns a process and its descendants; each is stopped before its children are read, so that it starts no more."""
+    """Returns a process and its descendants; each is stopped before its children are read: it starts no more."""
     found, todo = [], [root]
     while todo:
         pid = todo.pop()

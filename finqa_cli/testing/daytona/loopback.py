@@ -13,11 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.config import LoopbackConfig
@@ -130,8 +128,8 @@ class LoopbackDaytona:
             exits.push_async_callback(account.close)
             proxy = PreviewProxy(account)
             exits.push_async_callback(proxy.close)
-            application = Starlette(routes=[Mount(PREFIX, proxy)])
-            server = HttpServer(application)
+            router = Router([Mount(PREFIX, proxy)])
+            server = HttpServer(router)
             exits.push_async_callback(server.close)
             self._port = await server.open(self._port)
             storage = Storage(folder / "storage", self._authority)
@@ -143,8 +141,8 @@ class LoopbackDaytona:
                 ToolboxApi(account),
                 ControlApi(account),
             ):
-                application.routes.extend(_route(account, self.api_key, endpoint) for endpoint in api.endpoints())
-            application.routes.append(_route(account, self.api_key, None))
+                router.routes.extend(_route(account, self.api_key, endpoint) for endpoint in api.endpoints())
+            router.routes.append(_route(account, self.api_key, None))
             account.run(account.keep_time())
             self._exits = exits.pop_all()
 
@@ -177,8 +175,6 @@ def _route(account: Account, api_key: str, endpoint: Endpoint | None) -> Route:
             status = response.status_code
         except Refusal as refusal:
             response, status = refusal.response(path), refusal.status
-        except HTTPException as error:  # of Starlette, about a form
-            response, status = Refusal(error.status_code, error.detail).response(path), error.status_code
         except LostReply:
             response, status = DroppedConnection(), 0
         account.counters.request(f"{request.method} {endpoint[1] if endpoint else 'unknown'}", status)

@@ -9,7 +9,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from starlette.datastructures import UploadFile
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -158,15 +160,19 @@ class ToolboxApi:
     async def upload(self, request: Request, sandbox: str) -> Response:
         """Writes the parts `files[N].file` of a form to the paths in its parts `files[N].path`."""
         found = await self._running(sandbox)
-        async with request.form() as form:
-            if not form:
-                raise Refusal(400, "The body is no form")
-            for name, file in form.items():
-                if isinstance(file, UploadFile):
-                    path = str(form.get(name.removesuffix(".file") + ".path", ""))
-                    target = _own_path(found, path)
-                    await asyncio.to_thread(write_file, target, await file.read())
-                    found.files[_normalize(path)] = target
+        try:
+            form = await request.form()
+        except (MultiPartException, FormParserError):
+            form = FormData()
+        if not form:
+            raise Refusal(400, "The body is no form")
+        for name, file in form.items():
+            if isinstance(file, UploadFile):
+                path = str(form.get(name.removesuffix(".file") + ".path", ""))
+                target = _own_path(found, path)
+                await asyncio.to_thread(write_file, target, await file.read())
+                found.files[_normalize(path)] = target
+        await form.close()
         return Response()
 
     async def download(self, request: Request, sandbox: str) -> Response:

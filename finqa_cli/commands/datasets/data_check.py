@@ -11,7 +11,7 @@ import typer
 from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.data.check_data import check_path
-from finqa_cli.data.check_report import summary, write_report
+from finqa_cli.data.check_data import summary, write_report
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.errors import UsageError
 from finqa_cli.runs.run_folder import new_run_path

@@ -1,13 +1,31 @@
-"""Checksums as the hosts announce them: SHA-256 of large files, git's blob hash of all others."""
+"""Content of files on this machine: checksums as the hosts announce them, and errors of the disk."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from finqa_cli.data.fetch.storing import storage
+from finqa_cli.errors import StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turns an OSError inside the block into a StorageError about the path."""
+    try:
+        yield
+    except OSError as error:
+        remedy = (
+            f"free some space on the disk of {path.parent}" if error.errno in _FULL else "--out with another folder"
+        )
+        raise StorageError(f"Cannot read or write {path}: {error.strerror or error}.", remedy=remedy) from error
+
 
 _BLOCK = 2**20
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from finqa_cli.data.fetch.digests import Content, content_of
-from finqa_cli.data.fetch.download import Downloader
+from finqa_cli.data.fetch.digests import Content, content_of, storage
+from finqa_cli.data.fetch.download import Downloader, Partial
 from finqa_cli.data.fetch.fetch_manifest import (
     FileRecord,
     Manifest,
@@ -27,13 +27,9 @@ from finqa_cli.data.fetch.fetch_manifest import (
     read_manifest,
     write_manifest,
 )
-from finqa_cli.data.fetch.github import list_github
-from finqa_cli.data.fetch.hub import list_hub
 from finqa_cli.data.fetch.known_sources import Source, checked_endpoint, is_commit
-from finqa_cli.data.fetch.partial_files import Partial
-from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing
+from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing, list_github, list_hub
 from finqa_cli.data.fetch.retries import Patience
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.data.fetch.unpack import unpack
 from finqa_cli.errors import ConfigError, StorageError, UsageError
 

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from finqa_cli.data.fetch.digests import content_of
+from finqa_cli.data.fetch.digests import content_of, storage
 from finqa_cli.data.fetch.repository_listing import MANIFEST
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.data.snapshots.compile import write_durably
 from finqa_cli.errors import DataError
 

@@ -1,12 +1,16 @@
-"""Which answers of a host are worth another attempt, and what the others mean for the user."""
+"""The HTTP client of a fetch, which answers are worth another attempt, and what the others mean for the user."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
+
+import httpx
 
 from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
@@ -110,3 +114,14 @@ def retry_after_s(value: str | None) -> float | None:
 def said(error: Exception) -> str:
     """What a network error says of itself; time-outs say nothing, so their name stands in."""
     return str(error) or type(error).__name__
+
+
+def open_client(headers: Mapping[str, str], patience: Patience) -> httpx.AsyncClient:
+    """A client that follows redirects; httpx sends Authorization to no other origin than the first."""
+    timeout = httpx.Timeout(patience.read_s, connect=patience.connect_s, pool=None)
+    return httpx.AsyncClient(headers=headers, timeout=timeout, verify=_certificates(), follow_redirects=True)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # reading them takes longer than most requests

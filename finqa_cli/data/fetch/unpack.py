@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from finqa_cli.data.fetch.digests import storage
 from finqa_cli.data.fetch.repository_listing import safe_name
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.errors import DataError
 
 MAX_MEMBERS = 100_000

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finqa_cli.data.company_splits import split_of
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.dataset import SplitShares
+from finqa_cli.data.dataset import SplitShares, split_of
 from finqa_cli.data.finqa.finqa_rows import FinqaRow, input_text, read_finqa_rows
 from finqa_cli.data.split_guard import describe, find_overlap
 from finqa_cli.errors import DataError, UsageError

@@ -10,8 +10,7 @@ from pathlib import Path
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
 from finqa_cli.data.question_files.field_values import first_fault, repeated
-from finqa_cli.data.question_files.parquet import parquet_rows
-from finqa_cli.data.question_files.read_files import parse_json, read_bytes, read_json, require_file
+from finqa_cli.data.question_files.read_files import parquet_rows, parse_json, read_bytes, read_json, require_file
 from finqa_cli.types.splits import split_of_name
 
 Row = tuple[int, dict[str, object]]

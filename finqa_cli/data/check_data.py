@@ -15,12 +15,12 @@ from finqa_cli.data.finqa.check_finqa import FinqaFacts, odd_cells
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
 from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.question_files.row_profile import Finding, Schema, counted, finding, repeated_questions, sizes
+from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.types.splits import split_of_name
 
 
 def layout_facts(folder: Path) -> tuple[DataSet, tuple[Problem, ...], dict[str, Any], tuple[Finding, ...]]:
-    """The good part of a data folder, the problems of the rest, statistics and findings.
+    """Returns the good part of a data folder, the problems of the rest, statistics and findings.
 
     Raises:
         DataError: A file that everything depends on is missing or unreadable.
@@ -34,7 +34,7 @@ def layout_facts(folder: Path) -> tuple[DataSet, tuple[Problem, ...], dict[str, 
         "cells": sum(len(table.rows) * len(table.columns) for table in dataset.tables),
         "questions": len(dataset.questions),
         "splits": dataset.split_counts(),
-        "question_types": counted(question.type or "unnamed" for question in dataset.questions),
+        "question_types": count_values(question.type or "unnamed" for question in dataset.questions),
         "multi_table_questions": sum(len(question.table_names) > 1 for question in dataset.questions),
         "prompt_characters": sizes(len(question.user_query) for question in dataset.questions),
     }
@@ -67,14 +67,14 @@ _IDS = ("id", "question_id", "task_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check found.
+    """Result of a check.
 
     Attributes:
         kind: A data folder, original FinQA, or other question rows.
         statistics: Counts and distributions; always has `rows`, the good and the bad ones together.
         schema: One entry per column of the questions: name, types, missing.
-        findings: Oddities; they are no errors.
-        problems: What is malformed.
+        findings: Oddities that are no errors.
+        problems: Malformed files and rows.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class CheckReport:
     evaluation_only: bool = False
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a JSON object."""
         return {
             "path": str(self.path),
             "kind": self.kind,
@@ -104,7 +104,7 @@ class CheckReport:
 
 
 def check_path(path: Path, *, most: int | None = None) -> CheckReport:
-    """Checks what is at a path.
+    """Checks the data at a path.
 
     Args:
         path: A data folder or a question file.
@@ -177,7 +177,7 @@ def _check_file(path: Path, most: int | None) -> CheckReport:
 
 
 def _check_questions(path: Path, read: _Rows) -> CheckReport:
-    """A file of plain question rows, such as `finqa data prepare` or rLLM-FinQA have."""
+    """Checks a file of plain question rows, as `finqa data prepare` and rLLM-FinQA write them."""
     names = [column["column"] for column in read.schema.document()]
     prompt = next((name for name in _PROMPTS if name in names), None)
     identity = next((name for name in _IDS if name in names), None)
@@ -226,7 +226,7 @@ _REPORT = "check_report"
 
 
 def summary(report: CheckReport) -> str:
-    """Counts, findings and the first problems, for a terminal."""
+    """Returns counts, findings and the first problems, for a terminal."""
     return "\n".join([*_summary(report)])
 
 
@@ -255,7 +255,7 @@ def write_report(report: CheckReport, folder: Path, *, timestamp: str) -> None:
 
 
 def markdown(report: CheckReport) -> str:
-    """The whole report as a document."""
+    """Returns the whole report as a Markdown document."""
     parts = [f"# Check of {report.path}", _facts(report), "## Statistics"]
     parts += ["\n".join(f"- {_label(name)}: {_value(value)}" for name, value in report.statistics.items())]
     parts += ["## Columns", "\n".join(_columns(report)), "## Findings"]

@@ -31,12 +31,12 @@ class Problem:
         return f"{self.file}{row}{field}: {self.reason}"
 
     def document(self) -> dict[str, Any]:
-        """For JSON; what is not known is null."""
+        """Returns a JSON object; what is not known is null."""
         return {"file": self.file, "row": self.row or None, "field": self.field or None, "reason": self.reason}
 
 
 class ProblemError(Exception):
-    """Carries a problem from where it is found to where it is decided what to do about it."""
+    """Carries a problem to the caller that decides what to do about it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -44,20 +44,20 @@ class ProblemError(Exception):
 
 
 def as_data_error(problems: Sequence[Problem], *, remedy: str = "") -> DataError:
-    """The first problem as an error, and how many more there are."""
+    """Returns the first problem as an error that also counts the others."""
     more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
     return DataError(f"{problems[0]}{more}", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What became of the rows.
+    """Outcome of the rows of an import.
 
     Attributes:
-        rows: How many there were.
-        kept: How many became questions.
-        skipped: What did not qualify, by reason.
-        problems: What was malformed and left out.
+        rows: Number of rows that were read.
+        kept: Number of rows that became questions.
+        skipped: Number of rows that did not qualify, by reason.
+        problems: Malformed rows that were left out.
     """
 
     dataset: DataSet
@@ -67,7 +67,7 @@ class ImportReport:
     problems: tuple[Problem, ...]
 
 
-def finished(
+def finish_import(
     dataset: DataSet,
     *,
     rows: int,
@@ -76,7 +76,7 @@ def finished(
     skip_bad: bool,
     nothing: str,
 ) -> ImportReport:
-    """The report of an import.
+    """Returns the report of an import.
 
     Raises:
         DataError: Something was malformed and `skip_bad` is not set, or no question is left (`nothing` says why).
@@ -95,6 +95,6 @@ def finished(
 
 
 def for_evaluation(dataset: DataSet) -> DataSet:
-    """The data set marked as not for training, with every question in the split `test`."""
+    """Returns the data set marked as not for training, with every question in the split `test`."""
     questions = tuple(replace(question, split="test") for question in dataset.questions)
     return replace(dataset, questions=questions, evaluation_only=True)

@@ -96,7 +96,7 @@ def _document(source: Source, folder: Path, report: FetchReport) -> dict[str, An
         **report.manifest.model_dump(mode="json"),
         "downloaded": report.downloaded,
         "resumed": report.resumed,
-        "mended": report.mended,
+        "mended": report.repaired,
         "next": _next(source, folder),
     }
 
@@ -109,9 +109,9 @@ def _text(source: Source, folder: Path, report: FetchReport) -> str:
     if report.downloaded:
         lines = [f"Fetched {len(report.downloaded)} of {files}: {what}"]
     else:
-        lines = [f"{'Mended' if report.mended else 'Nothing to do'}: {files}, every checksum is right: {what}"]
-    if report.mended:
-        lines.append(f"Damaged or missing, now right: {_names(report.mended)}")
+        lines = [f"{'Repaired' if report.repaired else 'Nothing to do'}: {files}, every checksum is right: {what}"]
+    if report.repaired:
+        lines.append(f"Damaged or missing, now right: {_names(report.repaired)}")
     if report.resumed:
         lines.append(f"Resumed: {_names(report.resumed)}")
     if manifest.unpacked:

@@ -32,7 +32,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a host announces of a file's content.
+    """Checksum that a host announces for a file.
 
     `git-sha1` is SHA-1 over `blob`, size, a zero byte and the content (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects).
     """
@@ -46,14 +46,14 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a file on this machine holds."""
+    """Size and checksums of a file on this machine."""
 
     size: int
     sha256: str
     git_sha1: str
 
     def under(self, algorithm: Literal["sha256", "git-sha1"]) -> Digest:
-        """Its digest in the announced algorithm."""
+        """Returns the digest in the announced algorithm."""
         return Digest(algorithm, self.sha256 if algorithm == "sha256" else self.git_sha1)
 
 

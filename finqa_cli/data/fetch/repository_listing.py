@@ -18,7 +18,7 @@ import httpx
 from finqa_cli import __version__
 from finqa_cli.data.fetch.digests import Digest
 from finqa_cli.data.fetch.known_sources import GITHUB, HUB, Source, checked_endpoint, is_commit
-from finqa_cli.data.fetch.retries import Patience, Transient, open_client, persist, refusal, said
+from finqa_cli.data.fetch.retries import Patience, Transient, error_text, open_client, persist, refusal
 from finqa_cli.errors import DataError, MissingDependencyError, ServiceUnavailableError
 
 if TYPE_CHECKING:
@@ -188,9 +188,9 @@ def _dataset_info(api: HfApi, repository: str, revision: str, what: str, timeout
     except errors.HfHubHTTPError as error:
         raise refusal(HUB, what, error.response.status_code, error.response.headers) from error
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
-        raise Transient(f"{HUB.name} ({api.endpoint}) cannot be reached: {said(error)}") from error
+        raise Transient(f"{HUB.name} ({api.endpoint}) cannot be reached: {error_text(error)}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{api.endpoint} did not answer as a Hugging Face hub does: {said(error)}.") from error
+        raise DataError(f"{api.endpoint} did not answer as a Hugging Face hub does: {error_text(error)}.") from error
     if not is_commit(str(info.sha)):
         raise DataError(f"{api.endpoint} names no commit for {what}.")
     return info
@@ -263,7 +263,7 @@ async def _github_document(client: httpx.AsyncClient, url: str, what: str) -> di
                 if len(data) > LARGEST_LISTING:
                     raise DataError(f"{_host(url)} sends more than {LARGEST_LISTING} bytes for {what}.")
     except httpx.HTTPError as error:
-        raise Transient(f"{GITHUB.name} ({_host(url)}) cannot be reached: {said(error)}") from error
+        raise Transient(f"{GITHUB.name} ({_host(url)}) cannot be reached: {error_text(error)}") from error
     if answer.status_code in (403, 429) and answer.headers.get("x-ratelimit-remaining") == "0":
         raise ServiceUnavailableError(
             f"{GITHUB.name}'s hourly limit of requests is used up{_until(answer.headers.get('x-ratelimit-reset'))}.",

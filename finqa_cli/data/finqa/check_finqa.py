@@ -10,7 +10,7 @@ from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.dataset import Cell
 from finqa_cli.data.finqa.finqa_import import operations, question_type
 from finqa_cli.data.finqa.finqa_rows import FinqaRow, finqa_row, input_text
-from finqa_cli.data.question_files.row_profile import Finding, counted, finding, repeated_questions, sizes
+from finqa_cli.data.question_files.row_profile import Finding, count_values, finding, repeated_questions, sizes
 from finqa_cli.grading.programs import execution_accuracy
 
 Disagreement = Literal["rounding", "sign", "scale", "other"]
@@ -26,10 +26,10 @@ _BLANK = re.compile(r"[\s$%()\u2010-\u2015\u2212-]*|n/?[am]\.?|nil|none", re.IGN
 
 
 def disagreement(row: FinqaRow) -> Disagreement | None:
-    """How `answer` differs from `exe_ans` by more than 5 %, or None when they agree or cannot be compared.
+    """Returns how `answer` differs from `exe_ans` by more than 5 %, or None when they agree or cannot be compared.
 
-    An answer with "%" stands for a hundredth. `rounding` means that the difference is less than one in the answer's
-    last digit; `sign` and `scale` that the numbers agree but for the sign or a power of ten.
+    An answer with "%" means a hundredth of its number. `rounding` means that the difference is less than one in the
+    answer's last digit; `sign` and `scale` that the numbers agree but for the sign or a power of ten.
     """
     match = _LABEL.search(row.answer)
     if match is None or isinstance(row.exe_ans, str):
@@ -50,7 +50,7 @@ def disagreement(row: FinqaRow) -> Disagreement | None:
 
 
 def odd_cells(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[tuple[int, str, Cell]]:
-    """Cells that should be numbers but are not, as (row from 1, column, cell).
+    """Yields cells that should be numbers but are not, as (row from 1, column, cell).
 
     A column after the first should be numbers when more than half of its cells are; blanks, dashes and `n/a` do not
     count. Currency signs, brackets, percent signs and a number repeated in brackets belong to a number.
@@ -84,7 +84,7 @@ _DISAGREEMENTS = {
 
 
 class FinqaFacts:
-    """Takes rows in one by one, and knows about them afterwards."""
+    """Collects facts about rows that are added one by one."""
 
     def __init__(self, file: str) -> None:
         self.rows = 0
@@ -93,7 +93,7 @@ class FinqaFacts:
         self._good: dict[str, FinqaRow] = {}
 
     def add(self, number: int, fields: dict[str, object]) -> None:
-        """Takes one row in: it is good, or one of the problems."""
+        """Adds one row, good or a problem."""
         self.rows += 1
         try:
             row = finqa_row(self._file, number, fields)
@@ -106,7 +106,7 @@ class FinqaFacts:
             self._good[row.id] = row
 
     def statistics(self) -> dict[str, Any]:
-        """Counts and distributions of the good rows."""
+        """Returns counts and distributions of the good rows."""
         rows = list(self._good.values())
         tables = {(row.filename or row.id, row.table) for row in rows}
         steps = [operations(row.program) for row in rows]
@@ -116,16 +116,16 @@ class FinqaFacts:
             "pages": len({row.filename for row in rows if row.filename}),
             "tables": len(tables),
             "cells": sum(len(table) * len(table[0]) for _, table in tables),
-            "question_types": counted(question_type(row.program) or "longer calculation" for row in rows),
+            "question_types": count_values(question_type(row.program) or "longer calculation" for row in rows),
             "prompt_characters": sizes(len(input_text(row)) for row in rows),
             "program_steps": {str(count): number for count, number in sorted(_by_length(steps).items())},
-            "program_operations": counted(name for names in steps for name in names),
+            "program_operations": count_values(name for names in steps for name in names),
             "percent_answers": sum(row.is_percent for row in rows),
             "yes_no_answers": sum(isinstance(row.exe_ans, str) for row in rows),
         }
 
     def findings(self) -> list[Finding]:
-        """Oddities of the good rows."""
+        """Returns oddities of the good rows."""
         rows = list(self._good.values())
         differing: dict[str, list[str]] = {kind: [] for kind in _DISAGREEMENTS}
         for row in rows:

@@ -17,40 +17,40 @@ class QueryWriter:
     text: bool = False
 
     def lookup(self, label: str, year: str) -> str:
-        """One cell."""
+        """Returns one cell."""
         return self._select(self._cell(year), label)
 
     def change(self, label: str, old: str, new: str) -> str:
-        """Difference of two years."""
+        """Returns difference of two years."""
         return self._select(f"{self._cell(new)} - {self._cell(old)}", label)
 
     def growth(self, label: str, old: str, new: str) -> str:
-        """Relative change, as a decimal ratio with four places."""
+        """Returns relative change, as a decimal ratio with four places."""
         previous = self._cell(old)
         return self._select(f"ROUND(({self._cell(new)} - {previous}) * 1.0 / {previous}, 4)", label)
 
     def ratio(self, numerator: str, denominator: str, year: str) -> str:
-        """Quotient of two rows in one year, with four places."""
+        """Returns quotient of two rows in one year, with four places."""
         parts = [
             f"SUM(CASE WHEN line_item = '{label}' THEN {self._cell(year)} END)" for label in (numerator, denominator)
         ]
         return self._select(f"ROUND({parts[0]} * 1.0 / {parts[1]}, 4)", numerator, denominator)
 
     def average(self, label: str, years: Sequence[str]) -> str:
-        """Mean of one row over years, with two places."""
+        """Returns mean of one row over years, with two places."""
         total = " + ".join(self._cell(year) for year in years)
         return self._select(f"ROUND(({total}) / {len(years)}.0, 2)", label)
 
     def total(self, first: str, second: str, year: str) -> str:
-        """Sum of two rows in one year."""
+        """Returns sum of two rows in one year."""
         return self._select(f"SUM({self._cell(year)})", first, second)
 
     def comparison(self, label: str, old: str, new: str) -> str:
-        """Whether the later year is higher: Yes or No."""
+        """Returns whether the later year is higher: Yes or No."""
         return self._select(f"CASE WHEN {self._cell(new)} > {self._cell(old)} THEN 'Yes' ELSE 'No' END", label)
 
     def several(self, label: str, years: Sequence[str]) -> str:
-        """One row in several years as `2022: 1, 2023: 2`."""
+        """Returns one row in several years as `2022: 1, 2023: 2`."""
         parts = [f"'{', ' if index else ''}{year}: ' || {self._cell(year)}" for index, year in enumerate(years)]
         return self._select(" || ".join(parts), label)
 
@@ -151,7 +151,7 @@ class _Result:
 
 
 def draft_question(rng: random.Random, kind: str, statements: Sequence[Statement], *, text: bool) -> Draft | None:
-    """One question of a type, or None when this draw has no sensible answer (a rate near 0, a negative base)."""
+    """Returns one question of a type, None when this draw has no sensible answer (a rate near 0, a negative base)."""
     income_only = kind == "margin"
     statement = statements[0] if income_only else rng.choice(statements)
     labels = rng.sample(list(statement.values), 2)

@@ -9,7 +9,14 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.data.data_problems import ImportReport, Problem, ProblemError, as_data_error, finished, for_evaluation
+from finqa_cli.data.data_problems import (
+    ImportReport,
+    Problem,
+    ProblemError,
+    as_data_error,
+    finish_import,
+    for_evaluation,
+)
 from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables, split_of
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.openenv_layout.table_files import read_tables
@@ -27,7 +34,7 @@ _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Where data comes from and what it may be used for; what is not said is empty or None."""
+    """Origin and permitted use of data; empty or None where it is not stated."""
 
     source: str = ""
     licence: str = ""
@@ -35,9 +42,9 @@ class About:
 
 
 def about_folder(folder: Path) -> About:
-    """What `dataset.json` says, and where there is none `fetch.json`.
+    """Returns what `dataset.json` says, and where there is none `fetch.json`.
 
-    Types are insisted on: `"false"` read as true, or the reverse, would be harmful.
+    Types are checked: `"false"` read as true, or the reverse, would be harmful.
 
     Raises:
         ProblemError: The file is damaged.
@@ -50,7 +57,7 @@ def about_folder(folder: Path) -> About:
 
 
 def about_file(path: Path) -> About:
-    """What `fetch.json` says about a file, from the folder that it was fetched into.
+    """Returns what `fetch.json` says about a file, from the folder that it was fetched into.
 
     Raises:
         ProblemError: `fetch.json` is damaged.
@@ -89,7 +96,7 @@ class Reading:
 
     Attributes:
         dataset: All good tables, and all good questions about them.
-        problems: What was left out, and why.
+        problems: Rows and tables that were left out, with the reason.
     """
 
     dataset: DataSet
@@ -100,10 +107,10 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
     """Reads a data folder.
 
     Args:
-        folder: Holds `benchmark_questions/finqa.csv` and `input_companies/`.
+        folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
         skip_bad: Leave out bad rows and tables, with a warning that counts them, instead of failing.
-        seed: Of the split by company, for questions without one.
-        shares: Of the split by company; each company falls into a split by its name alone.
+        seed: Seed of the split by company, for questions without one.
+        shares: Shares of the split by company; each company falls into a split by its name alone.
 
     Raises:
         DataError: Something is missing or malformed (file, row, field, reason), or nothing good is left.
@@ -147,7 +154,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
             questions.append(_question(fields, seed, shares or SplitShares()))
     except ProblemError as error:
         raise as_data_error(
-            [error.problem], remedy="mend it; or, for data in another layout, finqa data import --help"
+            [error.problem], remedy="correct it; or, for data in another layout, finqa data import --help"
         ) from error
     boxed = any("\\boxed" in question.answer for question in questions)
     dataset = DataSet(
@@ -223,7 +230,7 @@ SNORKEL_LICENCE = "Apache-2.0"
 
 
 def import_snorkel(folder: Path, *, skip_bad: bool = False) -> ImportReport:
-    """Snorkel's 290 questions. Their owner says: for evaluation only, so all of them go to the split `test`.
+    """Returns Snorkel's 290 questions. Their owner says: for evaluation only, so all of them go to the split `test`.
 
     Raises:
         DataError: Something is missing or malformed, or no question is left.
@@ -237,7 +244,7 @@ def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: boo
     r"""A folder as the stock OpenEnv server reads it; questions without a split are split by company.
 
     Args:
-        folder: Holds `benchmark_questions/finqa.csv` and `input_companies/`.
+        folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
         skip_bad: Leave out bad rows and tables instead of failing.
         evaluation_only: Mark the data as not for training (all of it becomes `test`), or as trainable; by default as
             its `dataset.json` says, and without one exactly when answers are `\boxed`, as Snorkel's are.
@@ -251,7 +258,7 @@ def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: boo
         dataset = for_evaluation(dataset)
     else:
         dataset = replace(dataset, evaluation_only=False)
-    return finished(
+    return finish_import(
         dataset,
         rows=len(dataset.questions) + sum(problem.row > 0 for problem in reading.problems),
         problems=reading.problems,

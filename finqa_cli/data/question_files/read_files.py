@@ -1,4 +1,4 @@
-"""Reads whole files. Whatever keeps one from being read is a problem that names it."""
+"""Reads whole files. A file that cannot be read is a problem that names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES = 2**30
 
 
 def require_file(path: Path) -> None:
-    """Insists on a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
+    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
 
     Raises:
         ProblemError: It is missing, something else, or too large.
@@ -41,7 +41,7 @@ def require_file(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
+    """Returns the content of a file.
 
     Raises:
         ProblemError: It is missing or unreadable.
@@ -54,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, without byte order mark.
+    """Returns the text of a file, without byte order mark.
 
     Raises:
         ProblemError: It is missing, unreadable or not UTF-8.
@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """The JSON value in a file.
+    """Returns the JSON value in a file.
 
     Raises:
         ProblemError: It is missing, unreadable, or not JSON.
@@ -80,7 +80,7 @@ def read_json(path: Path) -> object:
 
 
 def parse_json(text: str) -> object:
-    """The JSON value of a text.
+    """Returns the JSON value of a text.
 
     Raises:
         ValueError: It is none; the message says what is wrong and where.
@@ -107,7 +107,7 @@ _BATCH_ROWS = 256
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
-    """The rows, with times as ISO text and decimals as numbers.
+    """Yields the rows, with times as ISO text and decimals as numbers.
 
     Raises:
         ProblemError: It is no Parquet file, is damaged, or names a column twice.

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finqa_cli.data.data_problems import ImportReport, Problem, ProblemError, as_data_error, finished
+from finqa_cli.data.data_problems import ImportReport, Problem, ProblemError, as_data_error, finish_import
 from finqa_cli.data.dataset import DataSet, Question, Table, named_tables
 from finqa_cli.data.openenv_layout.table_files import make_table
 from finqa_cli.data.question_files.field_values import name_fault
@@ -52,7 +52,7 @@ _Raw = tuple[str, str, object, Mapping[str, object]]
 def read_company_tables(
     folder: Path,
 ) -> tuple[dict[tuple[str, str], Table], frozenset[tuple[str, str]], list[Problem]]:
-    """All good tables by (company, name), the names of the empty ones, and the problems of the others.
+    """Returns all good tables by (company, name), the names of the empty ones, and the problems of the others.
 
     Raises:
         ProblemError: There is no such folder, or no company in it.
@@ -166,7 +166,7 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
 
     Args:
         folder: The unpacked archive, or its `data` folder.
-        tables: The folder with one folder per company, when it lies elsewhere.
+        tables: The folder with one folder per company, when it is elsewhere.
         skip_bad: Leave out bad rows and tables instead of failing.
 
     Raises:
@@ -186,7 +186,7 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
         raise as_data_error([error.problem], remedy="finqa data import rllm DIR --out OUT") from error
     dataset = DataSet(tables=tuple(good.values()), questions=tuple(importer.questions), source=SOURCE, licence=LICENCE)
     nothing = f"There is no good question in {base}."
-    return finished(
+    return finish_import(
         dataset, rows=importer.rows, problems=problems, skipped=importer.skipped, skip_bad=skip_bad, nothing=nothing
     )
 
@@ -202,7 +202,7 @@ class _Importer:
         self._ids: set[str] = set()
 
     def add_file(self, file: _File) -> list[Problem]:
-        """Keeps the good questions of a file; gives the problems of the others.
+        """Keeps the good questions of a file and returns the problems of the other rows.
 
         Raises:
             ProblemError: The file is unreadable, or its columns do not fit.

@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
 
 
 def table_info(table: Table) -> str:
-    """The one-line JSON answer: the metadata, `column_dtypes` and `unique_vals_per_col`."""
+    """Returns the one-line JSON answer: the metadata, `column_dtypes` and `unique_vals_per_col`."""
     dtypes: dict[str, str] = {}
     values: dict[str, list[Cell]] = {}
     for place, column in enumerate(table.columns):
@@ -31,7 +31,7 @@ def table_info(table: Table) -> str:
 
 
 def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
-    """SQLite's declared type of a column, and its cells as they are stored."""
+    """Returns SQLite's declared type of a column, and its cells as they are stored."""
     dtype, _ = _as_frame(table, place)
     cells = [row[place] for row in table.rows]
     if dtype != "object":
@@ -45,7 +45,7 @@ def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
 
 
 def _as_frame(table: Table, place: int) -> tuple[str, list[Cell]]:
-    """A column as a pandas data frame holds it: its type name, and its cells (missing numbers are NaN)."""
+    """Returns a column as a pandas data frame holds it: its type name, and its cells (missing numbers are NaN)."""
     cells = [row[place] for row in table.rows]
     present = [cell for cell in cells if cell is not None]
     if not present or any(isinstance(cell, str) for cell in present):
@@ -109,13 +109,13 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
 
 
 def manifest_digest(files: Mapping[str, str]) -> str:
-    """The digest of a snapshot from the sha256 of its files, in the order of their names."""
+    """Returns the digest of a snapshot from the sha256 of its files, in the order of their names."""
     text = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file, as hex."""
+    """Returns sha256 of a file, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -72,7 +72,7 @@ def test_a_damaged_or_missing_file_is_named_and_fetched_again(
     hub.log.clear()
     spoil(data / TABLES)  # type: ignore[operator]
     report = bring("snorkel")
-    assert report.mended == report.downloaded == (TABLES,)
+    assert report.repaired == report.downloaded == (TABLES,)
     assert (data / TABLES).read_bytes() == SNORKEL[TABLES]
     assert [line for line in watch.lines if TABLES in line and "again" in line]
     assert len(hub.gets("/resolve/")) == 1

@@ -23,6 +23,9 @@ from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -75,10 +78,7 @@ class Storage:
         """Returns where and how to upload; the first call starts the server."""
         async with self._opening:
             if not self._port:
-                try:
-                    self._port = await self._server.open(tls=self._authority.context())
-                except ImportError as error:
-                    raise Refusal(503, f"The loopback's object storage needs a certificate: {error}") from None
+                self._port = await self._server.open(tls=self._authority.context())
         body = {
             "accessKey": self._access_key,
             "secret": secrets.token_hex(16),
@@ -159,11 +159,7 @@ class Authority:
         return {CA_VARIABLE: str(self.bundle), "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
     def context(self) -> ssl.SSLContext:
-        """Returns the context of the server with a new certificate.
-
-        Raises:
-            ImportError: The package `cryptography` is missing; it comes with openenv-core.
-        """
+        """Returns the context of the server with a new certificate."""
         authority, certificate, key = _certificates()
         with self.bundle.open("ab") as bundle:
             bundle.write(b"\n" + authority)
@@ -218,10 +214,6 @@ def _xml(name: str, key: str, **fields: str) -> Response:
 
 def _certificates() -> tuple[bytes, bytes, bytes]:
     """Returns, as PEM, an authority, and a certificate for 127.0.0.1 with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     names = [
         x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])

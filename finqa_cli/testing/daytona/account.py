@@ -105,7 +105,7 @@ class Account:
     """All state of the service. Everything happens in one event loop.
 
     Attributes:
-        images: By id.
+        images: Images by id.
         sandboxes: Living and ending sandboxes by id.
         listed: Sandboxes that the list may still show: living ones and those destroyed a short while ago.
         tokens: Signed preview tokens -> (sandbox id, port, Unix time of their end).

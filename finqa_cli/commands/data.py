@@ -26,8 +26,7 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural, progress
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
-from finqa_cli.data.check_data import check_path
-from finqa_cli.data.check_report import summary, write_report
+from finqa_cli.data.check_data import check_path, summary, write_report
 from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
@@ -127,7 +126,7 @@ def _fetch_document(source: Source, folder: Path, report: FetchReport) -> dict[s
         **report.manifest.model_dump(mode="json"),
         "downloaded": report.downloaded,
         "resumed": report.resumed,
-        "mended": report.mended,
+        "mended": report.repaired,
         "next": _next_commands(source, folder),
     }
 
@@ -140,9 +139,9 @@ def _fetch_text(source: Source, folder: Path, report: FetchReport) -> str:
     if report.downloaded:
         lines = [f"Fetched {len(report.downloaded)} of {files}: {what}"]
     else:
-        lines = [f"{'Repaired' if report.mended else 'Nothing to do'}: {files}, every checksum is right: {what}"]
-    if report.mended:
-        lines.append(f"Damaged or missing, now right: {_names(report.mended)}")
+        lines = [f"{'Repaired' if report.repaired else 'Nothing to do'}: {files}, every checksum is right: {what}"]
+    if report.repaired:
+        lines.append(f"Damaged or missing, now right: {_names(report.repaired)}")
     if report.resumed:
         lines.append(f"Resumed: {_names(report.resumed)}")
     if manifest.unpacked:

@@ -1,14 +1,18 @@
 """Data sets: generated, read, imported, written, and compiled into snapshots. Pure but for the files they name."""
 
-from finqa_cli.data.data_problems import Problem
+from finqa_cli.data.data_problems import ImportReport, Problem
 from finqa_cli.data.dataset import Cell, DataSet, Question, SplitShares, Table
 from finqa_cli.data.finqa.finqa_import import import_finqa_json
 from finqa_cli.data.generated.embedded import EMBEDDED_SPEC, embedded_layout
 from finqa_cli.data.generated.generate import GenerateSpec, generate
-from finqa_cli.data.import_report import ImportReport
 from finqa_cli.data.openenv_layout.layout import write_layout
-from finqa_cli.data.openenv_layout.layout_import import import_openenv, import_snorkel
-from finqa_cli.data.openenv_layout.layout_reader import Reading, read_layout, scan_layout
+from finqa_cli.data.openenv_layout.layout_reader import (
+    Reading,
+    import_openenv,
+    import_snorkel,
+    read_layout,
+    scan_layout,
+)
 from finqa_cli.data.rllm.rllm_import import import_rllm
 from finqa_cli.data.snapshots.compile import compile_snapshot
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots

@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.finqa.check_finqa import FinqaFacts
+from finqa_cli.data.dataset import DataSet
+from finqa_cli.data.finqa.check_finqa import FinqaFacts, odd_cells
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
-from finqa_cli.data.openenv_layout.about import about_file
-from finqa_cli.data.openenv_layout.check_layout import layout_facts
+from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.question_files.row_profile import Finding, Schema, finding, repeated_questions, sizes
+from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.types.splits import split_of_name
+
+
+def layout_facts(folder: Path) -> tuple[DataSet, tuple[Problem, ...], dict[str, Any], tuple[Finding, ...]]:
+    """Returns the good part of a data folder, the problems of the rest, statistics and findings.
+
+    Raises:
+        DataError: A file that everything depends on is missing or unreadable.
+    """
+    reading = scan_layout(folder)
+    dataset = reading.dataset
+    statistics = {
+        "rows": len(dataset.questions) + sum(problem.row > 0 for problem in reading.problems),
+        "companies": len(dataset.companies()),
+        "tables": len(dataset.tables),
+        "cells": sum(len(table.rows) * len(table.columns) for table in dataset.tables),
+        "questions": len(dataset.questions),
+        "splits": dataset.split_counts(),
+        "question_types": count_values(question.type or "unnamed" for question in dataset.questions),
+        "multi_table_questions": sum(len(question.table_names) > 1 for question in dataset.questions),
+        "prompt_characters": sizes(len(question.user_query) for question in dataset.questions),
+    }
+    return dataset, reading.problems, statistics, tuple(_layout_findings(dataset))
+
+
+def _layout_findings(dataset: DataSet) -> list[Finding]:
+    cells = [
+        f"{table.company}/{table.name} row {row}, column {column!r}: {cell!r}"
+        for table in dataset.tables
+        for row, column, cell in odd_cells(table.columns, table.rows)
+    ]
+    asked = [(question.id, question.company, question.user_query) for question in dataset.questions]
+    splits: dict[str, set[str]] = {}
+    for question in dataset.questions:
+        splits.setdefault(question.company, set()).add(question.split)
+    crossing = [f"{company}: {', '.join(sorted(names))}" for company, names in splits.items() if len(names) > 1]
+    repeats = [", ".join(ids) for ids in repeated_questions(asked)]
+    return [
+        *finding("odd_cell", "cells are no numbers in columns of numbers", cells),
+        *finding("repeated_question", "questions are asked more than once of a company", repeats),
+        *finding("company_in_splits", "companies are in more than one split, so training on it is refused", crossing),
+    ]
+
 
 Kind = Literal["layout", "finqa", "questions"]
 _PROMPTS = ("input_text", "user_query", "question", "prompt", "text")
@@ -24,14 +67,14 @@ _IDS = ("id", "question_id", "task_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check found.
+    """Result of a check.
 
     Attributes:
         kind: A data folder, original FinQA, or other question rows.
         statistics: Counts and distributions; always has `rows`, the good and the bad ones together.
         schema: One entry per column of the questions: name, types, missing.
-        findings: Oddities; they are no errors.
-        problems: What is malformed.
+        findings: Oddities that are no errors.
+        problems: Malformed files and rows.
     """
 
     path: Path
@@ -45,7 +88,7 @@ class CheckReport:
     evaluation_only: bool = False
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a JSON object."""
         return {
             "path": str(self.path),
             "kind": self.kind,
@@ -61,7 +104,7 @@ class CheckReport:
 
 
 def check_path(path: Path, *, most: int | None = None) -> CheckReport:
-    """Checks what is at a path.
+    """Checks the data at a path.
 
     Args:
         path: A data folder or a question file.
@@ -134,7 +177,7 @@ def _check_file(path: Path, most: int | None) -> CheckReport:
 
 
 def _check_questions(path: Path, read: _Rows) -> CheckReport:
-    """A file of plain question rows, such as `finqa data prepare` or rLLM-FinQA have."""
+    """Checks a file of plain question rows, as `finqa data prepare` and rLLM-FinQA write them."""
     names = [column["column"] for column in read.schema.document()]
     prompt = next((name for name in _PROMPTS if name in names), None)
     identity = next((name for name in _IDS if name in names), None)
@@ -176,3 +219,95 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
         or about.evaluation_only is True
         or any(fields.get("evaluation_only") is True for _, fields in read.rows),
     )
+
+
+_SHOWN = 20
+_REPORT = "check_report"
+
+
+def summary(report: CheckReport) -> str:
+    """Returns counts, findings and the first problems, for a terminal."""
+    return "\n".join([*_summary(report)])
+
+
+def write_report(report: CheckReport, folder: Path, *, timestamp: str) -> None:
+    """Writes `check_report.json`, `check_report.md` and `manifest.json`.
+
+    Raises:
+        StorageError: One of them is there already, or writing failed.
+    """
+    document = manifest(
+        "data check",
+        timestamp=timestamp,
+        config={"path": str(report.path), "kind": report.kind},
+        stats=report.statistics,
+        inputs=[report.path],
+        source=report.source,
+        licence=report.licence,
+        evaluation_only=report.evaluation_only,
+    )
+    files = {
+        f"{_REPORT}.json": as_text(report.document()),
+        f"{_REPORT}.md": markdown(report),
+        MANIFEST_FILE: as_text(document),
+    }
+    write_files(folder, files)
+
+
+def markdown(report: CheckReport) -> str:
+    """Returns the whole report as a Markdown document."""
+    parts = [f"# Check of {report.path}", _facts(report), "## Statistics"]
+    parts += ["\n".join(f"- {_label(name)}: {_value(value)}" for name, value in report.statistics.items())]
+    parts += ["## Columns", "\n".join(_columns(report)), "## Findings"]
+    parts += ["\n".join(_finding_lines(report)) or "None.", "## Problems"]
+    parts += ["\n".join(f"- {_escaped(str(problem))}" for problem in report.problems) or "None."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(report: CheckReport) -> Iterator[str]:
+    yield f"{report.path}: {_facts(report)}"
+    width = max(map(len, report.statistics), default=0)
+    for name, value in report.statistics.items():
+        yield f"  {_label(name):<{width}}  {_value(value)}"
+    for one in report.findings:
+        yield f"{one.text}: {one.count}, for example {_cut(one.examples[0])}"
+    yield from (" ".join(str(problem).split()) for problem in report.problems[:_SHOWN])
+    if len(report.problems) > _SHOWN:
+        yield f"... and {len(report.problems) - _SHOWN} more; --json lists all"
+    count = len(report.problems)
+    yield f"{count} problem{'s' * (count != 1)}." if count else "All is well."
+
+
+def _facts(report: CheckReport) -> str:
+    use = "for evaluation only" if report.evaluation_only else "may be trained on"
+    return f"{report.kind}, source {report.source}, licence {report.licence}, {use}"
+
+
+def _columns(report: CheckReport) -> Iterator[str]:
+    yield "| column | types | missing or empty |"
+    yield "| --- | --- | --- |"
+    for column in report.schema:
+        yield f"| {_escaped(column['column'])} | {_value(column['types'])} | {column['missing']} |"
+
+
+def _finding_lines(report: CheckReport) -> Iterator[str]:
+    for one in report.findings:
+        yield f"- {one.text}: {one.count} (`{one.code}`)"
+        yield from (f"  - {_escaped(_cut(example))}" for example in one.examples)
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _value(value: Any) -> str:
+    return ", ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:200]}..."
+
+
+def _escaped(text: str) -> str:
+    return _cut(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

@@ -26,7 +26,7 @@ def manifest(
     licence: str,
     evaluation_only: bool,
 ) -> dict[str, Any]:
-    """The document.
+    """Returns the manifest of a command's output.
 
     Args:
         module: The command, `data check` for example.
@@ -36,8 +36,8 @@ def manifest(
         inputs: Files and folders that were read; each is listed with its sha256. That of a folder is over the names and
             digests of all files in it.
         source: Where the data comes from, in words.
-        licence: Of the data.
-        evaluation_only: It is marked as not for training.
+        licence: Licence of the data.
+        evaluation_only: Whether it is marked as not for training.
 
     Raises:
         OSError: An input cannot be read any more.
@@ -57,7 +57,7 @@ def manifest(
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """Writes texts by file name into a folder, which is made when missing; gives their sha256 by name.
+    """Writes texts by file name into a folder, which is made when missing; returns their sha256 by name.
 
     Raises:
         StorageError: One of the files is there already, or writing failed.
@@ -75,7 +75,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """A document as the text of a JSON file."""
+    """Returns a document as the text of a JSON file."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,11 +1,12 @@
-"""What is wrong with a data file, in a form that both errors and counts are made from."""
+"""Problems of data files, and the report of an import."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from finqa_cli.data.dataset import DataSet
 from finqa_cli.errors import DataError
 
 
@@ -30,12 +31,12 @@ class Problem:
         return f"{self.file}{row}{field}: {self.reason}"
 
     def document(self) -> dict[str, Any]:
-        """For JSON; what is not known is null."""
+        """Returns a JSON object; what is not known is null."""
         return {"file": self.file, "row": self.row or None, "field": self.field or None, "reason": self.reason}
 
 
 class ProblemError(Exception):
-    """Carries a problem from where it is found to where it is decided what to do about it."""
+    """Carries a problem to the caller that decides what to do about it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -43,6 +44,57 @@ class ProblemError(Exception):
 
 
 def as_data_error(problems: Sequence[Problem], *, remedy: str = "") -> DataError:
-    """The first problem as an error, and how many more there are."""
+    """Returns the first problem as an error that also counts the others."""
     more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
     return DataError(f"{problems[0]}{more}", remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """Outcome of the rows of an import.
+
+    Attributes:
+        rows: Number of rows that were read.
+        kept: Number of rows that became questions.
+        skipped: Number of rows that did not qualify, by reason.
+        problems: Malformed rows that were left out.
+    """
+
+    dataset: DataSet
+    rows: int
+    kept: int
+    skipped: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+
+def finish_import(
+    dataset: DataSet,
+    *,
+    rows: int,
+    problems: Sequence[Problem],
+    skipped: Mapping[str, int],
+    skip_bad: bool,
+    nothing: str,
+) -> ImportReport:
+    """Returns the report of an import.
+
+    Raises:
+        DataError: Something was malformed and `skip_bad` is not set, or no question is left (`nothing` says why).
+    """
+    if problems and not skip_bad:
+        raise as_data_error(problems, remedy="--skip-bad leaves such rows out")
+    if not dataset.questions:
+        raise DataError(nothing, remedy="finqa data check PATH")
+    return ImportReport(
+        dataset=dataset,
+        rows=rows,
+        kept=len(dataset.questions),
+        skipped=dict(sorted(skipped.items())),
+        problems=tuple(problems),
+    )
+
+
+def for_evaluation(dataset: DataSet) -> DataSet:
+    """Returns the data set marked as not for training, with every question in the split `test`."""
+    questions = tuple(replace(question, split="test") for question in dataset.questions)
+    return replace(dataset, questions=questions, evaluation_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -17,7 +18,7 @@ LINE_ITEM = "line_item"
 
 
 def named_tables(text: str) -> tuple[str, ...]:
-    """The names in a `table_name` field: nothing, one name, or a JSON list of names, as rLLM-FinQA writes several."""
+    """Returns the names in a `table_name` field: nothing, one name, or a JSON list (rLLM-FinQA writes several)."""
     text = text.strip()
     if not text.startswith("["):
         return (text,) if text else ()
@@ -35,7 +36,7 @@ class Table:
     Attributes:
         columns: Names, unique; the first column holds the line items.
         rows: [R][C] cells in the order of the columns.
-        metadata: What get_table_info tells besides the columns (title, unit, ...); JSON values.
+        metadata: What get_table_info returns besides the columns (title, unit, ...); JSON values.
     """
 
     company: str
@@ -80,7 +81,7 @@ class DataSet:
 
     Attributes:
         source: Where it comes from, in words.
-        evaluation_only: It is marked as not for training.
+        evaluation_only: Whether it is marked as not for training.
     """
 
     tables: tuple[Table, ...]
@@ -90,11 +91,11 @@ class DataSet:
     evaluation_only: bool = False
 
     def companies(self) -> tuple[str, ...]:
-        """All companies that have tables, sorted."""
+        """Returns all companies that have tables, sorted."""
         return tuple(sorted({table.company for table in self.tables}))
 
     def split_counts(self) -> dict[str, int]:
-        """Questions by split, in the order train, dev, test, then others by name."""
+        """Returns questions by split, in the order train, dev, test, then others by name."""
         counts = Counter(question.split for question in self.questions)
         order = [split for split in SPLITS if split in counts] + sorted(set(counts) - set(SPLITS))
         return {split: counts[split] for split in order}
@@ -122,10 +123,19 @@ class SplitShares:
             )
 
     def counts(self, total: int) -> dict[str, int]:
-        """How many of `total` companies each split gets: largest remainders, ties to the earlier split."""
+        """Returns how many of `total` companies each split gets: largest remainders, ties to the earlier split."""
         shares = {"train": self.train, "dev": self.dev, "test": self.test}
         counts = {split: int(share * total + 1e-9) for split, share in shares.items()}
         by_remainder = sorted(shares, key=lambda split: counts[split] - shares[split] * total)
         for split in by_remainder[: total - sum(counts.values())]:
             counts[split] += 1
         return counts
+
+
+def split_of(company: str, seed: int, shares: SplitShares) -> str:
+    """Returns the split of a company, which depends on its name and the seed only, not on other companies."""
+    digest = hashlib.sha256(f"{seed}:{company}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    if place < shares.train:
+        return "train"
+    return "dev" if place < shares.train + shares.dev else "test"

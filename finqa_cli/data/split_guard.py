@@ -32,7 +32,7 @@ _NAMED_COMPANY = re.compile(r"\Afor company .+? here is the question ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What two sets of tasks share; each list is sorted.
+    """Common parts of two sets of tasks; each list is sorted.
 
     Attributes:
         ids: Task ids in both.
@@ -59,11 +59,11 @@ def check_training_data(
     """Refuses to train on these tasks.
 
     Args:
-        data: Where they come from.
+        data: Their data set.
         training: The tasks to train on.
         evaluation: The tasks that are evaluated on.
-        allow_evaluation_only: The user has said that data for evaluation may be trained on.
-        allow_overlap: The user has said that the two sets may overlap.
+        allow_evaluation_only: Whether the user allows training on data for evaluation.
+        allow_overlap: Whether the user allows the two sets to overlap.
 
     Raises:
         DataError: The data or the split is for evaluation only, or the two sets overlap; the message has counts
@@ -93,7 +93,7 @@ def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[T
 
     Args:
         training: The tasks to train on.
-        name: Of the other data set's snapshot.
+        name: Name of the other data set's snapshot.
         evaluation: All tasks of the other data set.
 
     Raises:
@@ -126,10 +126,10 @@ def check_demonstrations(
     """Refuses to imitate solutions of evaluation tasks.
 
     Args:
-        source: Where the demonstrations are, as the user knows it.
-        tasks: What they solve, as far as it was recorded.
-        data: Where the tasks come from, or None when that cannot be known any more.
-        allow_evaluation_only: The user has said that data for evaluation may be trained on.
+        source: File of the demonstrations, as the user wrote it.
+        tasks: Tasks that they solve, as far as recorded.
+        data: Data set of the tasks, or None when it is no longer known.
+        allow_evaluation_only: Whether the user allows training on data for evaluation.
 
     Raises:
         DataError: Tasks are of the split `test`, or their data is for evaluation only.
@@ -150,14 +150,14 @@ def check_demonstrations(
 
 
 def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
-    """What two parts of a data set share.
+    """Returns what two parts of a data set share.
 
     Clusters that are empty count as none. Questions are pairs of cluster and text, so that they are shared only along
     with their cluster, or where neither side has one.
     """
     held_out = list(evaluation)
     ids = {task.id for task in held_out}
-    clusters = {normalized(task.cluster) for task in held_out} - {""}
+    clusters = {normalize_text(task.cluster) for task in held_out} - {""}
     questions = {_question(task) for task in held_out}
     shared_ids: set[str] = set()
     shared_clusters: set[str] = set()
@@ -165,7 +165,7 @@ def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overla
     for task in training:
         if task.id in ids:
             shared_ids.add(task.id)
-        if normalized(task.cluster) in clusters:
+        if normalize_text(task.cluster) in clusters:
             shared_clusters.add(task.cluster)
         if _question(task) in questions:
             shared_questions.add(f"{task.cluster}: {task.prompt}" if task.cluster else task.prompt)
@@ -177,19 +177,19 @@ def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overla
 
 
 def find_overlap_of_sets(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
-    """What two data sets share: clusters, and questions by their text alone. Ids mean nothing between data sets."""
+    """Returns what two data sets share: clusters, and questions by their text; ids differ between data sets."""
     held_out = list(evaluation)
-    clusters = {normalized(task.cluster) for task in held_out} - {""}
+    clusters = {normalize_text(task.cluster) for task in held_out} - {""}
     texts = {_asked(task) for task in held_out} - {""}
     tasks = list(training)
     return Overlap(
-        clusters=tuple(sorted({task.cluster for task in tasks if normalized(task.cluster) in clusters})),
+        clusters=tuple(sorted({task.cluster for task in tasks if normalize_text(task.cluster) in clusters})),
         questions=tuple(sorted({task.prompt for task in tasks if _asked(task) in texts})),
     )
 
 
-def normalized(text: str) -> str:
-    """Letters and digits only, without case, words parted by single spaces: `Acme, Corp.` and `acme_corp` are one."""
+def normalize_text(text: str) -> str:
+    """Returns lower-case letters and digits, words parted by single spaces: `Acme, Corp.` and `acme_corp` are equal."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(re.findall(r"[^\W_]+", folded))
 
@@ -198,8 +198,8 @@ def describe(overlap: Overlap, cluster: tuple[str, str] = ("company", "companies
     """`2 companies (a, b), 7 questions (...)`: what is shared, with up to 5 examples each.
 
     Args:
-        overlap: Of two sets of tasks.
-        cluster: What a cluster is called, one and many.
+        overlap: Overlap of two sets of tasks.
+        cluster: Word for a cluster, singular and plural.
     """
     parts = [
         (len(overlap.clusters), *cluster, overlap.clusters),
@@ -212,12 +212,12 @@ def describe(overlap: Overlap, cluster: tuple[str, str] = ("company", "companies
 
 
 def _question(task: Task) -> tuple[str, str]:
-    return normalized(task.cluster), normalized(task.prompt)
+    return normalize_text(task.cluster), normalize_text(task.prompt)
 
 
 def _asked(task: Task) -> str:
-    """The question itself, normalized; nothing when it is too short to be told from others."""
-    text = _NAMED_COMPANY.sub("", normalized(task.prompt), count=1)
+    """Returns the question itself, normalized; nothing when it is too short to be told from others."""
+    text = _NAMED_COMPANY.sub("", normalize_text(task.prompt), count=1)
     return text if len(text.split()) >= _FEWEST_WORDS else ""
 
 

@@ -9,8 +9,8 @@ from contract import executing_suite, sandbox_suite
 from contract.sandbox_suite import ProviderFactory
 
 from finqa_cli.contracts import ImageBuilder, SandboxContext
-from finqa_cli.testing.coreweave.config import CoreWeaveConfig, CoreWeaveFaults
-from finqa_cli.testing.coreweave.coreweave_child import LoopbackCoreWeave
+from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
+from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider
 

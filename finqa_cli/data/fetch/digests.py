@@ -1,20 +1,38 @@
-"""Checksums as the hosts announce them: SHA-256 of large files, git's blob hash of all others."""
+"""Content of files on this machine: checksums as the hosts announce them, and errors of the disk."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from finqa_cli.data.fetch.storing import storage
+from finqa_cli.errors import StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turns an OSError inside the block into a StorageError about the path."""
+    try:
+        yield
+    except OSError as error:
+        remedy = (
+            f"free some space on the disk of {path.parent}" if error.errno in _FULL else "--out with another folder"
+        )
+        raise StorageError(f"Cannot read or write {path}: {error.strerror or error}.", remedy=remedy) from error
+
 
 _BLOCK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a host announces of a file's content.
+    """Checksum that a host announces for a file.
 
     `git-sha1` is SHA-1 over `blob`, size, a zero byte and the content (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects).
     """
@@ -28,14 +46,14 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a file on this machine holds."""
+    """Size and checksums of a file on this machine."""
 
     size: int
     sha256: str
     git_sha1: str
 
     def under(self, algorithm: Literal["sha256", "git-sha1"]) -> Digest:
-        """Its digest in the announced algorithm."""
+        """Returns the digest in the announced algorithm."""
         return Digest(algorithm, self.sha256 if algorithm == "sha256" else self.git_sha1)
 
 

@@ -1,36 +1,93 @@
 """Downloads files: several at a time, each resumed where it stopped, and checked against what the host announced.
 
-Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that knows the ETag no longer, or no ranges at
-all, answers 200 with the whole file, and the part is begun again.
+Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that no longer has the ETag, or supports no
+ranges, answers 200 with the whole file, and the part starts over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from finqa_cli.data.fetch.digests import Content
-from finqa_cli.data.fetch.download_client import open_client
+from finqa_cli.data.fetch.digests import Content, content_of, storage
 from finqa_cli.data.fetch.known_sources import Host
-from finqa_cli.data.fetch.partial_files import Partial
-from finqa_cli.data.fetch.repository_listing import Listing, RemoteFile
-from finqa_cli.data.fetch.retries import Patience, Transient, persist, refusal, said
+from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing, RemoteFile
+from finqa_cli.data.fetch.retries import Patience, Transient, error_text, open_client, persist, refusal
 from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
+
+
+class Partial:
+    """`<folder>/.fetch/<name>.part`, with the ETag under which it was served in `<name>.etag`.
+
+    The name is made from path and announced checksum, so that another revision of the file starts anew.
+    """
+
+    def __init__(self, folder: Path, file: RemoteFile) -> None:
+        name = hashlib.sha256(f"{file.path}\0{file.digest}".encode()).hexdigest()[:32]
+        self._target = folder / file.path
+        self.path = folder / PARTIALS / f"{name}.part"
+        self._etag_path = self.path.with_suffix(".etag")
+
+    def size(self) -> int:
+        """Returns the number of bytes that have arrived."""
+        with storage(self.path):
+            return self.path.stat().st_size if self.path.exists() else 0
+
+    def etag(self) -> str:
+        """Returns the ETag of the first answer; empty when there was none."""
+        try:
+            return self._etag_path.read_text(encoding="utf-8")
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
+
+    def begin(self, etag: str) -> None:
+        """Empties the part for an answer that starts at the first byte."""
+        with storage(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_bytes(b"")
+            self._etag_path.write_text(etag, encoding="utf-8")
+
+    def append(self, chunk: bytes) -> None:
+        """Appends bytes and hands them to the system, so that a killed process loses none."""
+        with storage(self.path), self.path.open("ab") as file:
+            file.write(chunk)
+
+    def discard(self) -> None:
+        """Deletes what has arrived."""
+        with storage(self.path):
+            self.path.unlink(missing_ok=True)
+            self._etag_path.unlink(missing_ok=True)
+
+    def content(self) -> Content | None:
+        """Returns size and checksums of what has arrived."""
+        return content_of(self.path)
+
+    def publish(self) -> None:
+        """Renames the part to the file, atomically."""
+        with storage(self._target):
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            self.path.replace(self._target)
+            self._etag_path.unlink(missing_ok=True)
+
 
 AT_A_TIME = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Downloader:
-    """Brings files of one listing into a folder.
+    """Downloads files of one listing into a folder.
 
     Attributes:
-        moved: Is told how many bytes of all files are there; may go back when a file is begun again.
-        tell: Is told what went wrong and is tried again.
+        moved: Called with the number of bytes of all files that are there; it falls when a file starts over.
+        tell: Called with a line about each failure that is tried again.
         resumed: Paths of files whose first part was there already.
     """
 
@@ -45,7 +102,7 @@ class Downloader:
     _done: int = 0
 
     async def run(self, files: Sequence[RemoteFile]) -> dict[str, Content]:
-        """Downloads the files and returns what each holds.
+        """Downloads the files and returns size and checksums of each.
 
         Raises:
             ServiceUnavailableError: The host fails or stays silent after every attempt.
@@ -88,7 +145,7 @@ class Downloader:
         )
 
     async def _receive(self, client: httpx.AsyncClient, file: RemoteFile, partial: Partial) -> bool:
-        """One request for what is missing. True when all bytes are of this one answer."""
+        """Requests what is missing. Returns True when all bytes came in this one answer."""
         have = partial.size()
         if have > file.size:
             partial.discard()
@@ -101,9 +158,9 @@ class Downloader:
             async with client.stream("GET", file.url, headers=headers) as answer:
                 return await self._take(answer, file, partial, have)
         except httpx.TransportError as error:
-            raise Transient(f"{file.path}: {self.host.name} broke off: {said(error)}") from error
+            raise Transient(f"{file.path}: {self.host.name} broke off: {error_text(error)}") from error
         except httpx.HTTPError as error:
-            message = f"{file.path}: {self.host.name} sent an answer that is of no use: {said(error)}."
+            message = f"{file.path}: {self.host.name} sent an unusable answer: {error_text(error)}."
             raise ServiceUnavailableError(message) from error
 
     async def _take(self, answer: httpx.Response, file: RemoteFile, partial: Partial, have: int) -> bool:
@@ -142,12 +199,12 @@ def _conditions(have: int, etag: str) -> dict[str, str]:
 
 
 def _continues(answer: httpx.Response, have: int, etag: str) -> bool:
-    """Whether a 206 goes on where we stopped, in the same content."""
+    """Returns whether a 206 continues where the part ends, in the same content."""
     now = answer.headers.get("etag", "")
     at_our_byte = answer.headers.get("content-range", "").startswith(f"bytes {have}-")
     return at_our_byte and (not etag or not now or etag == now)
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    """One error for the user: the first failure ended all others."""
+    """Returns one error for the user: the first failure cancelled the other downloads."""
     return next((one for one in failures.exceptions if isinstance(one, FinqaError)), failures.exceptions[0])

@@ -1,7 +1,7 @@
 """Fetches a data set into a folder: pins the commit, downloads what is missing, checks it, unpacks it, records it.
 
-`fetch.json` is written before the first byte, so that an interrupted fetch goes on with the same commit, and again at
-the end. With it a second fetch needs no network when all is there.
+`fetch.json` is written before the first byte, so that an interrupted fetch resumes with the same commit, and again
+at the end. With it a second fetch needs no network when all files are there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from finqa_cli.data.fetch.digests import Content, content_of
-from finqa_cli.data.fetch.download import Downloader
+from finqa_cli.data.fetch.digests import Content, content_of, storage
+from finqa_cli.data.fetch.download import Downloader, Partial
 from finqa_cli.data.fetch.fetch_manifest import (
     FileRecord,
     Manifest,
@@ -27,13 +27,9 @@ from finqa_cli.data.fetch.fetch_manifest import (
     read_manifest,
     write_manifest,
 )
-from finqa_cli.data.fetch.github import list_github
-from finqa_cli.data.fetch.hub import list_hub
 from finqa_cli.data.fetch.known_sources import Source, checked_endpoint, is_commit
-from finqa_cli.data.fetch.partial_files import Partial
-from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing
+from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing, list_github, list_hub
 from finqa_cli.data.fetch.retries import Patience
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.data.fetch.unpack import unpack
 from finqa_cli.errors import ConfigError, StorageError, UsageError
 
@@ -41,32 +37,32 @@ LISTERS = {"hub": list_hub, "github": list_github}
 
 
 class Observer(Protocol):
-    """Is told what happens while it happens."""
+    """Receives the progress of a fetch."""
 
     def line(self, text: str) -> None:
-        """Something worth reading, such as a failure that is tried again."""
+        """Receives a line for the user, such as a failure that is tried again."""
         ...
 
     def moved(self, done: int, total: int) -> None:
-        """So many bytes of all are there."""
+        """Receives how many of all bytes are there."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReport:
-    """What a fetch did.
+    """Result of a fetch.
 
     Attributes:
         manifest: The record as it is on disk now.
         downloaded: Paths of files that were downloaded.
-        resumed: Those of them whose first part was there already.
-        mended: Paths of downloaded or unpacked files that were damaged or missing and are right again.
+        resumed: Paths of downloaded files whose first part was there already.
+        repaired: Paths of downloaded or unpacked files that were damaged or missing before.
     """
 
     manifest: Manifest
     downloaded: tuple[str, ...] = ()
     resumed: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
 
 
 def fetch(
@@ -78,23 +74,23 @@ def fetch(
     observer: Observer,
     patience: Patience | None = None,
 ) -> FetchReport:
-    """Brings a data set into a folder, or checks the one that is there.
+    """Downloads a data set into a folder, or checks the one that is there.
 
     Args:
-        source: What to fetch.
-        folder: Where to; new, empty, or of an earlier fetch of the same source and commit.
-        revision: Commit, branch or tag. By default what the folder holds, and else what the source pins.
+        source: The data set.
+        folder: The target; new, empty, or of an earlier fetch of the same source and commit.
+        revision: Commit, branch or tag. By default the one in the folder, else the one that the source pins.
         endpoint: Address of a mirror of the hub, or of a GitHub Enterprise Server.
-        observer: Is told of progress and of what is tried again.
-        patience: How long to try.
+        observer: Receives progress and failures that are tried again.
+        patience: Attempts, pauses and time limits.
 
     Raises:
-        UsageError: The folder holds another source or commit.
+        UsageError: The folder contains another source or commit.
         ConfigError: The endpoint is no address, a package is missing, or another process fetches into the folder.
         ServiceUnavailableError: The host cannot be reached; what has arrived is kept.
         AuthenticationError: The host wants a token.
         DataError: The revision does not exist, or a file is not what the host announced.
-        StorageError: The disk is full or refuses, or the folder holds files of others.
+        StorageError: The disk is full or refuses, or the folder contains foreign files.
     """
     address = checked_endpoint(endpoint) if endpoint else None
     with _locked(folder):
@@ -135,7 +131,7 @@ class _Fetch:
             )
 
     async def bring(self, revision: str | None, endpoint: str | None, damaged: tuple[str, ...]) -> FetchReport:
-        """Downloads what is missing or wrong, by what the host announces."""
+        """Downloads what is missing or differs from what the host announces."""
         asked = revision or (self.known.revision if self.known else self.source.revision)
         lister = LISTERS[self.source.host.kind]
         tell = self.observer.line
@@ -154,11 +150,11 @@ class _Fetch:
             self._manifest(listing, {**present, **fresh}),
             downloaded=tuple(fresh),
             resumed=tuple(downloader.resumed),
-            mended=tuple(dict.fromkeys((*damaged, *wrong))),
+            repaired=tuple(dict.fromkeys((*damaged, *wrong))),
         )
 
     def _present(self, listing: Listing) -> tuple[dict[str, Content], list[str]]:
-        """Files that are there as announced, and the paths of those that differ."""
+        """Returns files that are there as announced, and the paths of those that differ."""
         present, wrong = {}, []
         for file in listing.files:
             content = content_of(self.folder / file.path)
@@ -220,9 +216,9 @@ class _Fetch:
         *,
         downloaded: tuple[str, ...] = (),
         resumed: tuple[str, ...] = (),
-        mended: tuple[str, ...] = (),
+        repaired: tuple[str, ...] = (),
     ) -> FetchReport:
-        """Unpacks and records; files that the archive holds are mended like downloaded ones."""
+        """Unpacks and records; damaged unpacked files are repaired like downloaded ones."""
         settled = self.known is not None and self.known.complete
         unpacked = manifest.unpacked
         if self.source.archive:
@@ -230,19 +226,19 @@ class _Fetch:
             result = unpack(self.folder / self.source.archive, taken=taken)
             unpacked = UnpackedRecord(archive=self.source.archive, files=result.files, bytes=result.size)
             if settled and result.written:
-                mended = (*mended, *result.written)
+                repaired = (*repaired, *result.written)
                 for path in result.written:
                     self.observer.line(f"{path} was missing or damaged; unpacked again")
         whole = manifest.model_copy(update={"complete": True, "unpacked": unpacked})
         if whole != self.known:
             write_manifest(self.folder, whole)
         shutil.rmtree(self.folder / PARTIALS, ignore_errors=True)
-        return FetchReport(manifest=whole, downloaded=downloaded, resumed=resumed, mended=mended)
+        return FetchReport(manifest=whole, downloaded=downloaded, resumed=resumed, repaired=repaired)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process, and takes it away again when nothing came of it."""
+    """Locks the folder for this process, and removes it at the end when it is empty."""
     new = not folder.exists()
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from finqa_cli.data.fetch.digests import content_of
+from finqa_cli.data.fetch.digests import content_of, storage
 from finqa_cli.data.fetch.repository_listing import MANIFEST
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.data.snapshots.compile import write_durably
 from finqa_cli.errors import DataError
 
@@ -28,7 +27,7 @@ class FileRecord(BaseModel):
 
 
 class UnpackedRecord(BaseModel):
-    """What an archive was unpacked to: files and bytes. Its own checksum answers for them."""
+    """Number of files and bytes in an unpacked archive, whose own checksum covers them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,10 +41,10 @@ class Manifest(BaseModel):
 
     Attributes:
         format: Version of this file's layout.
-        endpoint: The service that was asked.
+        endpoint: Address of the service.
         revision: Commit of every file.
-        licence: As finqa knows it; `licence_announced` is what the repository said of itself, if it was asked.
-        terms: What the owner asks for beyond the licence.
+        licence: Licence that finqa knows; `licence_announced` is the one that the repository announced, if it was read.
+        terms: Conditions of the owner beyond the licence.
         evaluation_only: True when no file may be trained on.
         fetched_at: Time of the last change, ISO 8601 in UTC.
         complete: False until every file is there and checked.
@@ -69,7 +68,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The record in a folder; None when there is none.
+    """Returns the record in a folder; None when there is none.
 
     Raises:
         DataError: It is damaged.
@@ -99,7 +98,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def damaged_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Paths of files that are missing or not what the record says."""
+    """Returns paths of files that are missing or not what the record says."""
     return tuple(
         record.path
         for record in manifest.files
@@ -109,5 +108,5 @@ def damaged_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
 
 
 def now() -> str:
-    """The time for `fetched_at`."""
+    """Returns the time for `fetched_at`."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -24,9 +24,9 @@ class Host:
     """A service that serves repositories of files.
 
     Attributes:
-        kind: Which protocol it speaks.
-        name: What messages call it.
-        sign_in: What mends a refusal.
+        kind: Its protocol.
+        name: Name in messages.
+        sign_in: Remedy for a refused access.
     """
 
     kind: Literal["hub", "github"]
@@ -44,19 +44,19 @@ GITHUB = Host(kind="github", name="GitHub", sign_in="check GITHUB_TOKEN, or unse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One data set.
+    """A public data set.
 
     Attributes:
         name: Argument of `finqa data fetch`.
         repository: `owner/name`.
         revision: Pinned commit, or the branch to resolve.
-        licence: SPDX name, as the data set's card or repository says.
-        terms: What the owner asks for beyond the licence.
+        licence: SPDX name from the data set's card or repository.
+        terms: Conditions of the owner beyond the licence.
         files: Patterns of paths in the repository; each must match at least one. `*` matches slashes too.
         strip: Leading folder that local paths leave out.
         evaluation_only: Patterns of local paths that must not be trained on.
         archive: Local path of the one file that is unpacked after the download.
-        next_steps: Commands that use the data; `{folder}` is where it lies.
+        next_steps: Commands that use the data; `{folder}` is its folder.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Source:
     next_steps: tuple[str, ...] = ()
 
     def for_evaluation(self, path: str) -> bool:
-        """Whether the file at this local path must not be trained on."""
+        """Returns whether the file at this local path must not be trained on."""
         return any(fnmatchcase(path, pattern) for pattern in self.evaluation_only)
 
 
 def is_commit(revision: str) -> bool:
-    """True for a full commit hash, which names the same bytes for ever."""
+    """Returns whether this is a full commit hash, which always names the same bytes."""
     return _COMMIT.fullmatch(revision) is not None
 
 
 def checked_endpoint(address: str) -> str:
-    """The base address of a service, without trailing slash.
+    """Returns the base address of a service, without trailing slash.
 
     Raises:
         ConfigError: It is no plain http(s) address. One with a password is refused: addresses are recorded.

@@ -1,18 +1,37 @@
-"""What a repository holds at one commit, reduced to the files that a source wants; served names are checked here."""
+"""Lists a repository at one commit, on the Hugging Face hub or GitHub: the files that a source wants, names checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import httpx
+
+from finqa_cli import __version__
 from finqa_cli.data.fetch.digests import Digest
-from finqa_cli.data.fetch.known_sources import Source
-from finqa_cli.errors import DataError
+from finqa_cli.data.fetch.known_sources import GITHUB, HUB, Source, checked_endpoint, is_commit
+from finqa_cli.data.fetch.retries import Patience, Transient, error_text, open_client, persist, refusal
+from finqa_cli.errors import DataError, MissingDependencyError, ServiceUnavailableError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import DatasetInfo, RepoSibling
+
+API = "https://api.github.com"
+RAW = "https://raw.githubusercontent.com"
+LARGEST_LISTING = 64 * 2**20
+"""Most bytes of one answer; GitHub cuts a tree at 7 MB."""
 
 DOCUMENTS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
-"""Taken wherever they are: they carry the licence."""
+"""Files that every source takes: they contain the licence."""
 
 MANIFEST = "fetch.json"
 PARTIALS = ".fetch"
@@ -22,11 +41,11 @@ MAX_BYTES = 2**34
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """One file to have.
+    """One file to download.
 
     Attributes:
-        path: Where it goes, relative to the folder; checked by `safe_name`.
-        url: Where it is; holds no secret.
+        path: Local path relative to the folder; checked by `safe_name`.
+        url: Address; contains no secret.
         size: Announced bytes.
         digest: Announced checksum.
     """
@@ -42,9 +61,9 @@ class Listing:
     """A repository at one commit.
 
     Attributes:
-        files: What to have, ordered by path.
-        licence: What the repository itself says, as far as it was asked; empty otherwise.
-        headers: What downloads have to send; may hold a token, so it is never shown or written.
+        files: Files to download, ordered by path.
+        licence: Licence that the repository itself announces; empty when it was not read.
+        headers: Headers of downloads; may contain a token, so it is never shown or written.
     """
 
     commit: str
@@ -54,8 +73,8 @@ class Listing:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def wanted(source: Source, paths: Iterable[str], commit: str) -> dict[str, str]:
-    """The repository's paths that a source takes, each with its local path.
+def wanted_paths(source: Source, paths: Iterable[str], commit: str) -> dict[str, str]:
+    """Returns the repository's paths that a source takes, each with its local path.
 
     Raises:
         DataError: A pattern matches nothing, a name is unsafe, or two files would have the same local path.
@@ -74,8 +93,8 @@ def wanted(source: Source, paths: Iterable[str], commit: str) -> dict[str, str]:
     return local
 
 
-def bounded(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFile, ...]:
-    """The files in order.
+def check_limits(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFile, ...]:
+    """Returns the files in order of their paths.
 
     Raises:
         DataError: They are more than any known data set has, so something is wrong at the other end.
@@ -91,7 +110,7 @@ def bounded(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFile, ..
 
 
 def safe_name(name: str) -> str:
-    """The name, when it stays inside any folder on any system and is none of ours.
+    """Returns the name when it stays inside any folder on any system and is none of ours.
 
     Raises:
         DataError: It is absolute, climbs, holds control characters, or would overwrite what finqa keeps there.
@@ -107,3 +126,192 @@ def safe_name(name: str) -> str:
 
 def _has_drive(part: str) -> bool:
     return PureWindowsPath(part).drive != ""
+
+
+async def list_hub(
+    source: Source, revision: str, *, endpoint: str | None, patience: Patience, tell: Callable[[str], None]
+) -> Listing:
+    """Lists the files of a data set at the commit that `revision` names.
+
+    Raises:
+        MissingDependencyError: huggingface_hub is not installed.
+        ServiceUnavailableError: The hub cannot be reached, or HF_HUB_OFFLINE forbids it.
+        AuthenticationError: The data set is gated or private, and no token opens it.
+        DataError: The revision does not exist, or the answer is not a hub's.
+    """
+    try:
+        from huggingface_hub import HfApi, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, not in its stubs
+    except ImportError as error:
+        raise MissingDependencyError(
+            "This needs huggingface_hub, which is not installed.", remedy="pip install 'finqa[data]'"
+        ) from error
+    api = HfApi(endpoint=endpoint, library_name="finqa", library_version=__version__)
+    checked_endpoint(api.endpoint)
+    what = f"{source.repository} at {revision}"
+
+    async def attempt() -> DatasetInfo:
+        return await asyncio.to_thread(_dataset_info, api, source.repository, revision, what, patience.connect_s)
+
+    info = await persist(attempt, patience, tell)
+    commit = str(info.sha)
+    siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
+
+    def remote(path: str, local: str) -> RemoteFile:
+        url = hf_hub_url(source.repository, path, repo_type="dataset", revision=commit, endpoint=api.endpoint)
+        return _remote(siblings[path], local, url)
+
+    names = wanted_paths(source, siblings, commit)
+    return Listing(
+        commit=commit,
+        endpoint=api.endpoint,
+        files=check_limits(source, [remote(path, local) for path, local in names.items()]),
+        licence=_licence(info.card_data),
+        headers=build_hf_headers(library_name="finqa", library_version=__version__),
+    )
+
+
+def _dataset_info(api: HfApi, repository: str, revision: str, what: str, timeout_s: float) -> DatasetInfo:
+    from huggingface_hub import errors
+
+    try:
+        info = api.dataset_info(repository, revision=revision, files_metadata=True, timeout=timeout_s)
+    except errors.OfflineModeIsEnabled as error:
+        raise ServiceUnavailableError(
+            f"{what} cannot be listed: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so {HUB.name} is not asked.",
+            remedy="unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise DataError(
+            f"{repository} has no revision {revision!r}.", remedy="Give --revision a commit, branch or tag that exists."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise refusal(HUB, what, error.response.status_code, error.response.headers) from error
+    except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
+        raise Transient(f"{HUB.name} ({api.endpoint}) cannot be reached: {error_text(error)}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{api.endpoint} did not answer as a Hugging Face hub does: {error_text(error)}.") from error
+    if not is_commit(str(info.sha)):
+        raise DataError(f"{api.endpoint} names no commit for {what}.")
+    return info
+
+
+def _remote(sibling: RepoSibling, local: str, url: str) -> RemoteFile:
+    digest = Digest("sha256", sibling.lfs.sha256) if sibling.lfs else Digest("git-sha1", str(sibling.blob_id))
+    size = sibling.lfs.size if sibling.lfs else sibling.size
+    if size is None or (not sibling.lfs and not sibling.blob_id):
+        raise DataError(f"{HUB.name} announces neither size nor checksum of {sibling.rfilename}.")
+    return RemoteFile(path=local, url=url, size=size, digest=digest)
+
+
+def _licence(card: Any) -> str:
+    licence = getattr(card, "license", None)
+    return licence if isinstance(licence, str) else ""
+
+
+async def list_github(
+    source: Source, revision: str, *, endpoint: str | None, patience: Patience, tell: Callable[[str], None]
+) -> Listing:
+    """Lists the files of a repository at the commit that `revision` names.
+
+    Raises:
+        ServiceUnavailableError: GitHub cannot be reached, or its hourly limit is used up.
+        AuthenticationError: The repository is private.
+        DataError: The revision does not exist, or the answer is not GitHub's.
+    """
+    base = f"{endpoint}/api/v3" if endpoint else API
+    raw = f"{endpoint}/raw" if endpoint else RAW
+    what = f"{source.repository} at {revision}"
+    async with open_client(_github_headers(), patience) as client:
+
+        async def ask(path: str) -> dict[str, Any]:
+            url = f"{base}/repos/{source.repository}/{path}"
+            return await persist(lambda: _github_document(client, url, what), patience, tell)
+
+        commit = revision if is_commit(revision) else _text(await ask(f"commits/{quote(revision, safe='')}"), "sha")
+        if not is_commit(commit):
+            raise DataError(f"{GITHUB.name} answered {commit!r} for {what}, which is no commit.")
+        blobs = _blobs(await ask(f"git/trees/{commit}?recursive=1"), what)
+    files = [
+        RemoteFile(
+            path=local,
+            url=f"{raw}/{source.repository}/{commit}/{quote(path)}",
+            size=_size(blobs[path]),
+            digest=Digest("git-sha1", _text(blobs[path], "sha")),
+        )
+        for path, local in wanted_paths(source, blobs, commit).items()
+    ]
+    return Listing(commit=commit, endpoint=endpoint or "https://github.com", files=check_limits(source, files))
+
+
+def _github_headers() -> dict[str, str]:
+    token = os.environ.get("GITHUB_TOKEN", "").strip()
+    return {
+        "Accept": "application/vnd.github+json",
+        "User-Agent": "finqa",
+        "X-GitHub-Api-Version": "2022-11-28",
+        **({"Authorization": f"Bearer {token}"} if token else {}),
+    }
+
+
+async def _github_document(client: httpx.AsyncClient, url: str, what: str) -> dict[str, Any]:
+    data = bytearray()
+    try:
+        async with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+            async for chunk in answer.aiter_raw():
+                data += chunk
+                if len(data) > LARGEST_LISTING:
+                    raise DataError(f"{_host(url)} sends more than {LARGEST_LISTING} bytes for {what}.")
+    except httpx.HTTPError as error:
+        raise Transient(f"{GITHUB.name} ({_host(url)}) cannot be reached: {error_text(error)}") from error
+    if answer.status_code in (403, 429) and answer.headers.get("x-ratelimit-remaining") == "0":
+        raise ServiceUnavailableError(
+            f"{GITHUB.name}'s hourly limit of requests is used up{_until(answer.headers.get('x-ratelimit-reset'))}.",
+            remedy="Wait, or set GITHUB_TOKEN: the limit is far higher with a token.",
+        )
+    if answer.status_code == 422:  # what it answers to a ref that is none
+        raise DataError(f"{what}: there is no such revision.", remedy="Give --revision a commit, branch or tag.")
+    if answer.is_error:
+        raise refusal(GITHUB, what, answer.status_code, answer.headers)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON.") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON object.")
+    return document
+
+
+def _blobs(document: dict[str, Any], what: str) -> dict[str, dict[str, Any]]:
+    if document.get("truncated"):
+        raise DataError(f"{GITHUB.name} cut the listing of {what} short; it has too many files.")
+    entries = document.get("tree")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise DataError(f"{GITHUB.name}'s answer lacks the field 'tree'.")
+    return {_text(entry, "path"): entry for entry in entries if entry.get("type") == "blob"}
+
+
+def _host(url: str) -> str:
+    """Returns the host of an address, for messages."""
+    return httpx.URL(url).host
+
+
+def _until(reset: str | None) -> str:
+    try:
+        return f" until {time.strftime('%H:%M UTC', time.gmtime(int(reset or '')))}"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{GITHUB.name}'s answer lacks the field {key!r}.")
+    return value
+
+
+def _size(entry: dict[str, Any]) -> int:
+    size = entry.get("size")
+    if not isinstance(size, int):
+        raise DataError(f"{GITHUB.name} announces no size of {entry.get('path')!r}.")
+    return size

@@ -1,12 +1,16 @@
-"""Which answers of a host are worth another attempt, and what the others mean for the user."""
+"""The HTTP client of a fetch, which answers are worth another attempt, and what the others mean for the user."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
+
+import httpx
 
 from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
@@ -18,10 +22,10 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Transient(Exception):
-    """A failure that may pass.
+    """A failure that another attempt may not have.
 
     Attributes:
-        wait_s: How long the host asks to wait; None leaves it to us.
+        wait_s: Pause that the host asks for; None when it asks for none.
     """
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
@@ -31,12 +35,12 @@ class Transient(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to try.
+    """Attempts, pauses and time limits of requests.
 
     Attributes:
-        attempts: At most so many of one request.
+        attempts: Most attempts of one request.
         first_pause_s: Pause after the first failure; each further one is twice as long.
-        longest_pause_s: Longest pause; a host that asks for more is given up.
+        longest_pause_s: Longest pause; a host that asks for more ends the fetch.
         connect_s: Longest wait for a connection, and for the listing of a repository.
         read_s: Longest silence inside an answer.
     """
@@ -48,7 +52,7 @@ class Patience:
     read_s: float = 30.0
 
     def pause_s(self, attempt: int) -> float:
-        """Pause after the attempt of this number, counted from 1."""
+        """Returns the pause after the attempt of this number, counted from 1."""
         return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (attempt - 1))
 
 
@@ -75,13 +79,13 @@ async def persist(attempt: Callable[[], Awaitable[T]], patience: Patience, tell:
 
 
 def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> FinqaError | Transient:
-    """The error that an HTTP status of 400 and above stands for.
+    """Returns the error for an HTTP status of 400 and above.
 
     Args:
-        host: Who answered.
-        what: What was asked for.
+        host: The service that answered.
+        what: Name of what was requested.
         status: The HTTP status.
-        headers: Those of the answer, by case-insensitive or lower-case name.
+        headers: Headers of the answer, by case-insensitive or lower-case name.
     """
     if status in _PASSING:
         return Transient(f"{what}: {host.name} answered HTTP {status}", retry_after_s(headers.get("retry-after")))
@@ -96,7 +100,7 @@ def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> F
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, which holds seconds or a date (RFC 9110, 10.2.3); None when it says nothing."""
+    """Returns the seconds of a Retry-After header, seconds or a date (RFC 9110, 10.2.3); None without one."""
     if not value:
         return None
     try:
@@ -107,6 +111,17 @@ def retry_after_s(value: str | None) -> float | None:
     return None if seconds is None else float(math.ceil(seconds))
 
 
-def said(error: Exception) -> str:
-    """What a network error says of itself; time-outs say nothing, so their name stands in."""
+def error_text(error: Exception) -> str:
+    """Returns the message of a network error, or its name where it has none, as time-outs."""
     return str(error) or type(error).__name__
+
+
+def open_client(headers: Mapping[str, str], patience: Patience) -> httpx.AsyncClient:
+    """Opens a client that follows redirects; httpx sends Authorization to no other origin than the first."""
+    timeout = httpx.Timeout(patience.read_s, connect=patience.connect_s, pool=None)
+    return httpx.AsyncClient(headers=headers, timeout=timeout, verify=_certificates(), follow_redirects=True)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # reading them takes longer than most requests

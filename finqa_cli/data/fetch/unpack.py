@@ -1,4 +1,4 @@
-"""Unpacks an archive beside itself, safely, and again as often as one likes: files that are right are left alone."""
+"""Unpacks an archive beside itself, safely; unpacking again leaves files that are right unchanged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from finqa_cli.data.fetch.digests import storage
 from finqa_cli.data.fetch.repository_listing import safe_name
-from finqa_cli.data.fetch.storing import storage
 from finqa_cli.errors import DataError
 
 MAX_MEMBERS = 100_000
@@ -20,11 +20,11 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """What came out.
+    """Result of unpacking.
 
     Attributes:
-        files: How many files the archive holds.
-        size: Their bytes.
+        files: Number of files in the archive.
+        size: Their size in bytes.
         written: Paths of those that were missing or different before.
     """
 
@@ -79,7 +79,7 @@ def _checked(member: tarfile.TarInfo, archive: Path) -> str:
 
 
 def _write(stream: IO[bytes], size: int, target: Path) -> bool:
-    """Writes a member. False when the very same bytes were there already."""
+    """Writes a member. Returns False when the same bytes were there already."""
     changed = not target.is_file() or target.stat().st_size != size
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)

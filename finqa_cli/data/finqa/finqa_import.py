@@ -2,18 +2,120 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from finqa_cli.data.company_splits import split_of
-from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table
-from finqa_cli.data.finqa.finqa_cells import clean_cell, question_type, safe_columns, safe_name, uses_only
+from finqa_cli.data.data_problems import (
+    ImportReport,
+    Problem,
+    ProblemError,
+    as_data_error,
+    finish_import,
+    for_evaluation,
+)
+from finqa_cli.data.dataset import LINE_ITEM, Cell, DataSet, Question, SplitShares, Table, split_of
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, FinqaRow, read_finqa_rows
-from finqa_cli.data.import_report import ImportReport, finished, for_evaluation
 from finqa_cli.types.splits import split_of_name
+
+_CELL = re.compile(
+    r"\$?\s*(?P<open>\()?\s*(?P<sign>-?)\s*\$?\s*(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)\s*(?(open)\)\s*)(?P<percent>%?)"
+    r"(?:\s*\(\s*\$?\s*(?P<again>[\d,.]*)\s*%?\s*\))?"
+)
+_LONGEST_NUMBER = 80
+_INTEGER_DIGITS = 18
+"""What a signed 64-bit integer, which is what SQLite has, can hold in any case."""
+
+_STEP = re.compile(r"(?P<operation>[a-z_]+)\((?P<arguments>[^()]*)\)")
+_TABLE_OPERATIONS = {
+    "table_average": "average",
+    "table_sum": "sum",
+    "table_max": "lookup",
+    "table_min": "lookup",
+    "greater": "comparison",
+    "subtract": "change",
+    "divide": "ratio",
+    "add": "sum",
+}
+
+
+def clean_cell(text: str) -> Cell:
+    """Returns a number for `$ 2457` or `-0.3 ( 0.3 )`, a tidy text for `6.4% ( 6.4 % )`, None for nothing, or the text.
+
+    The data repeats a negative or a percentage in brackets; brackets that hold another number stay text.
+    """
+    stripped = text.strip()
+    collapsed = " ".join(stripped.split())  # runs of blanks would cost the pattern time without bound
+    match = _CELL.fullmatch(collapsed) if len(collapsed) <= _LONGEST_NUMBER else None
+    if not match:
+        return stripped or None
+    number = match["number"].replace(",", "")
+    again = (match["again"] or "").replace(",", "")
+    if again and again != number:
+        return stripped
+    negative = "-" if match["sign"] or match["open"] else ""
+    if match["percent"]:
+        return f"{negative}{number}%"
+    return int(negative + number) if number.isdigit() and len(number) <= _INTEGER_DIGITS else float(negative + number)
+
+
+def safe_columns(header: Sequence[str]) -> tuple[str, ...]:
+    """Returns unique names (letters, digits, `_`); the first is `line_item`, a blank one `column_<place>`."""
+    names, taken = [LINE_ITEM], {LINE_ITEM}
+    for place, text in enumerate(header[1:], start=2):
+        plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or f"column_{place}"
+        name, copy = plain, 2
+        while name in taken:
+            name, copy = f"{plain}_{copy}", copy + 1
+        names.append(name)
+        taken.add(name)
+    return tuple(names)
+
+
+def safe_name(text: str) -> str:
+    """Returns a lower-case name that SQL takes unquoted and that is a plain file name."""
+    plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    return plain if plain[:1].isalpha() else f"c_{plain}"
+
+
+def operations(program: str) -> list[str]:
+    """Returns the operation of each step of a program, in order."""
+    return [match["operation"] for match in _STEP.finditer(program)]
+
+
+def question_type(program: str) -> str:
+    """Returns the question type that a program suggests; empty for longer calculations."""
+    names = operations(program)
+    if names in (["subtract", "divide"], ["subtract", "divide", "multiply"]):
+        return "growth_rate"
+    if names in (["divide"], ["divide", "multiply"]):
+        return "ratio"
+    if len(names) > 1 and set(names[:-1]) == {"add"}:
+        return "average" if names[-1] == "divide" else "sum" if names[-1] == "add" else ""
+    return _TABLE_OPERATIONS.get(names[0], "") if len(names) == 1 else ""
+
+
+def uses_only(program: str, rows: Sequence[Sequence[object]]) -> bool:
+    """Returns whether each number of a program, constants aside, is in a table (signs are ignored)."""
+    there = {value for row in rows for cell in row if (value := _magnitude(str(cell))) is not None}
+    steps = list(_STEP.finditer(program))
+    for match in steps:
+        if match["operation"].startswith("table_"):
+            continue
+        for argument in match["arguments"].split(","):
+            literal = argument.strip()
+            if not literal.startswith(("#", "const_")) and _magnitude(literal) not in there:
+                return False
+    return bool(steps)
+
+
+def _magnitude(text: str) -> float | None:
+    try:
+        return abs(float(text.strip().rstrip("%").replace(",", "")))
+    except ValueError:
+        return None
 
 
 def import_finqa_json(
@@ -33,8 +135,8 @@ def import_finqa_json(
         skip_bad: Leave out malformed rows instead of failing.
         evaluation_only: Mark the data as not for training, and put all of it into the split `test`; by default exactly
             when a file is named as FinQA's test split.
-        seed: Of the split.
-        shares: Of the companies by split.
+        seed: Seed of the split.
+        shares: Shares of the companies by split.
 
     Raises:
         DataError: A file or row is missing or malformed (file, row, field, reason), or no row qualifies.
@@ -63,7 +165,7 @@ def import_finqa_json(
     if evaluation_only is None:
         evaluation_only = any(split_of_name(path) == "test" for path in files)
     names = ", ".join(map(str, files))
-    return finished(
+    return finish_import(
         for_evaluation(dataset) if evaluation_only else dataset,
         rows=importer.rows,
         problems=problems,
@@ -107,7 +209,7 @@ class _Importer:
         )
 
     def _table(self, company: str, name: str, cells: Sequence[Sequence[str]]) -> Table:
-        """The page's table; should a page come with different tables, each further one gets a number."""
+        """Returns the page's table; should a page come with different tables, each further one gets a number."""
         table = page_table(company, name, cells)
         copy = 2
         while (known := self.tables.setdefault((company, table.name), table)) != table:
@@ -117,7 +219,7 @@ class _Importer:
 
 
 def page_table(company: str, name: str, cells: Sequence[Sequence[str]]) -> Table:
-    """The table of a page, its header in the first row of `cells` [R][C], with numbers for cells that are numbers."""
+    """Returns the table of a page, whose header is the first row of `cells` [R][C]; numeric cells become numbers."""
     rows = tuple((row[0].strip(), *map(clean_cell, row[1:])) for row in cells[1:])
     metadata = {"title": " ".join(cells[0][0].split()), "columns": [" ".join(cell.split()) for cell in cells[0]]}
     return Table(company=company, name=name, columns=safe_columns(cells[0]), rows=rows, metadata=metadata)

@@ -1,7 +1,7 @@
 """Rows of the original FinQA (arXiv 2109.00122): read, checked, and written as one text.
 
 A row holds `id`, `filename` (`TICKER/YEAR/page_N.pdf`), `pre_text`, `post_text`, `table` and `qa` with `question`,
-`answer`, `program`, `exe_ans` and `gold_inds`. In flat tables, which have no `qa`, those stand at the top level.
+`answer`, `program`, `exe_ans` and `gold_inds`. In flat tables, which have no `qa`, those are at the top level.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class FinqaRow:
     """One question on one page of a filing.
 
     Attributes:
-        file: Where it was read, as the user knows it.
-        number: Its place there.
+        file: File it was read from, as the user wrote it.
+        number: Its place in the file.
         filename: The page, or empty when the row does not name it.
         table: [R][C] cells, the header first; all rows are equally long.
-        answer: What the annotator wrote; often rounded, sometimes empty or at another scale. Not the truth.
+        answer: Answer of the annotator; often rounded, sometimes empty or at another scale. Not the truth.
         program: The gold program in FinQA's language.
-        exe_ans: What the gold program yields: the truth. A number, or `yes` or `no`.
+        exe_ans: Result of the gold program: the truth. A number, or `yes` or `no`.
         facts: Keys of the gold facts, `table_<row>` and `text_<sentence>`; empty when unknown.
     """
 
@@ -70,7 +70,7 @@ class FinqaRow:
 
 
 def input_text(row: FinqaRow) -> str:
-    """The row as one prompt: the text before the table, the table, the text after it, the question."""
+    """Returns the row as one prompt: the text before the table, the table, the text after it, the question."""
     table = "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |" for cells in row.table)
     before, after = (" ".join(filter(None, map(str.strip, part))) for part in (row.pre_text, row.post_text))
     page = "\n\n".join(part for part in (before, f"Table:\n{table}", after) if part)
@@ -78,12 +78,12 @@ def input_text(row: FinqaRow) -> str:
 
 
 def is_finqa(fields: dict[str, object]) -> bool:
-    """Whether a row looks like one of FinQA, however broken."""
+    """Returns whether a row looks like one of FinQA, however broken."""
     return "qa" in fields or {"program", "exe_ans"} <= fields.keys()
 
 
 def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
-    """The rows of a FinQA file, each checked; an id that comes twice is a problem of the later row.
+    """Yields the rows of a FinQA file, each checked; an id that comes twice is a problem of the later row.
 
     Raises:
         ProblemError: The file as a whole is missing or unreadable.
@@ -107,7 +107,7 @@ def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
 
 
 def finqa_row(file: str, number: int, fields: dict[str, object]) -> FinqaRow:
-    """One row from its JSON value.
+    """Returns one row from its JSON value.
 
     Raises:
         ProblemError: A field is missing or malformed.
@@ -130,7 +130,7 @@ def finqa_row(file: str, number: int, fields: dict[str, object]) -> FinqaRow:
 
 
 class _FieldReader:
-    """Takes fields out of one row; whatever is wrong is a problem with file, row and field."""
+    """Reads fields of one row; a wrong one is a problem with file, row and field."""
 
     def __init__(self, file: str, number: int, fields: dict[str, object]) -> None:
         self._file = file
@@ -154,7 +154,7 @@ class _FieldReader:
         return value.strip()
 
     def filename(self) -> str:
-        """The page; its parts become names of companies and tables, so they are bounded."""
+        """Returns the page; its parts become names of companies and tables, so they are bounded."""
         if self.get("filename") is None:
             return ""
         value = self.text("filename")

@@ -1,4 +1,4 @@
-"""The data set that ships with the package. Reproduce it with `python -m finqa_cli.data.generated.write_embedded`."""
+"""The data set that ships with the package. Write it again with `python -m finqa_cli.data.generated.embedded`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from finqa_cli.data.dataset import DataSet, SplitShares
-from finqa_cli.data.generated.generate import GenerateSpec
+from finqa_cli.data.generated.generate import GenerateSpec, generate
 from finqa_cli.data.openenv_layout.layout import layout_files
 from finqa_cli.errors import DataError, StorageError
 
@@ -44,3 +44,7 @@ def write_embedded(dataset: DataSet, path: Path) -> None:
             entry = zipfile.ZipInfo(name, date_time=_EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, text)
+
+
+if __name__ == "__main__":
+    write_embedded(generate(EMBEDDED_SPEC), EMBEDDED_FILE)

@@ -24,12 +24,12 @@ _TRIES_PER_QUESTION = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateSpec:
-    """What to generate; the result is a pure function of it.
+    """Parameters of a generated data set, which is a pure function of them.
 
     Attributes:
-        companies: How many, 1 to 20000. The first N companies of a seed are the same whatever the number; their
-            splits are not.
-        questions: Per company, 1 to 100.
+        companies: Number of companies, 1 to 20000. The first N companies of a seed are the same for any number;
+            their splits are not.
+        questions: Questions per company, 1 to 100.
         cells: `numbers`, or `text` as filings write them (`$1,234`, `$(6)`).
 
     Raises:
@@ -76,7 +76,7 @@ def generate(spec: GenerateSpec) -> DataSet:
 
 
 def run_query(table: Table, query: str) -> object:
-    """The single cell that a query on one table yields, from a fresh SQLite that holds this table alone.
+    """Returns the single cell that a query on one table yields, from a fresh SQLite that holds this table alone.
 
     Raises:
         AssertionError: It yields anything but one row of one column.
@@ -128,7 +128,7 @@ def _questions(
 
 
 def _drafts(rng: random.Random, spec: GenerateSpec, statements: Sequence[Statement]) -> Iterator[Draft]:
-    """Distinct questions; each type comes once before any comes again. A type that has run dry passes its turn on."""
+    """Yields distinct questions; each type comes once before any comes again, and an exhausted type is skipped."""
     seen: set[tuple[str, str]] = set()
     queue: list[str] = []
     produced = 0

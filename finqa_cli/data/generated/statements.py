@@ -24,12 +24,12 @@ class Statement:
     concepts: Mapping[str, str]
 
     def amount(self, label: str, year: str) -> int:
-        """The value of a row in one year."""
+        """Returns the value of a row in one year."""
         return self.values[label][self.years.index(year)]
 
 
 def invent_name(rng: random.Random) -> tuple[str, str]:
-    """A snake_case company name and its ticker, for example `velmora_foods` and `vlmf`."""
+    """Returns a snake_case company name and its ticker, for example `velmora_foods` and `vlmf`."""
     syllables = [
         rng.choice(words.ONSETS) + rng.choice(words.VOWELS) + rng.choice(words.CODAS) for _ in range(rng.choice((2, 3)))
     ]
@@ -39,7 +39,7 @@ def invent_name(rng: random.Random) -> tuple[str, str]:
 
 
 def invent_statements(rng: random.Random, ticker: str) -> tuple[Statement, ...]:
-    """Income statement, balance sheet and cash flow, and one or two of segments, tax and borrowings."""
+    """Returns income statement, balance sheet and cash flow, and one or two of segments, tax and borrowings."""
     count = rng.choice((3, 3, 4))
     first = rng.randint(2012, 2025 - count)
     years = tuple(str(first + offset) for offset in range(count))
@@ -52,7 +52,7 @@ def invent_statements(rng: random.Random, ticker: str) -> tuple[Statement, ...]:
 
 
 def as_table(company: str, statement: Statement, *, text: bool) -> Table:
-    """The statement as a table with number cells, or with text cells as filings write them: `$1,234`, `$(6)`."""
+    """Returns the statement as a table with number cells, or with text cells as in filings: `$1,234`, `$(6)`."""
     rows: list[tuple[Cell, ...]] = []
     for index, (label, series) in enumerate(statement.values.items()):
         cells: tuple[Cell, ...] = tuple(_as_text(value, dollar=index == 0) for value in series) if text else series

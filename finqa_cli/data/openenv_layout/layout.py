@@ -21,7 +21,7 @@ COLUMNS = (*REQUIRED_COLUMNS, "question_type", "explanation", "split", "table_na
 
 
 def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
-    """The files of the layout as (relative path, text), in a fixed order; a pure function of the data set."""
+    """Yields the files of the layout as (relative path, text), in a fixed order; a pure function of the data set."""
     yield QUESTIONS_FILE, _questions_csv(dataset)
     cleaned: dict[str, object] = {}
     for table in sorted(dataset.tables, key=lambda table: (table.company, table.name)):

@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from finqa_cli.data.company_splits import split_of
-from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables
-from finqa_cli.data.openenv_layout.about import about_folder
-from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE, REQUIRED_COLUMNS
+from finqa_cli.data.data_problems import (
+    ImportReport,
+    Problem,
+    ProblemError,
+    as_data_error,
+    finish_import,
+    for_evaluation,
+)
+from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables, split_of
+from finqa_cli.data.openenv_layout.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.openenv_layout.table_files import read_tables
+from finqa_cli.data.question_files.field_values import text_fault
 from finqa_cli.data.question_files.question_rows import csv_rows, split_files
+from finqa_cli.data.question_files.read_files import read_json
 from finqa_cli.types.splits import SPLIT_NAMES
+
+FETCH_FILE = "fetch.json"
+_FOLDERS_UP = 3
+"""A fetched file lies at most this deep: data/multi_table_data/train_finqa.csv of rLLM-FinQA."""
+
+_WORDS = {str: "a text", bool: "true or false", list: "a list"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Origin and permitted use of data; empty or None where it is not stated."""
+
+    source: str = ""
+    licence: str = ""
+    evaluation_only: bool | None = None
+
+
+def about_folder(folder: Path) -> About:
+    """Returns what `dataset.json` says, and where there is none `fetch.json`.
+
+    Types are checked: `"false"` read as true, or the reverse, would be harmful.
+
+    Raises:
+        ProblemError: The file is damaged.
+    """
+    path = folder / ABOUT_FILE
+    if not path.exists():
+        return _fetched(folder, None)
+    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool})
+    return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
+
+
+def about_file(path: Path) -> About:
+    """Returns what `fetch.json` says about a file, from the folder that it was fetched into.
+
+    Raises:
+        ProblemError: `fetch.json` is damaged.
+    """
+    folders = path.absolute().parents[:_FOLDERS_UP]
+    return next((_fetched(folder, path.absolute()) for folder in folders if (folder / FETCH_FILE).exists()), About())
+
+
+def _fetched(folder: Path, file: Path | None) -> About:
+    """Only a mark "for evaluation only" counts: a file without it may still be known as test data in other ways."""
+    path = folder / FETCH_FILE
+    if not path.exists():
+        return About()
+    kinds = {"repository": str, "revision": str, "licence": str, "evaluation_only": bool, "files": list}
+    record = _checked(path, kinds)
+    marked = [one for one in record.get("files", []) if isinstance(one, dict) and one.get("evaluation_only") is True]
+    held_out = record.get("evaluation_only") is True or file in [folder / str(one.get("path")) for one in marked]
+    source = " at ".join(filter(None, (record.get("repository", ""), record.get("revision", "")[:12])))
+    return About(source=source, licence=record.get("licence", ""), evaluation_only=held_out or None)
+
+
+def _checked(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise ProblemError(Problem(file=str(path), reason="must be an object"))
+    for field, kind in kinds.items():
+        value = document.get(field, kind())
+        if not isinstance(value, kind) or (isinstance(value, str) and text_fault(value)):
+            raise ProblemError(Problem(file=str(path), field=field, reason=f"must be {_WORDS[kind]}"))
+    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +96,7 @@ class Reading:
 
     Attributes:
         dataset: All good tables, and all good questions about them.
-        problems: What was left out, and why.
+        problems: Rows and tables that were left out, with the reason.
     """
 
     dataset: DataSet
@@ -35,10 +107,10 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
     """Reads a data folder.
 
     Args:
-        folder: Holds `benchmark_questions/finqa.csv` and `input_companies/`.
+        folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
         skip_bad: Leave out bad rows and tables, with a warning that counts them, instead of failing.
-        seed: Of the split by company, for questions without one.
-        shares: Of the split by company; each company falls into a split by its name alone.
+        seed: Seed of the split by company, for questions without one.
+        shares: Shares of the split by company; each company falls into a split by its name alone.
 
     Raises:
         DataError: Something is missing or malformed (file, row, field, reason), or nothing good is left.
@@ -82,7 +154,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
             questions.append(_question(fields, seed, shares or SplitShares()))
     except ProblemError as error:
         raise as_data_error(
-            [error.problem], remedy="mend it; or, for data in another layout, finqa data import --help"
+            [error.problem], remedy="correct it; or, for data in another layout, finqa data import --help"
         ) from error
     boxed = any("\\boxed" in question.answer for question in questions)
     dataset = DataSet(
@@ -150,4 +222,47 @@ def _question(fields: dict[str, str], seed: int, shares: SplitShares) -> Questio
         explanation=fields.get("explanation", ""),
         table_name=fields.get("table_name", ""),
         gold_sql=fields.get("gold_sql", ""),
+    )
+
+
+SNORKEL_SOURCE = "SnorkelFinance (https://huggingface.co/datasets/snorkelai/finqa-data)"
+SNORKEL_LICENCE = "Apache-2.0"
+
+
+def import_snorkel(folder: Path, *, skip_bad: bool = False) -> ImportReport:
+    """Returns Snorkel's 290 questions. Their owner says: for evaluation only, so all of them go to the split `test`.
+
+    Raises:
+        DataError: Something is missing or malformed, or no question is left.
+    """
+    report = import_openenv(folder, skip_bad=skip_bad, evaluation_only=True)
+    dataset = replace(report.dataset, source=SNORKEL_SOURCE, licence=SNORKEL_LICENCE)
+    return replace(report, dataset=dataset)
+
+
+def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: bool | None = None) -> ImportReport:
+    r"""A folder as the stock OpenEnv server reads it; questions without a split are split by company.
+
+    Args:
+        folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
+        skip_bad: Leave out bad rows and tables instead of failing.
+        evaluation_only: Mark the data as not for training (all of it becomes `test`), or as trainable; by default as
+            its `dataset.json` says, and without one exactly when answers are `\boxed`, as Snorkel's are.
+
+    Raises:
+        DataError: Something is missing or malformed, or no question is left.
+    """
+    reading = scan_layout(folder)
+    dataset = reading.dataset
+    if evaluation_only if evaluation_only is not None else dataset.evaluation_only:
+        dataset = for_evaluation(dataset)
+    else:
+        dataset = replace(dataset, evaluation_only=False)
+    return finish_import(
+        dataset,
+        rows=len(dataset.questions) + sum(problem.row > 0 for problem in reading.problems),
+        problems=reading.problems,
+        skipped={},
+        skip_bad=skip_bad,
+        nothing=f"There is no good question in {folder}.",
     )

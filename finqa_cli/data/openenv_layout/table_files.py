@@ -16,7 +16,7 @@ _LARGEST_INTEGER = 2**63
 
 
 def read_tables(folder: Path) -> tuple[list[Table], list[Problem]]:
-    """All good tables of a data folder, and the problems of the others.
+    """Returns all good tables of a data folder, and the problems of the others.
 
     Raises:
         ProblemError: A file or folder that everything depends on is missing or unreadable.
@@ -40,15 +40,15 @@ def read_tables(folder: Path) -> tuple[list[Table], list[Problem]]:
 def make_table(
     file: str, company: str, name: str, value: object, metadata: Mapping[str, object], *, place: str = ""
 ) -> Table:
-    """A table from its JSON value: a list of row objects, or columns of cells.
+    """Returns a table from its JSON value: a list of row objects, or columns of cells.
 
     Args:
-        file: For problems: where the value stands.
-        company: Whose table it is.
-        name: Of the table.
-        value: As `json.loads` gives it.
-        metadata: What get_table_info tells besides the columns.
-        place: For problems: the key inside the file, when the file holds several tables.
+        file: File of the value, for problems.
+        company: Company of the table.
+        name: Name of the table.
+        value: Result of `json.loads`.
+        metadata: What get_table_info returns besides the columns.
+        place: Key inside the file, for problems, when the file has several tables.
 
     Raises:
         ProblemError: It is empty, ragged, or holds a column or cell that cannot be taken.
@@ -76,7 +76,7 @@ def _read_table(path: Path, descriptions: Mapping[str, object]) -> Table:
 
 
 class _TableReader:
-    """Takes a table out of a JSON value; whatever is wrong is a problem with file, row and field."""
+    """Reads a table from a JSON value; a wrong part is a problem with file, row and field."""
 
     def __init__(self, file: str, place: str) -> None:
         self._file = file
@@ -87,7 +87,7 @@ class _TableReader:
         return ProblemError(Problem(file=self._file, row=row, field=where, reason=reason))
 
     def records(self, value: object) -> list[dict[str, object]]:
-        """Rows as records; the other form that pandas writes, columns of `{row: cell}`, is turned around."""
+        """Returns rows as records; the other form that pandas writes, columns of `{row: cell}`, is turned around."""
         if isinstance(value, dict) and value and all(isinstance(column, dict | list) for column in value.values()):
             columns = {key: list(cells.values()) if isinstance(cells, dict) else cells for key, cells in value.items()}
             first = len(next(iter(columns.values())))

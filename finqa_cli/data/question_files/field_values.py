@@ -17,7 +17,7 @@ _LEAVES = (str, int, float, bool, type(None))
 
 
 def text_fault(text: str) -> str:
-    """Why a text cannot be taken, or nothing."""
+    """Returns why a text cannot be taken, or nothing."""
     if len(text) > MAX_TEXT:
         return f"holds {len(text)} characters, at most {MAX_TEXT} are taken"
     if "\0" in text:
@@ -28,7 +28,7 @@ def text_fault(text: str) -> str:
 
 
 def first_fault(fields: Mapping[str, object]) -> tuple[str, str] | None:
-    """The first value, at any depth, that cannot be taken: its place (`qa.question`, `table[3][2]`) and the reason."""
+    """Returns place (`qa.question`, `table[3][2]`) and fault of the first invalid value, at any depth."""
     stack = [(name, value, 1) for name, value in reversed(list(fields.items()))]
     while stack:
         place, value, depth = stack.pop()
@@ -52,7 +52,7 @@ def first_fault(fields: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def name_fault(name: str) -> str:
-    """Why a company or table cannot have this name, or nothing: names become files, and must not lead elsewhere."""
+    """Returns why a company or table cannot have this name, or "": names become files and must not lead elsewhere."""
     if not name.strip() or name != name.strip() or name.startswith("."):
         return "is empty, begins with a dot, or has blanks around it"
     if any(character in "/\\" or not character.isprintable() for character in name):
@@ -63,7 +63,7 @@ def name_fault(name: str) -> str:
 
 
 def repeated(names: Iterable[str]) -> str:
-    """The first name that comes twice, case ignored, or nothing."""
+    """Returns the first name that comes twice, case ignored, or nothing."""
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:

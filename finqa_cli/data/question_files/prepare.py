@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finqa_cli.data.company_splits import split_of
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
-from finqa_cli.data.dataset import SplitShares
+from finqa_cli.data.dataset import SplitShares, split_of
 from finqa_cli.data.finqa.finqa_rows import FinqaRow, input_text, read_finqa_rows
 from finqa_cli.data.split_guard import describe, find_overlap
 from finqa_cli.errors import DataError, UsageError
@@ -46,7 +45,7 @@ class Preparation:
     Attributes:
         split_by: `file` or `company`.
         rows: Split -> rows, in the order of the sources; splits without rows are left out.
-        read: How many rows the sources have.
+        read: Number of rows in the sources.
         problems: Malformed rows that were left out.
         shared_companies: Companies in more than one split; only a split by file can have any.
         evaluation_only: The sources hold FinQA's test split only, or were not kept apart from it.
@@ -60,7 +59,7 @@ class Preparation:
     evaluation_only: bool
 
     def files(self) -> dict[str, str]:
-        """File name -> text. A split without rows has an empty file."""
+        """Returns the text of each file by name. A split without rows has an empty file."""
         return {
             name: "".join(
                 json.dumps(_record(row, split, self.evaluation_only or split == "test"), ensure_ascii=False) + "\n"
@@ -97,8 +96,8 @@ def prepare(
     Args:
         files: FinQA in JSON, JSONL or Parquet.
         split_by: `auto` takes the files' names when they name at least two splits, else companies.
-        seed: Of the split by company.
-        shares: Of the companies by split. Not used when a file is FinQA's test split: all of it then becomes `test`.
+        seed: Seed of the split by company.
+        shares: Shares of the companies by split. Not used when a file is FinQA's test split: all of it becomes `test`.
         skip_bad: Leave out malformed rows instead of failing.
         most: Rows that are taken of each file, the first ones; all when None.
 
@@ -157,7 +156,7 @@ def _cluster(row: FinqaRow) -> str:
 
 
 def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
-    """The companies in several splits, after checking that nothing worse is.
+    """Returns the companies in several splits, after checking that nothing worse is.
 
     Raises:
         DataError: An id, a page or a question of a page is in two splits, or comes twice.
@@ -177,7 +176,7 @@ def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
 
 
 def _tasks(rows: Iterable[FinqaRow]) -> list[Task]:
-    """Rows for the guard, with the page as what they have in common."""
+    """Returns rows for the guard, with the page as what they have in common."""
     pages = ((row, row.filename or page_cluster(input_text(row), row.question)) for row in rows)
     return [Task(id=row.id, prompt=row.question, split="", cluster=page) for row, page in pages]
 

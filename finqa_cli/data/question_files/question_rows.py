@@ -1,4 +1,4 @@
-"""Rows of question files in JSON, JSONL, CSV and Parquet, one by one; a bad row does not spoil the others."""
+"""Rows of question files in JSON, JSONL, CSV and Parquet, one by one; a bad row does not affect the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
 from finqa_cli.data.question_files.field_values import first_fault, repeated
-from finqa_cli.data.question_files.parquet import parquet_rows
-from finqa_cli.data.question_files.read_files import parse_json, read_bytes, read_json, require_file
+from finqa_cli.data.question_files.read_files import parquet_rows, parse_json, read_bytes, read_json, require_file
 from finqa_cli.types.splits import split_of_name
 
 Row = tuple[int, dict[str, object]]
@@ -22,7 +21,7 @@ _FIELD_LIMIT = 2**30
 
 
 def read_rows(path: Path) -> Iterator[Row | Problem]:
-    """The rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
+    """Yields the rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
 
     A row that is no object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
 
@@ -42,7 +41,7 @@ def read_rows(path: Path) -> Iterator[Row | Problem]:
 
 
 def split_files(folder: Path) -> tuple[Path, ...]:
-    """The files of a folder of `finqa data prepare` or of the original FinQA: those named by a split that hold bytes.
+    """Returns the files of a folder of `finqa data prepare` or of the original FinQA: non-empty ones named by a split.
 
     None for a data folder, whose questions and tables lie in folders of their own.
     """
@@ -51,12 +50,12 @@ def split_files(folder: Path) -> tuple[Path, ...]:
             return ()
         named = [path for path in folder.iterdir() if path.suffix.lower() in _READERS and split_of_name(path)]
         return tuple(sorted(path for path in named if path.is_file() and path.stat().st_size))
-    except OSError:  # whoever reads the folder next says why that fails
+    except OSError:  # the next reader of the folder reports why that fails
         return ()
 
 
 def csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
-    """The rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
+    """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
 
     Raises:
         ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the

@@ -1,18 +1,25 @@
-"""Reads whole files. Whatever keeps one from being read is a problem that names it."""
+"""Reads whole files. A file that cannot be read is a problem that names it."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import stat
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.question_files.field_values import repeated
+from finqa_cli.errors import MissingDependencyError
 
 MAX_BYTES = 2**30
 
 
 def require_file(path: Path) -> None:
-    """Insists on a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
+    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
 
     Raises:
         ProblemError: It is missing, something else, or too large.
@@ -34,7 +41,7 @@ def require_file(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
+    """Returns the content of a file.
 
     Raises:
         ProblemError: It is missing or unreadable.
@@ -47,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, without byte order mark.
+    """Returns the text of a file, without byte order mark.
 
     Raises:
         ProblemError: It is missing, unreadable or not UTF-8.
@@ -60,7 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """The JSON value in a file.
+    """Returns the JSON value in a file.
 
     Raises:
         ProblemError: It is missing, unreadable, or not JSON.
@@ -73,7 +80,7 @@ def read_json(path: Path) -> object:
 
 
 def parse_json(text: str) -> object:
-    """The JSON value of a text.
+    """Returns the JSON value of a text.
 
     Raises:
         ValueError: It is none; the message says what is wrong and where.
@@ -94,3 +101,43 @@ def parse_json(text: str) -> object:
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+_BATCH_ROWS = 256
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
+    """Yields the rows, with times as ISO text and decimals as numbers.
+
+    Raises:
+        ProblemError: It is no Parquet file, is damaged, or names a column twice.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        reason = f"Reading {path} needs pyarrow, which is not installed."
+        raise MissingDependencyError(reason, remedy="pip install 'finqa[data]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            if twice := repeated(file.schema_arrow.names):
+                reason = "the column name comes twice (case is ignored)"
+                raise ProblemError(Problem(file=str(path), field=twice, reason=reason))
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    yield {name: _plain(value) for name, value in row.items()}
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        reason = f"is not readable Parquet: {' '.join(str(error).split())}"
+        raise ProblemError(Problem(file=str(path), reason=reason)) from error
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value

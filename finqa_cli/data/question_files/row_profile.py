@@ -1,4 +1,4 @@
-"""What rows look like as a whole: their columns, sizes and repetitions. Pure."""
+"""Profile of rows: their columns, sizes and repetitions. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finqa_cli.data.split_guard import normalized
+from finqa_cli.data.split_guard import normalize_text
 
 _PERCENTILES = (50, 95, 99)
 _EXAMPLES = 5
@@ -27,7 +27,7 @@ class Schema:
         self._columns: dict[str, _Column] = {}
 
     def add(self, fields: Mapping[str, object]) -> None:
-        """Takes one row in."""
+        """Adds one row."""
         self.rows += 1
         for name, value in _flat(fields):
             column = self._columns.setdefault(name, _Column())
@@ -36,7 +36,7 @@ class Schema:
                 column.types[_type_name(value)] += 1
 
     def document(self) -> list[dict[str, Any]]:
-        """One entry per column: name, types with counts, and in how many rows it is missing or empty."""
+        """Returns one entry per column: name, types with counts, and in how many rows it is missing or empty."""
         return [
             {"column": name, "types": dict(column.types.most_common()), "missing": self.rows - column.filled}
             for name, column in self._columns.items()
@@ -44,7 +44,7 @@ class Schema:
 
 
 def sizes(lengths: Iterable[int]) -> dict[str, int]:
-    """Nearest-rank percentiles, and the largest; nothing for no lengths."""
+    """Returns nearest-rank percentiles, and the largest; nothing for no lengths."""
     ordered = sorted(lengths)
     if not ordered:
         return {}
@@ -53,27 +53,27 @@ def sizes(lengths: Iterable[int]) -> dict[str, int]:
 
 
 def repeated_questions(questions: Iterable[tuple[str, str, str]]) -> list[list[str]]:
-    """Ids of questions that ask the same of the same page or company, from (id, page or company, text)."""
+    """Returns ids of questions that ask the same of the same page or company, from (id, page or company, text)."""
     groups: dict[tuple[str, str], list[str]] = {}
     for identity, about, text in questions:
-        groups.setdefault((about, normalized(text)), []).append(identity)
+        groups.setdefault((about, normalize_text(text)), []).append(identity)
     return [ids for ids in groups.values() if len(ids) > 1]
 
 
-def counted(values: Iterable[str]) -> dict[str, int]:
-    """How often each value comes, most frequent first, ties by name."""
+def count_values(values: Iterable[str]) -> dict[str, int]:
+    """Counts each value, most frequent first, ties by name."""
     return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something worth knowing that is no error.
+    """An oddity that is no error.
 
     Attributes:
         code: Stable name for scripts.
-        count: How many rows, cells or questions it concerns.
+        count: Number of rows, cells or questions with it.
         text: What it is, in the plural, since any count can follow it.
-        examples: Up to 5, as a person can find them.
+        examples: Up to 5 places where it is found.
     """
 
     code: str
@@ -82,12 +82,12 @@ class Finding:
     examples: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a JSON object."""
         return {"code": self.code, "count": self.count, "text": self.text, "examples": list(self.examples)}
 
 
 def finding(code: str, text: str, examples: Sequence[str]) -> list[Finding]:
-    """A finding of as many as there are examples, or nothing."""
+    """Returns a finding of as many as there are examples, or nothing."""
     return [Finding(code=code, count=len(examples), text=text, examples=tuple(examples[:_EXAMPLES]))] * bool(examples)
 
 

@@ -1,4 +1,4 @@
-"""One question with its tables, from wherever data can lie: a folder, a snapshot, a FinQA or a question file."""
+"""One question with its tables, from a data folder, a snapshot, a FinQA file or a question file."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _ANSWERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A question as a person looks at it.
+    """A question for display.
 
     Attributes:
-        facts: What is public, by name.
+        facts: Public fields by name.
         text: The page around the table; empty for data without one.
         tables: The tables that hold the answer; none when that is not known.
         other_tables: Names of the company's other tables.
-        solution: What gives the answer away, by name.
+        solution: Fields that reveal the answer, by name.
     """
 
     facts: dict[str, str]
@@ -53,7 +53,7 @@ class Shown:
     solution: dict[str, str]
 
     def document(self, *, answer: bool) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a JSON object."""
         tables = [
             {"company": table.company, "name": table.name, "columns": list(table.columns), "rows": list(table.rows)}
             for table in self.tables
@@ -63,7 +63,7 @@ class Shown:
 
 
 def show_in_path(path: Path, identity: str) -> Shown:
-    """The question of this id in a data folder, a question file, or a folder with question files named by split.
+    """Returns the question of this id in a data folder, a question file, or a folder of question files named by split.
 
     Raises:
         DataError: There is none, or its row is malformed.
@@ -87,7 +87,7 @@ def show_in_path(path: Path, identity: str) -> Shown:
 
 
 def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:
-    """The question of this id in a compiled snapshot.
+    """Returns the question of this id in a compiled snapshot.
 
     Raises:
         DataError: There is none, or the snapshot is damaged.

@@ -5,14 +5,60 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from finqa_cli.data.dataset import DataSet, Question
-from finqa_cli.data.snapshots.table_info import storage, table_info
+from finqa_cli.data.dataset import Cell, DataSet, Question, Table
 from finqa_cli.errors import DataError
+
+_NUMBER = re.compile(r"\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
+
+
+def table_info(table: Table) -> str:
+    """Returns the one-line JSON answer: the metadata, `column_dtypes` and `unique_vals_per_col`."""
+    dtypes: dict[str, str] = {}
+    values: dict[str, list[Cell]] = {}
+    for place, column in enumerate(table.columns):
+        dtypes[column], cells = _as_frame(table, place)
+        if place == 0 or not all(_looks_numeric(cell) for cell in cells[1:]):
+            values[column] = list(dict.fromkeys(None if cell != cell else cell for cell in cells))
+    info = {**table.metadata, "column_dtypes": dtypes, "unique_vals_per_col": values}
+    return json.dumps(info, separators=(",", ": "))
+
+
+def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
+    """Returns SQLite's declared type of a column, and its cells as they are stored."""
+    dtype, _ = _as_frame(table, place)
+    cells = [row[place] for row in table.rows]
+    if dtype != "object":
+        return ("INTEGER" if dtype == "int64" else "REAL"), cells
+    present = [cell for cell in cells if cell is not None]
+    if present and all(isinstance(cell, str) and _NUMBER.fullmatch(cell) for cell in present):
+        if len(present) == len(cells) and all(_INTEGER.fullmatch(str(cell)) for cell in present):
+            return "INTEGER", [int(str(cell)) for cell in present]
+        return "REAL", [None if cell is None else float(cell) for cell in cells]
+    return "TEXT", cells
+
+
+def _as_frame(table: Table, place: int) -> tuple[str, list[Cell]]:
+    """Returns a column as a pandas data frame holds it: its type name, and its cells (missing numbers are NaN)."""
+    cells = [row[place] for row in table.rows]
+    present = [cell for cell in cells if cell is not None]
+    if not present or any(isinstance(cell, str) for cell in present):
+        return "object", cells
+    if len(present) == len(cells) and all(isinstance(cell, int) for cell in present):
+        return "int64", cells
+    return "float64", [float("nan") if cell is None else float(cell) for cell in cells]
+
+
+def _looks_numeric(cell: Cell) -> bool:
+    characters = "".join(character for character in str(cell) if character.isalnum())
+    return not characters or characters.isnumeric()
+
 
 SCHEMA_VERSION = 1
 TABLES = "tables.sqlite"
@@ -63,13 +109,13 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
 
 
 def manifest_digest(files: Mapping[str, str]) -> str:
-    """The digest of a snapshot from the sha256 of its files, in the order of their names."""
+    """Returns the digest of a snapshot from the sha256 of its files, in the order of their names."""
     text = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file, as hex."""
+    """Returns sha256 of a file, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

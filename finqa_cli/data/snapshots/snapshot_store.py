@@ -42,8 +42,8 @@ class LocalSnapshots:
         """Compiles a data set, or a data folder, under a name.
 
         Args:
-            name: Of the snapshot.
-            source: What to compile.
+            name: Name of the snapshot.
+            source: Data set or data folder to compile.
             skip_bad: Leave out bad rows of a data folder instead of failing.
 
         Returns:
@@ -76,7 +76,7 @@ class LocalSnapshots:
         return self.get(name), fresh
 
     def get(self, name: str) -> Snapshot:
-        """The current snapshot of a name, with every file checked against its sha256.
+        """Returns the current snapshot of a name, with every file checked against its sha256.
 
         Raises:
             DataError: There is none, or it is damaged; the remedy is the command that builds it.
@@ -96,7 +96,7 @@ class LocalSnapshots:
         return _verified(name, folder / short)
 
     def get_or_build(self, name: str) -> tuple[Snapshot, bool]:
-        """As `get`; the default name is built from the embedded data set when it is missing."""
+        """Returns the current snapshot like `get`; the default one is built from the embedded data set when missing."""
         if name != DEFAULT_NAME or (self._folder(name) / _CURRENT).exists():
             return self.get(name), False
         return self.build_default()
@@ -107,7 +107,7 @@ class LocalSnapshots:
             return self.build(name, embedded_layout(Path(folder)))
 
     def list(self) -> Sequence[Snapshot]:
-        """The current snapshot of every name, by name; damaged ones are listed with an `error` in their metadata."""
+        """Returns the current snapshot of every name, by name; damaged ones have an `error` in their metadata."""
         found: list[Snapshot] = []
         folders = sorted(self._root.iterdir()) if self._root.is_dir() else []
         for folder in folders:
@@ -120,7 +120,7 @@ class LocalSnapshots:
         return found
 
     def versions(self, name: str) -> Sequence[str]:
-        """Digests (12 hex digits) of all snapshots that are kept under a name, sorted."""
+        """Returns digests (12 hex digits) of all snapshots that are kept under a name, sorted."""
         folder = self._folder(name)
         return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
 

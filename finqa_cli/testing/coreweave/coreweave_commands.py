@@ -1,4 +1,4 @@
-"""Commands in the boxes of a loopback CoreWeave: real processes of this machine, each tree of them ended whole."""
+"""SandboxProcesss in the sandboxes of a loopback CoreWeave: process trees of this machine that end as a whole."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LEAST_PYTHON = (3, 11)
 NOT_FOUND = 127
 
 
-class Command:
-    """One command of a box, with pipes for its three streams."""
+class SandboxProcess:
+    """One command of a sandbox, with pipes for its three streams."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
-    async def start(cls, argv: Sequence[str], folder: Path) -> Command:
-        """Starts it in the box's folder, with an environment of the box's own.
+    async def start(cls, argv: Sequence[str], folder: Path) -> SandboxProcess:
+        """Starts it in the sandbox's folder, with an environment of the sandbox's own.
 
         Raises:
             OSError: There is no such command.
         """
         process = await asyncio.create_subprocess_exec(
-            *([box_python(), *argv[1:]] if argv[0] in ("python", "python3") else argv),
+            *([sandbox_python(), *argv[1:]] if argv[0] in ("python", "python3") else argv),
             cwd=folder,
             env={"PATH": PATH, "HOME": str(folder), "LANG": "C.UTF-8"},
             stdin=subprocess.PIPE,
@@ -44,7 +44,7 @@ class Command:
         return cls(process)
 
     async def write(self, data: bytes) -> None:
-        """To its standard input; what it does not read any more is dropped."""
+        """Writes to its standard input; what it no longer reads is dropped."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(data)
@@ -56,7 +56,7 @@ class Command:
         self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[tuple[bool, bytes]]:
-        """What it writes until both streams end: (whether it is standard output, bytes)."""
+        """Yields what it writes until both streams end: (whether it is standard output, bytes)."""
         chunks: asyncio.Queue[tuple[bool, bytes]] = asyncio.Queue(maxsize=16)
 
         async def pump(stream: asyncio.StreamReader | None, is_stdout: bool) -> None:
@@ -81,7 +81,7 @@ class Command:
                 task.cancel()
 
     async def exit_code(self) -> int:
-        """As a shell tells it: 128 and the signal's number for a signal."""
+        """Returns the exit code as a shell does: 128 and the signal's number for a signal."""
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
@@ -96,8 +96,8 @@ class Command:
 
 
 @functools.cache
-def box_python() -> str:
-    """The `python3` of the boxes: the machine's own where it is new enough, as users other than root can read it."""
+def sandbox_python() -> str:
+    """Returns the sandboxes' `python3`: the machine's own where it is new enough, since all users can read it."""
     found = shutil.which("python3", path=PATH)
     if found is not None:
         asked = subprocess.run(
@@ -109,7 +109,7 @@ def box_python() -> str:
 
 
 def _tree(root: int) -> list[int]:
-    """A process and its descendants. Each is stopped before its children are read, so that it cannot have more."""
+    """Returns a process and its descendants; each is stopped before its children are read: it starts no more."""
     found, todo = [], [root]
     while todo:
         pid = todo.pop()

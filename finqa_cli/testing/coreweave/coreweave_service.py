@@ -9,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import shutil
+import tempfile
+import time
+import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -19,128 +24,309 @@ from cwsandbox._proto import sandbox_pb2 as pb
 from cwsandbox._proto import sandbox_pb2_grpc
 from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from pydantic import Field
 
-from finqa_cli.testing.coreweave.coreweave_commands import NOT_FOUND, Command
-from finqa_cli.testing.coreweave.coreweave_sandboxes import Box, Boxes
+from finqa_cli.testing.coreweave.coreweave_commands import NOT_FOUND, SandboxProcess
+from finqa_cli.testing.random_streams import ConfigSection, Delay, RandomStreams, Share
 
+ENDED = (pb.STATE_COMPLETED, pb.STATE_FAILED, pb.STATE_TERMINATED)
 Context = Any
 """grpc.aio.ServicerContext, which has no types."""
 
 
-class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
-    """Answers as the service does, from one table of boxes."""
+class CoreWeaveFaults(ConfigSection):
+    """Probabilities of faults, between 0 and 1. Each kind has a random stream of its own.
 
-    def __init__(self, boxes: Boxes, api_key: str) -> None:
-        self._boxes = boxes
+    Attributes:
+        unavailable: Requests answered UNAVAILABLE without anything done.
+        busy: Creates answered RESOURCE_EXHAUSTED with the reason CWSANDBOX_RUNNER_CAPACITY_EXHAUSTED.
+        lost_reply: Creates answered UNAVAILABLE although the sandbox is created.
+        hang: Creates that create their sandbox and are never answered.
+        start_failed: Sandboxes that end in STATE_FAILED instead of STATE_RUNNING.
+        execution_cut: Executions whose stream breaks off after the command has begun.
+    """
+
+    unavailable: float = Share
+    busy: float = Share
+    lost_reply: float = Share
+    hang: float = Share
+    start_failed: float = Share
+    execution_cut: float = Share
+
+
+class CoreWeaveConfig(ConfigSection):
+    """Configuration of a loopback CoreWeave. The defaults are a fast, faultless account.
+
+    Attributes:
+        seed: Seed of every random choice.
+        api_key: CoreWeave's key that is accepted; a random one when not given.
+        wandb_key: W&B's key that is accepted; none when empty.
+        images: Images that can be pulled; any other ends its sandbox in STATE_FAILED.
+        most_boxes: Most sandboxes at once; a create above it is answered RESOURCE_EXHAUSTED, CWSANDBOX_QUOTA_EXCEEDED.
+        page_size: Sandboxes on one page of a list.
+        create: Time from a create to its answer.
+        start: Time from that answer to STATE_RUNNING.
+        end: Time for which an ended sandbox stays in STATE_TERMINATING.
+        faults: Probabilities of faults.
+    """
+
+    seed: int = 0
+    api_key: str | None = Field(default=None, min_length=8)
+    wandb_key: str = ""
+    images: tuple[str, ...] = ("python:3.11",)
+    most_boxes: int = Field(default=2000, ge=0)
+    page_size: int = Field(default=100, ge=1)
+    create: Delay = Delay()
+    start: Delay = Delay()
+    end: Delay = Delay()
+    faults: CoreWeaveFaults = CoreWeaveFaults()
+
+
+class CoreWeaveSandbox:
+    """One sandbox: its message, its folder and the commands that run in it."""
+
+    def __init__(self, sandbox_id: str, spec: pb.SandboxSpec, folder: Path) -> None:
+        self.message = pb.Sandbox(sandbox_id=sandbox_id, spec=spec)
+        self.message.status.state = pb.STATE_CREATING
+        self.message.status.create_time.FromNanoseconds(time.time_ns())
+        self.folder = folder
+        self.commands: set[SandboxProcess] = set()
+
+    @property
+    def id(self) -> str:
+        """The service's id."""
+        return self.message.sandbox_id
+
+    @property
+    def state(self) -> pb.State:
+        """The state that the SDK receives."""
+        return self.message.status.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is in a state that it never leaves."""
+        return self.state in ENDED
+
+    def become(self, state: pb.State, reason: str = "") -> None:
+        """Changes its state, unless it has ended."""
+        if not self.ended:
+            self.message.status.state = state
+            self.message.status.state_reason = reason
+
+    async def end(self, state: pb.State, reason: str = "") -> None:
+        """Ends its commands and it. A failure shows at once, another end when nothing of the sandbox is left."""
+        self.become(state if state == pb.STATE_FAILED else pb.STATE_TERMINATING, reason)
+        await asyncio.gather(*(command.end() for command in self.commands))
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        self.become(state, reason)
+
+
+class CoreWeaveSandboxes:
+    """All sandboxes ever created; ended ones are still found by their id, as in the service."""
+
+    def __init__(self, config: CoreWeaveConfig) -> None:
+        self.config = config
+        self.random = RandomStreams(config.seed)
+        self._sandboxes: dict[str, CoreWeaveSandbox] = {}
+        self._by_request: dict[str, CoreWeaveSandbox] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, sandbox_id: str) -> CoreWeaveSandbox | None:
+        """Returns the sandbox of an id."""
+        return self._sandboxes.get(sandbox_id)
+
+    def tagged(self, tags: Iterable[str], *, ended: bool = False) -> list[CoreWeaveSandbox]:
+        """Returns sandboxes that have all these tags, oldest first."""
+        wanted = set(tags)
+        return [
+            sandbox
+            for sandbox in self._sandboxes.values()
+            if wanted <= set(sandbox.message.spec.tags) and (ended or not sandbox.ended)
+        ]
+
+    @property
+    def ever(self) -> int:
+        """How many were created."""
+        return len(self._sandboxes)
+
+    def reconfigure(self, config: CoreWeaveConfig) -> None:
+        """Replaces the configuration; random streams begin anew."""
+        self.config = config
+        self.random = RandomStreams(config.seed)
+
+    def living(self) -> list[CoreWeaveSandbox]:
+        """Returns sandboxes that have not ended."""
+        return self.tagged(())
+
+    def create(self, request: pb.CreateSandboxRequest) -> CoreWeaveSandbox:
+        """Creates a sandbox; returns the same one for the same request id."""
+        if request.request_id in self._by_request:
+            return self._by_request[request.request_id]
+        sandbox = CoreWeaveSandbox(
+            str(uuid.uuid4()), request.sandbox.spec, Path(tempfile.mkdtemp(prefix="loopback-coreweave-"))
+        )
+        self._sandboxes[sandbox.id] = sandbox
+        if request.request_id:
+            self._by_request[request.request_id] = sandbox
+        self._later(self._start(sandbox))
+        return sandbox
+
+    async def end(self, sandbox: CoreWeaveSandbox) -> None:
+        """Ends a sandbox: STATE_TERMINATING at once, STATE_TERMINATED a little later."""
+        if sandbox.ended or sandbox.state == pb.STATE_TERMINATING:
+            return
+        sandbox.become(pb.STATE_TERMINATING)
+        self._later(self._finish(sandbox))
+
+    async def kill(self, ids: Collection[str]) -> list[str]:
+        """Makes these sandboxes fail, with all that runs in them; without ids all. Returns the ids of those hit."""
+        hit = [sandbox for sandbox in self.living() if not ids or sandbox.id in ids]
+        await asyncio.gather(*(sandbox.end(pb.STATE_FAILED, "NodeLost: the runner is gone") for sandbox in hit))
+        return [sandbox.id for sandbox in hit]
+
+    async def close(self) -> None:
+        """Ends everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(sandbox.end(pb.STATE_TERMINATED) for sandbox in self._sandboxes.values()))
+
+    async def _start(self, sandbox: CoreWeaveSandbox) -> None:
+        await asyncio.sleep(self.random.seconds("start", self.config.start))
+        image = sandbox.message.spec.containers[0].image
+        if image not in self.config.images:
+            await sandbox.end(pb.STATE_FAILED, f"ErrImagePull: Failed to pull image {image}: not found")
+        elif self.random.hit("start_failed", self.config.faults.start_failed):
+            await sandbox.end(pb.STATE_FAILED, "ContainerCannotRun: injected")
+        elif sandbox.state == pb.STATE_CREATING:
+            sandbox.message.status.start_time.FromNanoseconds(time.time_ns())
+            sandbox.become(pb.STATE_RUNNING)
+
+    async def _finish(self, sandbox: CoreWeaveSandbox) -> None:
+        await asyncio.sleep(self.random.seconds("end", self.config.end))
+        await sandbox.end(pb.STATE_TERMINATED)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
+    """Answers as the service does, from one table of sandboxes."""
+
+    def __init__(self, sandboxes: CoreWeaveSandboxes, api_key: str) -> None:
+        self._sandboxes = sandboxes
         self._api_key = api_key
         self.requests: Counter[str] = Counter()
         self.seen: dict[str, str] = {}
 
     async def CreateSandbox(self, request: pb.CreateSandboxRequest, context: Context) -> pb.Sandbox:
-        """One box for one request id, however often it is asked for."""
+        """Creates one sandbox for one request id, however often it is requested."""
         await self._admit("CreateSandbox", context)
-        boxes, faults = self._boxes, self._boxes.config.faults
+        sandboxes, faults = self._sandboxes, self._sandboxes.config.faults
         if not request.sandbox.spec.containers:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "CWSANDBOX_INVALID_REQUEST", "no container")
-        if boxes.dice.hit("busy", faults.busy):
+        if sandboxes.random.hit("busy", faults.busy):
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             await _refuse(context, code, "CWSANDBOX_RUNNER_CAPACITY_EXHAUSTED", "every runner is full")
-        if len(boxes.living()) >= boxes.config.most_boxes:
+        if len(sandboxes.living()) >= sandboxes.config.most_boxes:
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
-            await _refuse(context, code, "CWSANDBOX_QUOTA_EXCEEDED", "the organisation's boxes are used up")
-        box = boxes.made(request)
-        await asyncio.sleep(boxes.dice.seconds("create", boxes.config.create))
-        if boxes.dice.hit("hang", faults.hang):
+            await _refuse(context, code, "CWSANDBOX_QUOTA_EXCEEDED", "the organisation's sandboxes are used up")
+        sandbox = sandboxes.create(request)
+        await asyncio.sleep(sandboxes.random.seconds("create", sandboxes.config.create))
+        if sandboxes.random.hit("hang", faults.hang):
             await asyncio.Event().wait()  # until the client gives up
-        if boxes.dice.hit("lost_reply", faults.lost_reply):
+        if sandboxes.random.hit("lost_reply", faults.lost_reply):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
-        return box.message
+        return sandbox.message
 
     async def GetSandbox(self, request: pb.GetSandboxRequest, context: Context) -> pb.Sandbox:
-        """The box as it is now, also after its end."""
+        """Returns the sandbox as it is now, also after its end."""
         await self._admit("GetSandbox", context)
-        return (await self._found(request.sandbox_id, context)).message
+        return (await self._find(request.sandbox_id, context)).message
 
     async def ListSandboxes(self, request: pb.ListSandboxesRequest, context: Context) -> pb.ListSandboxesResponse:
-        """By tags, a page at a time."""
+        """Lists sandboxes by tags, a page at a time."""
         await self._admit("ListSandboxes", context)
-        found = self._boxes.tagged(request.tags, ended=request.show_terminated)
+        found = self._sandboxes.tagged(request.tags, ended=request.show_terminated)
         first = int(request.page_token or 0)
-        after = first + self._boxes.config.page_size
+        after = first + self._sandboxes.config.page_size
         return pb.ListSandboxesResponse(
-            sandboxes=[box.message for box in found[first:after]], next_page_token=str(after) if found[after:] else ""
+            sandboxes=[sandbox.message for sandbox in found[first:after]],
+            next_page_token=str(after) if found[after:] else "",
         )
 
     async def DeleteSandbox(self, request: pb.DeleteSandboxRequest, context: Context) -> pb.DeleteSandboxResponse:
-        """Answers at once; the box ends a little later."""
+        """Answers at once; the sandbox ends a little later."""
         await self._admit("DeleteSandbox", context)
-        box = self._boxes.find(request.sandbox_id)
-        if box is None and request.allow_missing:
+        sandbox = self._sandboxes.find(request.sandbox_id)
+        if sandbox is None and request.allow_missing:
             return pb.DeleteSandboxResponse()
-        box = box or await self._found(request.sandbox_id, context)
-        await self._boxes.end(box)
-        return pb.DeleteSandboxResponse(sandbox=box.message)
+        sandbox = sandbox or await self._find(request.sandbox_id, context)
+        await self._sandboxes.end(sandbox)
+        return pb.DeleteSandboxResponse(sandbox=sandbox.message)
 
     async def ConnectSandbox(self, request: pb.ConnectSandboxRequest, context: Context) -> None:
-        """No direct connections to boxes here."""
+        """Refuses direct connections to sandboxes."""
         await self._admit("ConnectSandbox", context)
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no direct data plane")
 
     async def StreamExec(
         self, requests: AsyncIterator[pb.ExecStreamRequest], context: Context
     ) -> AsyncIterator[pb.ExecStreamResponse]:
-        """One command: ready, output as it comes, exit. A stream that breaks off ends the command."""
+        """Runs one command: ready, output as it comes, exit. A stream that breaks off ends the command."""
         await self._admit("StreamExec", context)
         first = await anext(requests)
-        box = await self._found(first.init.sandbox_id, context)
-        if box.state != pb.STATE_RUNNING:
+        sandbox = await self._find(first.init.sandbox_id, context)
+        if sandbox.state != pb.STATE_RUNNING:
             code = grpc.StatusCode.FAILED_PRECONDITION
-            await _refuse(context, code, "CWSANDBOX_SANDBOX_NOT_RUNNING", f"sandbox {box.id} does not run")
+            await _refuse(context, code, "CWSANDBOX_SANDBOX_NOT_RUNNING", f"sandbox {sandbox.id} does not run")
         try:
-            command = await Command.start(first.init.command, box.folder)
+            command = await SandboxProcess.start(first.init.command, sandbox.folder)
         except OSError as error:
             yield _output(False, f"{first.init.command[0]}: {error.strerror}\n".encode())
             yield pb.ExecStreamResponse(exit=pb.ExecStreamExit(exit_code=NOT_FOUND))
             return
-        box.commands.add(command)
+        sandbox.commands.add(command)
         feeding = asyncio.create_task(_feed(requests, command))
         try:
             yield pb.ExecStreamResponse(ready=pb.ExecStreamReady())
-            if self._boxes.dice.hit("execution_cut", self._boxes.config.faults.execution_cut):
+            if self._sandboxes.random.hit("execution_cut", self._sandboxes.config.faults.execution_cut):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             async for is_stdout, data in command.output():
                 yield _output(is_stdout, data)
             exit_code = await command.exit_code()
-            if box.state != pb.STATE_RUNNING:
+            if sandbox.state != pb.STATE_RUNNING:
                 code = grpc.StatusCode.UNAVAILABLE
-                await _refuse(context, code, "CWSANDBOX_RUNNER_UNAVAILABLE", f"sandbox {box.id} is gone")
+                await _refuse(context, code, "CWSANDBOX_RUNNER_UNAVAILABLE", f"sandbox {sandbox.id} is gone")
             yield pb.ExecStreamResponse(exit=pb.ExecStreamExit(exit_code=exit_code))
         finally:
             feeding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await feeding
             await asyncio.shield(command.end())
-            box.commands.discard(command)
+            sandbox.commands.discard(command)
 
     async def _admit(self, method: str, context: Context) -> None:
-        """Counts the request, looks at the key, and fails as often as told to."""
+        """Counts the request, checks the key and draws the fault `unavailable`."""
         self.requests[method] += 1
         given = dict(context.invocation_metadata())
         self.seen = {name: str(value) for name, value in given.items() if name in ("x-entity-id", "x-project-name")}
-        wandb_key = self._boxes.config.wandb_key
+        wandb_key = self._sandboxes.config.wandb_key
         accepted = hmac.compare_digest(str(given.get("authorization", "")), f"Bearer {self._api_key}")
         if not (accepted or (wandb_key and given.get("x-wandb-api-key") == wandb_key)):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the key is not known")
-        if self._boxes.dice.hit("unavailable", self._boxes.config.faults.unavailable):
+        if self._sandboxes.random.hit("unavailable", self._sandboxes.config.faults.unavailable):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "upstream connect error")
 
-    async def _found(self, sandbox_id: str, context: Context) -> Box:
-        box = self._boxes.find(sandbox_id)
-        if box is None:
+    async def _find(self, sandbox_id: str, context: Context) -> CoreWeaveSandbox:
+        sandbox = self._sandboxes.find(sandbox_id)
+        if sandbox is None:
             code = grpc.StatusCode.NOT_FOUND
             await _refuse(context, code, "CWSANDBOX_SANDBOX_NOT_FOUND", f"sandbox {sandbox_id} not found")
             raise AssertionError("abort raises")
-        return box
+        return sandbox
 
 
 async def _refuse(context: Context, code: Any, reason: str, message: str) -> None:
@@ -151,7 +337,7 @@ async def _refuse(context: Context, code: Any, reason: str, message: str) -> Non
     await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
 
 
-async def _feed(requests: AsyncIterator[pb.ExecStreamRequest], command: Command) -> None:
+async def _feed(requests: AsyncIterator[pb.ExecStreamRequest], command: SandboxProcess) -> None:
     async for request in requests:
         if request.HasField("stdin"):
             await command.write(request.stdin)

@@ -1,20 +1,20 @@
-"""The account: its boxes, images and limits, and the clock that ends what is due."""
+"""The account: its sandboxes, images, limits and counters, and the timer that ends what is due."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.counters import Counters, Window
-from finqa_cli.testing.daytona.dice import Dice
-from finqa_cli.testing.daytona.http_messages import Refusal
-from finqa_cli.testing.daytona.loopback_images import Image
-from finqa_cli.testing.daytona.loopback_sandboxes import HOLDS_CPU, Box
-from finqa_cli.testing.daytona.servers import Servers
+from finqa_cli.testing.daytona.http_service import Refusal
+from finqa_cli.testing.daytona.loopback_sandboxes import USES_CPU, LoopbackImage, LoopbackSandbox
+from finqa_cli.testing.daytona.sandbox_commands import Servers
+from finqa_cli.testing.random_streams import RandomStreams
 
 DEFAULT_IMAGE = "daytonaio/sandbox"
 LONGEST_TICK_S = 0.25
@@ -24,26 +24,103 @@ UPGRADE = (
 )
 
 
-class Account:
-    """All state. Everything happens in one event loop.
+@dataclass(slots=True)
+class Window:
+    """Limits creates to at most `limit` in any window of `window_s` seconds; 0 means no limit.
 
     Attributes:
-        images: By id.
-        boxes: Living and ending boxes by id.
-        listed: What the list may still show: living boxes and those destroyed a short while ago.
-        tokens: Signed preview tokens -> (box id, port, Unix time of their end).
+        busiest: The most creates that any window has contained.
+    """
+
+    limit: int
+    window_s: float
+    busiest: int = 0
+    _taken: deque[float] = field(default_factory=deque)
+
+    def take(self, now: float) -> bool:
+        """Counts a create; returns False when the window is full."""
+        self._forget(now)
+        if self.limit and len(self._taken) >= self.limit:
+            return False
+        self._taken.append(now)
+        self.busiest = max(self.busiest, len(self._taken))
+        return True
+
+    def headers(self, now: float) -> dict[str, str]:
+        """Returns Daytona's headers about the limit (docs, Limits, 2026-07)."""
+        if not self.limit:
+            return {}
+        self._forget(now)
+        return {
+            "X-RateLimit-Limit-sandbox-create": str(self.limit),
+            "X-RateLimit-Remaining-sandbox-create": str(max(0, self.limit - len(self._taken))),
+            "X-RateLimit-Reset-sandbox-create": str(self.wait(now)),
+        }
+
+    def wait(self, now: float) -> int:
+        """Returns the whole seconds, at least 1, until the oldest create leaves the window."""
+        return max(1, -int(-(self._taken[0] + self.window_s - now) // 1)) if self._taken else 1
+
+    def _forget(self, now: float) -> None:
+        while self._taken and self._taken[0] <= now - self.window_s:
+            self._taken.popleft()
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the start.
+
+    Attributes:
+        requests: `METHOD /route` -> status -> number; status 0 is a dropped connection or a hang.
+        creates: Create requests by outcome: accepted, limited because the window was full, refused.
+        name_conflicts: Creates refused because a living sandbox has the name.
+        sandboxes: Sandboxes ever created.
+        unauthorised: Requests with a wrong key.
+        websockets: Preview connections upgraded so far, open now, and the most at once.
+    """
+
+    started: float = field(default_factory=time.time)
+    requests: dict[str, Counter[int]] = field(default_factory=dict)
+    creates: Counter[str] = field(default_factory=Counter)
+    name_conflicts: int = 0
+    sandboxes: int = 0
+    most_sandboxes: int = 0
+    unauthorised: int = 0
+    websockets: int = 0
+    websockets_open: int = 0
+    websockets_most: int = 0
+
+    def request(self, route: str, status: int) -> None:
+        """Counts an answer."""
+        self.requests.setdefault(route, Counter())[status] += 1
+
+    def upgraded(self) -> None:
+        """Counts a preview WebSocket that opened."""
+        self.websockets += 1
+        self.websockets_open += 1
+        self.websockets_most = max(self.websockets_most, self.websockets_open)
+
+
+class Account:
+    """All state of the service. Everything happens in one event loop.
+
+    Attributes:
+        images: Images by id.
+        sandboxes: Living and ending sandboxes by id.
+        listed: Sandboxes that the list may still show: living ones and those destroyed a short while ago.
+        tokens: Signed preview tokens -> (sandbox id, port, Unix time of their end).
     """
 
     def __init__(self, config: LoopbackConfig, folder: Path) -> None:
         self.config = config
         self.folder = folder
-        self.dice = Dice(config.seed)
+        self.random = RandomStreams(config.seed)
         self.counters = Counters()
         self.window = Window(config.create_limit, config.create_window_s)
         self.servers = Servers(folder, config.servers)
-        self.images: dict[str, Image] = {}
-        self.boxes: dict[str, Box] = {}
-        self.listed: dict[str, Box] = {}
+        self.images: dict[str, LoopbackImage] = {}
+        self.sandboxes: dict[str, LoopbackSandbox] = {}
+        self.listed: dict[str, LoopbackSandbox] = {}
         self.tokens: dict[str, tuple[str, int, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._add_image(DEFAULT_IMAGE, {})
@@ -51,11 +128,11 @@ class Account:
             self._add_image(name, {config.image_folder: path.absolute()})
 
     def _add_image(self, name: str, mounts: dict[str, Path]) -> None:
-        image = Image(self.dice.identifier(), name, mounts=mounts, broken=name in self.config.broken_images)
+        image = LoopbackImage(self.random.identifier(), name, mounts=mounts, broken=name in self.config.broken_images)
         self.images[image.id] = image
 
-    def image(self, id_or_name: str, *, unknown: int = 404) -> Image:
-        """An image by id or name.
+    def image(self, id_or_name: str, *, unknown: int = 404) -> LoopbackImage:
+        """Returns an image by id or name.
 
         Raises:
             Refusal: There is none; `unknown` is the status.
@@ -67,30 +144,30 @@ class Account:
                 return image
         raise Refusal(unknown, f"Snapshot {id_or_name} not found. Did you add it through the Daytona Dashboard?")
 
-    def forget_image(self, image: Image) -> None:
-        """An image is gone; boxes that were made from it live on."""
+    def forget_image(self, image: LoopbackImage) -> None:
+        """Removes an image; sandboxes created from it live on."""
         self.images.pop(image.id, None)
 
-    def box(self, id_or_name: str) -> Box:
-        """A box by id or name; what is destroyed is not found.
+    def sandbox(self, id_or_name: str) -> LoopbackSandbox:
+        """Returns a sandbox by id or name; a destroyed one is not found.
 
         Raises:
             Refusal: There is none; status 404.
         """
-        box = self.boxes.get(id_or_name) or self.named(id_or_name)
-        if box is None:
+        found = self.sandboxes.get(id_or_name) or self.named(id_or_name)
+        if found is None:
             raise Refusal(404, f"Sandbox with ID or name {id_or_name} not found")
-        return box
+        return found
 
-    def named(self, name: str) -> Box | None:
-        """The living box of this name."""
-        return next((box for box in self.boxes.values() if box.name == name), None)
+    def named(self, name: str) -> LoopbackSandbox | None:
+        """Returns the living sandbox of this name, None where there is none."""
+        return next((sandbox for sandbox in self.sandboxes.values() if sandbox.name == name), None)
 
-    def check_quota(self, image: Image) -> None:
-        """Refuses a box for which a resource is used up, in Daytona's words; status 403.
+    def check_quota(self, image: LoopbackImage) -> None:
+        """Checks that the resources for one more sandbox are there.
 
         Raises:
-            Refusal: It is.
+            Refusal: One is used up; status 403, in Daytona's words.
         """
         used, quota = self.used(), self.config.quota
         wanted = {"CPU": (image.cpu, quota.cpu), "memory": (image.memory_gib, quota.memory_gib)}
@@ -101,90 +178,92 @@ class Account:
                 raise Refusal(403, f"Total {name} limit exceeded. Maximum allowed: {limit}{unit}.\n{UPGRADE}")
 
     def used(self) -> dict[str, int]:
-        """CPU and memory of boxes that run or start, disk of all."""
-        running = [box.image for box in self.boxes.values() if box.state in HOLDS_CPU]
+        """Returns the resources in use: CPU and memory of sandboxes that run or start, disk of all."""
+        running = [sandbox.image for sandbox in self.sandboxes.values() if sandbox.state in USES_CPU]
         return {
             "CPU": sum(image.cpu for image in running),
             "memory": sum(image.memory_gib for image in running),
-            "disk": sum(box.image.disk_gib for box in self.boxes.values()),
+            "disk": sum(sandbox.image.disk_gib for sandbox in self.sandboxes.values()),
         }
 
-    def make(self, name: str, image: Image, labels: Mapping[str, str], environment: Mapping[str, str]) -> Box:
-        """Adds a box in the state `creating`."""
+    def add_sandbox(
+        self, name: str, image: LoopbackImage, labels: Mapping[str, str], environment: Mapping[str, str]
+    ) -> LoopbackSandbox:
+        """Adds a sandbox in the state `creating`."""
         now = time.time()
-        identifier = self.dice.identifier()
-        box = Box(
+        identifier = self.random.identifier()
+        sandbox = LoopbackSandbox(
             identifier,
             name or identifier,
             image,
             dict(labels),
             dict(environment),
             now,
-            self.folder / "boxes" / identifier,
+            self.folder / "sandboxes" / identifier,
         )
-        box.touch()
-        box.listed = now + self.config.stale_list_s
-        self.boxes[identifier] = self.listed[identifier] = box
-        self.counters.boxes += 1
-        self.counters.most_boxes = max(self.counters.most_boxes, len(self.boxes))
-        return box
+        sandbox.touch()
+        sandbox.listed = now + self.config.stale_list_s
+        self.sandboxes[identifier] = self.listed[identifier] = sandbox
+        self.counters.sandboxes += 1
+        self.counters.most_sandboxes = max(self.counters.most_sandboxes, len(self.sandboxes))
+        return sandbox
 
-    def destroy(self, box: Box) -> None:
-        """Ends a box: `destroying` for a while, then gone. Idempotent."""
-        if box.ended:
+    def destroy(self, sandbox: LoopbackSandbox) -> None:
+        """Ends a sandbox: `destroying` for a while, then gone. Idempotent."""
+        if sandbox.ended:
             return
-        box.die("destroying")
-        self.later(self.dice.seconds("delete", self.config.latency.delete), lambda: self._forget(box))
+        sandbox.die("destroying")
+        self.later(self.random.seconds("delete", self.config.latency.delete), lambda: self._forget(sandbox))
 
-    def _forget(self, box: Box) -> None:
-        box.state = "destroyed"
-        box.vanished = time.time()
-        self.boxes.pop(box.id, None)
-        shutil.rmtree(box.folder, ignore_errors=True)
+    def _forget(self, sandbox: LoopbackSandbox) -> None:
+        sandbox.state = "destroyed"
+        sandbox.vanished = time.time()
+        self.sandboxes.pop(sandbox.id, None)
+        shutil.rmtree(sandbox.folder, ignore_errors=True)
         if not self.config.stale_list_s:
-            self.listed.pop(box.id, None)
+            self.listed.pop(sandbox.id, None)
 
-    def stop(self, box: Box) -> None:
-        """Stops a box; an ephemeral one is destroyed."""
-        box.die("stopped")
-        box.stopped = time.time()
-        if box.auto_delete == 0:
-            self.destroy(box)
+    def stop(self, sandbox: LoopbackSandbox) -> None:
+        """Stops a sandbox; an ephemeral one is destroyed."""
+        sandbox.die("stopped")
+        sandbox.stopped = time.time()
+        if sandbox.auto_delete == 0:
+            self.destroy(sandbox)
 
-    def kill(self, box: Box, leave: str = "error") -> None:
-        """A box dies by itself.
+    def kill(self, sandbox: LoopbackSandbox, leave: str = "error") -> None:
+        """Kills a sandbox as if it died by itself.
 
         Args:
-            box: The box.
-            leave: What the API shows from then on: `error`, as Daytona does after a while; `started`, as it does at
-                first (the box must be deleted by its owner in both); `destroyed`: gone.
+            sandbox: The sandbox.
+            leave: State that the API shows from then on: `error`, as Daytona does after a while; `started`, as it does
+                at first (the sandbox must be deleted by its owner in both); `destroyed`: gone.
         """
-        if box.ended:
+        if sandbox.ended:
             return
         if leave == "destroyed":
-            self.destroy(box)
+            self.destroy(sandbox)
             return
-        box.error = "" if leave == "started" else "The sandbox died (injected fault)"
-        box.die(leave)
+        sandbox.error = "" if leave == "started" else "The sandbox died (injected fault)"
+        sandbox.die(leave)
 
-    def visible(self) -> list[Box]:
-        """Boxes as the list shows them, oldest first: late in both directions when the list is stale."""
+    def visible(self) -> list[LoopbackSandbox]:
+        """Returns the sandboxes that the list shows, oldest first; a stale list is late in both directions."""
         now = time.time()
-        shown = [box for box in self.listed.values() if box.listed <= now]
-        return sorted(shown, key=lambda box: (box.created, box.id))
+        shown = [sandbox for sandbox in self.listed.values() if sandbox.listed <= now]
+        return sorted(shown, key=lambda sandbox: (sandbox.created, sandbox.id))
 
-    def chosen(self, ids: Iterable[str] | None, share: float | None) -> list[Box]:
-        """Running boxes by id or name, or a random share of all; without both all of them."""
-        running = [box for box in self.boxes.values() if box.state == "started"]
+    def chosen(self, ids: Iterable[str] | None, share: float | None) -> list[LoopbackSandbox]:
+        """Returns running sandboxes by id or name, or a random share of all; without both all of them."""
+        running = [sandbox for sandbox in self.sandboxes.values() if sandbox.state == "started"]
         if ids is not None:
             wanted = set(ids)
-            return [box for box in running if box.id in wanted or box.name in wanted]
+            return [sandbox for sandbox in running if sandbox.id in wanted or sandbox.name in wanted]
         if share is None:
             return running
-        return self.dice.stream("chosen").sample(running, round(share * len(running)))
+        return self.random.stream("chosen").sample(running, round(share * len(running)))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Does something after a while, at once for 0."""
+        """Calls the action after so many seconds, at once for 0."""
         if seconds <= 0:
             action()
             return
@@ -193,35 +272,40 @@ class Account:
             await asyncio.sleep(seconds)
             action()
 
-        task = asyncio.get_running_loop().create_task(wait())
+        self.run(wait())
+
+    def run(self, work: Coroutine[object, object, None]) -> None:
+        """Runs a coroutine in a task of its own, which `close` cancels."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def run(self, work: asyncio.Task[None]) -> None:
-        """Keeps a task until it ends, or until the account is closed."""
-        self._tasks.add(work)
-        work.add_done_callback(self._tasks.discard)
-
     async def keep_time(self) -> None:
-        """Ends what is due, for ever."""
+        """Ends what is due, until it is cancelled."""
         while True:
             await asyncio.sleep(min(LONGEST_TICK_S, self.config.minute_s / 4))
             self._tick(time.time())
 
     def _tick(self, now: float) -> None:
         minute = self.config.minute_s
-        for box in list(self.boxes.values()):
-            if box.due and now >= box.due:
-                self.destroy(box)
-            elif box.state == "started" and box.auto_stop and now - box.active >= box.auto_stop * minute:
-                self.stop(box)
-            elif box.state == "stopped" and box.auto_delete > 0 and now - box.stopped >= box.auto_delete * minute:
-                self.destroy(box)
+        for sandbox in list(self.sandboxes.values()):
+            if sandbox.due and now >= sandbox.due:
+                self.destroy(sandbox)
+            elif (
+                sandbox.state == "started" and sandbox.auto_stop and now - sandbox.active >= sandbox.auto_stop * minute
+            ):
+                self.stop(sandbox)
+            elif (
+                sandbox.state == "stopped"
+                and sandbox.auto_delete > 0
+                and now - sandbox.stopped >= sandbox.auto_delete * minute
+            ):
+                self.destroy(sandbox)
         if self.config.stale_list_s:
             gone = [
-                box.id
-                for box in self.listed.values()
-                if box.vanished and now >= box.vanished + self.config.stale_list_s
+                sandbox.id
+                for sandbox in self.listed.values()
+                if sandbox.vanished and now >= sandbox.vanished + self.config.stale_list_s
             ]
             for identifier in gone:
                 del self.listed[identifier]
@@ -229,10 +313,10 @@ class Account:
             del self.tokens[token]
 
     async def close(self) -> None:
-        """Ends every box, timer and process."""
+        """Ends every sandbox, timer and process."""
         for task in list(self._tasks):
             task.cancel()
-        for box in list(self.boxes.values()):
-            box.die("destroyed")
+        for sandbox in list(self.sandboxes.values()):
+            sandbox.die("destroyed")
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.servers.close()

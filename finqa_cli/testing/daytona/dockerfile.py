@@ -1,4 +1,4 @@
-"""Dockerfiles, read as far as a loopback build carries them out."""
+"""Reads the part of the Dockerfile language that a loopback build carries out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 class BuildError(ValueError):
-    """The Dockerfile cannot be carried out; the message is what the build's log ends with."""
+    """The Dockerfile cannot be carried out; the message is the last line of the build's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Step:
     """One instruction.
 
     Attributes:
-        text: As it stands in the file.
-        sources: Of COPY and ADD: paths in the build context.
-        target: Of COPY and ADD: absolute path inside the image, with a slash at its end when it must be a folder.
-        command: Of RUN.
+        text: The instruction in the words of the file.
+        sources: Paths in the build context, for COPY and ADD.
+        target: Absolute path inside the image, for COPY and ADD; it ends with a slash when it must be a folder.
+        command: Shell command, for RUN.
     """
 
     text: str
@@ -76,7 +76,7 @@ def parse(text: str) -> Recipe:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Instructions without comments, continued lines joined."""
+    """Yields instructions without comments, continued lines joined."""
     held = ""
     for line in text.splitlines():
         if line.lstrip().startswith("#") or (not line.strip() and held):
@@ -119,7 +119,7 @@ def _without_options(rest: str) -> tuple[list[str], str]:
 
 
 def _variables(rest: str, known: dict[str, str]) -> dict[str, str]:
-    """`ENV A=1 B="two words"`, and the old `ENV A one value`."""
+    """Returns variables of `ENV A=1 B="two words"`, or of the old `ENV A one value`."""
     first = rest.split(maxsplit=1)
     if first and "=" not in first[0]:
         pairs = {first[0]: first[1] if len(first) > 1 else ""}

@@ -1,29 +1,48 @@
-"""A Daytona on 127.0.0.1 in this event loop."""
+"""A Daytona on 127.0.0.1, in this event loop or in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
+from urllib.parse import unquote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, Router
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.account_api import AccountApi
 from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.control_api import ControlApi
-from finqa_cli.testing.daytona.files_api import FilesApi
-from finqa_cli.testing.daytona.folders import own_folder
-from finqa_cli.testing.daytona.listener import HOST, Listener
-from finqa_cli.testing.daytona.loopback_control import AsyncControl, Control
-from finqa_cli.testing.daytona.network_guard import raise_file_limit
-from finqa_cli.testing.daytona.proxy import PreviewProxy
-from finqa_cli.testing.daytona.router import Router
+from finqa_cli.testing.daytona.http_service import (
+    HOST,
+    DroppedConnection,
+    Endpoint,
+    HttpServer,
+    LostReply,
+    Refusal,
+    until_disconnected,
+)
+from finqa_cli.testing.daytona.loopback_control import AsyncControl, Control, ControlApi
+from finqa_cli.testing.daytona.preview_proxy import PREFIX, PreviewProxy
 from finqa_cli.testing.daytona.sandbox_api import SandboxApi
+from finqa_cli.testing.daytona.server_guard import raise_file_limit
 from finqa_cli.testing.daytona.snapshot_api import SnapshotApi
-from finqa_cli.testing.daytona.storage import Storage
+from finqa_cli.testing.daytona.storage import CA_VARIABLE, Authority, Storage, trusted
 from finqa_cli.testing.daytona.toolbox_api import ToolboxApi
-from finqa_cli.testing.daytona.trust import Authority, trusted
+from finqa_cli.testing.loopback_process import LoopbackService
+
+FAULTY = ("/api/", "/toolbox/")
+EVENTS = "/api/socket.io"
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+SERVER_ERRORS = (500, 502, 503)
+FOLDER_PREFIX = "loopback-daytona-"
+LOCK = "lock"
 
 
 class LoopbackDaytona:
@@ -33,24 +52,24 @@ class LoopbackDaytona:
     config = LoopbackConfig(images={"finqa-test": snapshot_folder})
     async with LoopbackDaytona(config) as loopback:
         async with AsyncDaytona(DaytonaConfig(api_key=loopback.api_key, api_url=loopback.api_url)) as daytona:
-            box = await daytona.create(CreateSandboxFromSnapshotParams(snapshot="finqa-test"))
-            await box.process.create_session("server")
-            await box.process.execute_session_command(
+            sandbox = await daytona.create(CreateSandboxFromSnapshotParams(snapshot="finqa-test"))
+            await sandbox.process.create_session("server")
+            await sandbox.process.execute_session_command(
                 "server", SessionExecuteRequest(command="python -m my_package.server", run_async=True)
             )
-            url = (await box.create_signed_preview_url(8000, 3600)).url  # http:// and ws://, to the real server
+            url = (await sandbox.create_signed_preview_url(8000, 3600)).url  # http:// and ws://, to the real server
             await loopback.control.kill(share=0.2)
     ```
 
-    Boxes are entries of a table. A command `python -m MODULE` in a session connects the box to a real process of this
-    interpreter that serves MODULE, shared by all boxes of one image with the same variables; it is told HOST and PORT
-    and must listen there. Other commands are run by `/bin/sh` on this machine. Values of variables, and words of
-    commands, that are paths inside the image are replaced by paths on this machine. Snapshots are built as `build.py`
-    says; to upload files for them from this process, see `trusted`.
+    Sandboxes are entries of a table. A command `python -m MODULE` in a session connects the sandbox to a real process
+    of this interpreter that serves MODULE, shared by all sandboxes of one image with the same variables; it gets HOST
+    and PORT and must listen there. Other commands are run by `/bin/sh` on this machine. Values of variables, and words
+    of commands, that are paths inside the image are replaced by paths on this machine. To upload files for a snapshot
+    from this process, see `trusted`.
 
     Not here: volumes, git, the code interpreter, terminals, warm pools, and events, for which the SDK polls instead.
 
-    On exit every box, connection and process is gone.
+    On exit every sandbox, connection and process is gone.
     """
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
@@ -62,12 +81,12 @@ class LoopbackDaytona:
 
     @property
     def port(self) -> int:
-        """Of everything: API, toolbox, previews and control."""
+        """The port of API, toolbox, previews and control."""
         return self._port
 
     @property
     def api_url(self) -> str:
-        """What the SDK calls `api_url`."""
+        """The SDK's `api_url`."""
         return f"http://{HOST}:{self._port}/api"
 
     @property
@@ -82,7 +101,7 @@ class LoopbackDaytona:
 
     @contextlib.contextmanager
     def trusted(self) -> Iterator[None]:
-        """Around code of this process that uploads files with the SDK: trusts the certificate of the object storage.
+        """Trusts the certificate of the object storage, around code of this process that uploads files with the SDK.
 
         Other processes need nothing but `environment`.
         """
@@ -92,7 +111,7 @@ class LoopbackDaytona:
 
     @property
     def control(self) -> AsyncControl:
-        """What happened, and accidents."""
+        """Statistics and accidents."""
         return AsyncControl(Control(self._port, self.api_key))
 
     async def start(self) -> None:
@@ -109,28 +128,26 @@ class LoopbackDaytona:
             exits.push_async_callback(account.close)
             proxy = PreviewProxy(account)
             exits.push_async_callback(proxy.close)
-            router = Router(account, self.api_key)
-            listener = Listener(router.answer, proxy.takeover)
-            exits.push_async_callback(listener.close)
-            self._port = await listener.open(self._port)
+            router = Router([Mount(PREFIX, proxy)])
+            server = HttpServer(router)
+            exits.push_async_callback(server.close)
+            self._port = await server.open(self._port)
             storage = Storage(folder / "storage", self._authority)
             exits.push_async_callback(storage.close)
-            toolbox = ToolboxApi(account)
             origin = f"http://{HOST}:{self._port}"
             for api in (
                 SandboxApi(account, origin),
                 SnapshotApi(account, storage, origin),
-                toolbox,
-                FilesApi(toolbox),
-                AccountApi(account),
+                ToolboxApi(account),
                 ControlApi(account),
             ):
-                api.register(router)
-            account.run(asyncio.get_running_loop().create_task(account.keep_time()))
+                router.routes.extend(_route(account, self.api_key, endpoint) for endpoint in api.endpoints())
+            router.routes.append(_route(account, self.api_key, None))
+            account.run(account.keep_time())
             self._exits = exits.pop_all()
 
     async def close(self) -> None:
-        """Ends every box, connection and process. Idempotent."""
+        """Ends every sandbox, connection and process. Idempotent."""
         if self._exits is not None:
             exits, self._exits = self._exits, None
             await exits.aclose()
@@ -143,3 +160,126 @@ class LoopbackDaytona:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _route(account: Account, api_key: str, endpoint: Endpoint | None) -> Route:
+    """Returns the route of a handler that answers after the key is checked and faults are drawn, and is counted.
+
+    Without a handler it is the route of all other paths, which answers 404.
+    """
+
+    async def answer(request: Request) -> Response:
+        path: str = request.scope["path"]
+        try:
+            response = await admit(request, path)
+            status = response.status_code
+        except Refusal as refusal:
+            response, status = refusal.response(path), refusal.status
+        except LostReply:
+            response, status = DroppedConnection(), 0
+        account.counters.request(f"{request.method} {endpoint[1] if endpoint else 'unknown'}", status)
+        return response
+
+    async def admit(request: Request, path: str) -> Response:
+        if path.startswith(EVENTS):
+            raise Refusal(404, "There are no events here; the SDK polls instead")
+        if request.headers.get("authorization") != f"Bearer {api_key}":
+            account.counters.unauthorised += 1
+            raise Refusal(401, "Invalid credentials")
+        if endpoint is None:
+            raise Refusal(404, f"Cannot {request.method} {path}")
+        handler = endpoint[2]
+        parameters = {name: unquote(value) for name, value in request.path_params.items()}
+        if not path.startswith(FAULTY):
+            return await handler(request, **parameters)
+        random, config = account.random, account.config
+        await asyncio.sleep(random.seconds("api", config.latency.api))
+        if random.hit("server_error", config.faults.server_error):
+            status = random.stream("server_error status").choice(SERVER_ERRORS)
+            raise Refusal(status, "The service is unavailable (injected fault)")
+        hangs = random.hit("hang", config.faults.hang)
+        response = await handler(request, **parameters) if request.method == "POST" or not hangs else Response()
+        if hangs:
+            await until_disconnected(request.receive)
+            raise LostReply
+        return response
+
+    methods, pattern = ([endpoint[0]], endpoint[1]) if endpoint else (METHODS, "/{path:path}")
+    return Route(pattern, answer, methods=methods)
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Makes a new folder and removes it at the end. One whose owner was killed is removed by the next loopback.
+
+    The owner holds a lock on a file inside, which the kernel releases however the owner ends.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError), path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{FOLDER_PREFIX}"))
+    with (unfinished / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = unfinished.rename(unfinished.with_name(unfinished.name.removeprefix(".")))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class LoopbackProcess(LoopbackService):
+    """A loopback Daytona in a child process: it costs this interpreter nothing, and plain functions can use it.
+
+    ```python
+    with LoopbackProcess(LoopbackConfig(images={"finqa-test": snapshot_folder})) as loopback:
+        subprocess.run(["finqa", "sandbox", "ls"], env={**os.environ, **loopback.environment})
+        assert loopback.control.stats()["boxes"] == 0
+    ```
+
+    It ends with this process, also when that is killed with SIGKILL. `async with` works too.
+    """
+
+    def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
+        self.config = config or LoopbackConfig()
+        super().__init__("daytona", self.config, proof="DAYTONA_API_KEY", port=port)
+
+    @property
+    def api_url(self) -> str:
+        """The SDK's `api_url`."""
+        return self.environment["DAYTONA_API_URL"]
+
+    @property
+    def api_key(self) -> str:
+        """The only key that it accepts."""
+        return self.environment["DAYTONA_API_KEY"]
+
+    @property
+    def port(self) -> int:
+        """The port of API, toolbox, previews and control."""
+        return urlsplit(self.api_url).port or 0
+
+    @contextlib.contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Trusts the certificate of the object storage, as `LoopbackDaytona.trusted` does."""
+        with trusted(self.environment[CA_VARIABLE]):
+            yield
+
+    @property
+    def control(self) -> Control:
+        """Statistics and accidents. The calls block; `async_control` is for event loops."""
+        return Control(self.port, self.api_key)
+
+    @property
+    def async_control(self) -> AsyncControl:
+        """Statistics and accidents, for event loops."""
+        return AsyncControl(self.control)
+
+    async def __aenter__(self) -> LoopbackProcess:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)

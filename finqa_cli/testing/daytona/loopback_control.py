@@ -1,36 +1,45 @@
-"""The control of a running loopback Daytona: what happened in it, and accidents at the press of a button."""
+"""`/control` of a loopback Daytona and its clients: statistics, and accidents on demand."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import json
+import resource
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.config import Faults
-from finqa_cli.testing.daytona.listener import HOST
+from finqa_cli.testing.daytona.http_service import HOST, Endpoint, Refusal, json_body, text
+from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox
 
 TIMEOUT_S = 30.0
 Death = Literal["destroyed", "error", "started"]
 
 
 class Stats(TypedDict):
-    """What `stats()` returns.
+    """Statistics, as `stats()` returns them.
 
     Attributes:
-        up_s, cpu_s, rss_mib: Age, CPU seconds and memory of the process that the loopback runs in.
-        requests: `METHOD /route` -> status -> number; status 0: cut connections and hangs.
-        creates: Creates that were `accepted`, `limited` (429 because the window was full; injected ones stand in
+        up_s, cpu_s, rss_mib: Age of the loopback, CPU seconds and memory of its process.
+        requests: `METHOD /route` -> status -> number; status 0: dropped connections and hangs.
+        creates: Creates that were `accepted`, `limited` (429 because the window was full; injected ones are in
             `faults`) and `refused` for another reason.
-        busiest_window: The most accepted creates that any sliding window of `create_window_s` has held.
-        name_conflicts: Creates refused because a living box has the name.
-        duplicates: Living boxes that share their name with another; 0 as long as names are given by the client.
-        boxes, boxes_ever, boxes_most: Boxes that are not gone; ever made; most at once.
-        boxes_by_state: Daytona's words, and `frozen`.
-        boxes_by_label: `name=value` -> living boxes.
+        busiest_window: The most accepted creates that any sliding window of `create_window_s` has contained.
+        name_conflicts: Creates refused because a living sandbox has the name.
+        duplicates: Living sandboxes that share their name with another; 0 as long as names are given by the client.
+        boxes, boxes_ever, boxes_most: Sandboxes that are not gone; ever created; most at once.
+        boxes_by_state: Number of sandboxes by state in Daytona's words, and `frozen`.
+        boxes_by_label: `name=value` -> number of living sandboxes.
         websockets, websockets_open, websockets_most: Preview WebSockets upgraded so far, open, most at once.
-        faults: Injected faults by kind.
+        faults: Number of injected faults by kind.
         servers: Process ids of the real servers.
     """
 
@@ -56,10 +65,10 @@ class Stats(TypedDict):
 
 
 class Control:
-    """Blocking calls, for code without an event loop. Called from the loop that the loopback runs in, they hang.
+    """Blocking calls, for code without an event loop. In the event loop that the loopback runs in, they hang.
 
-    `ids` takes ids or names; `share` a random share of the running boxes, by the loopback's seed; without both all of
-    them are meant. Each call returns the ids that were hit.
+    `ids` takes ids or names; `share` a random share of the running sandboxes, by the loopback's seed; without both
+    all of them are meant. Each call returns the ids that were hit.
     """
 
     def __init__(self, port: int, api_key: str) -> None:
@@ -67,49 +76,53 @@ class Control:
         self._api_key = api_key
 
     def stats(self) -> Stats:
-        """Everything that is counted."""
+        """Returns everything that is counted."""
         stats: Stats = self._call("GET", "/control/stats", None)
         return stats
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """Boxes that are not gone: id, name, state, frozen, labels, created, connections, image, environment."""
-        boxes: list[dict[str, Any]] = self._call("GET", "/control/sandboxes", None)
-        return boxes
+        """Returns sandboxes that are not gone.
+
+        Keys: id, name, state, frozen, labels, created, connections, image, environment.
+        """
+        sandboxes: list[dict[str, Any]] = self._call("GET", "/control/sandboxes", None)
+        return sandboxes
 
     def kill(
         self, ids: Sequence[str] | None = None, *, share: float | None = None, leave: Death = "error"
     ) -> list[str]:
-        """Boxes die and their open connections are reset.
+        """Kills sandboxes and resets their open connections.
 
-        `leave` is what the API shows from then on: `error` or `started` (they must be deleted), or `destroyed` (gone).
+        `leave` is the state that the API shows from then on: `error` or `started` (they must be deleted), or
+        `destroyed` (gone).
         """
         hit: list[str] = self._call("POST", "/control/kill", {**_chosen(ids, share), "leave": leave})
         return hit
 
     def freeze(self, ids: Sequence[str] | None = None, *, share: float | None = None) -> list[str]:
-        """Boxes answer nothing any more, on open connections too; the API goes on showing them as started."""
+        """Stops all answers of sandboxes, on open connections too; the API still shows them as started."""
         hit: list[str] = self._call("POST", "/control/freeze", _chosen(ids, share))
         return hit
 
     def thaw(self, ids: Sequence[str] | None = None) -> list[str]:
-        """Frozen boxes answer again."""
+        """Ends the freeze of sandboxes."""
         hit: list[str] = self._call("POST", "/control/thaw", _chosen(ids, None))
         return hit
 
     def expire_urls(self) -> None:
-        """Every preview URL given out so far answers 401; open connections stay."""
+        """Makes every preview URL returned so far answer 401; open connections stay."""
         self._call("POST", "/control/expire", {})
 
     def set_faults(self, faults: Faults) -> None:
-        """Replaces the shares of faults from now on."""
+        """Replaces the probabilities of faults from now on."""
         self._call("POST", "/control/faults", faults.model_dump())
 
     def set_build_fails(self, reason: str) -> None:
-        """Builds of images fail with this reason from now on; empty: they succeed."""
+        """Makes builds of images fail with this reason from now on; empty: they succeed."""
         self._call("POST", "/control/builds", {"fail": reason})
 
     def break_image(self, name: str) -> None:
-        """Servers of this image exit at start from now on."""
+        """Makes servers of this image exit at start from now on."""
         self._call("POST", "/control/break", {"name": name})
 
     def set_snapshot_state(self, name: str, state: str) -> None:
@@ -122,53 +135,53 @@ class Control:
             content = None if body is None else json.dumps(body)
             connection.request(method, path, content, {"Authorization": f"Bearer {self._api_key}"})
             response = connection.getresponse()
-            return _decoded(response.status, response.read())
+            return _decode(response.status, response.read())
         finally:
             connection.close()
 
 
 class AsyncControl:
-    """The same calls for an event loop, that of the loopback included; `Control` says what they do."""
+    """The calls of `Control`, for an event loop, that of the loopback included."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     async def stats(self) -> Stats:
-        """Everything that is counted."""
+        """Returns everything that is counted."""
         return await asyncio.to_thread(self._control.stats)
 
     async def sandboxes(self) -> list[dict[str, Any]]:
-        """Boxes that are not gone."""
+        """Returns sandboxes that are not gone."""
         return await asyncio.to_thread(self._control.sandboxes)
 
     async def kill(
         self, ids: Sequence[str] | None = None, *, share: float | None = None, leave: Death = "error"
     ) -> list[str]:
-        """Boxes die and their open connections are reset."""
+        """Kills sandboxes and resets their open connections."""
         return await asyncio.to_thread(self._control.kill, ids, share=share, leave=leave)
 
     async def freeze(self, ids: Sequence[str] | None = None, *, share: float | None = None) -> list[str]:
-        """Boxes answer nothing any more."""
+        """Stops all answers of sandboxes."""
         return await asyncio.to_thread(self._control.freeze, ids, share=share)
 
     async def thaw(self, ids: Sequence[str] | None = None) -> list[str]:
-        """Frozen boxes answer again."""
+        """Ends the freeze of sandboxes."""
         return await asyncio.to_thread(self._control.thaw, ids)
 
     async def expire_urls(self) -> None:
-        """Every preview URL given out so far answers 401."""
+        """Makes every preview URL returned so far answer 401."""
         await asyncio.to_thread(self._control.expire_urls)
 
     async def set_faults(self, faults: Faults) -> None:
-        """Replaces the shares of faults from now on."""
+        """Replaces the probabilities of faults from now on."""
         await asyncio.to_thread(self._control.set_faults, faults)
 
     async def set_build_fails(self, reason: str) -> None:
-        """Builds of images fail with this reason from now on; empty: they succeed."""
+        """Makes builds of images fail with this reason from now on; empty: they succeed."""
         await asyncio.to_thread(self._control.set_build_fails, reason)
 
     async def break_image(self, name: str) -> None:
-        """Servers of this image exit at start from now on."""
+        """Makes servers of this image exit at start from now on."""
         await asyncio.to_thread(self._control.break_image, name)
 
     async def set_snapshot_state(self, name: str, state: str) -> None:
@@ -180,8 +193,162 @@ def _chosen(ids: Sequence[str] | None, share: float | None) -> dict[str, object]
     return {"ids": list(ids)} if ids is not None else {"share": share} if share is not None else {}
 
 
-def _decoded(status: int, content: bytes) -> Any:
+def _decode(status: int, content: bytes) -> Any:
     body = json.loads(content) if content else None
     if status >= 400:
-        raise ValueError(f"The control refused it ({status}): {body}")
+        raise ValueError(f"The control refused the call ({status}): {body}")
     return body
+
+
+class ControlApi:
+    """Handlers of `/control` for one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def endpoints(self) -> list[Endpoint]:
+        """Returns the routes."""
+        return [
+            ("GET", "/control/stats", self.stats),
+            ("GET", "/control/sandboxes", self.sandboxes),
+            ("POST", "/control/kill", self.kill),
+            ("POST", "/control/freeze", self.freeze),
+            ("POST", "/control/thaw", self.thaw),
+            ("POST", "/control/expire", self.expire_urls),
+            ("POST", "/control/faults", self.faults),
+            ("POST", "/control/break", self.break_image),
+            ("POST", "/control/builds", self.builds),
+            ("POST", "/control/snapshot-state", self.snapshot_state),
+        ]
+
+    async def stats(self, _: Request) -> Response:
+        """Returns everything that is counted."""
+        account, counters = self._account, self._account.counters
+        sandboxes = list(account.sandboxes.values())
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        body = {
+            "up_s": time.time() - counters.started,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "rss_mib": _memory_mib(),
+            "requests": {
+                route: {str(status): number for status, number in sorted(found.items())}
+                for route, found in sorted(counters.requests.items())
+            },
+            "unauthorised": counters.unauthorised,
+            "creates": {"accepted": 0, "limited": 0, "refused": 0, **counters.creates},
+            "busiest_window": account.window.busiest,
+            "name_conflicts": counters.name_conflicts,
+            "duplicates": sum(number - 1 for number in Counter(sandbox.name for sandbox in sandboxes).values()),
+            "boxes": len(sandboxes),
+            "boxes_ever": counters.sandboxes,
+            "boxes_most": counters.most_sandboxes,
+            "boxes_by_state": dict(Counter("frozen" if sandbox.frozen else sandbox.state for sandbox in sandboxes)),
+            "boxes_by_label": dict(
+                Counter(f"{name}={value}" for sandbox in sandboxes for name, value in sandbox.labels.items())
+            ),
+            "websockets": counters.websockets,
+            "websockets_open": counters.websockets_open,
+            "websockets_most": counters.websockets_most,
+            "faults": dict(account.random.hits),
+            "servers": [server.pid for server in account.servers.all() if server.exit_code() is None],
+        }
+        return JSONResponse(body)
+
+    async def sandboxes(self, _: Request) -> Response:
+        """Returns all sandboxes that are not gone, those that a stale list hides included."""
+        return JSONResponse(
+            [
+                {
+                    "id": sandbox.id,
+                    "name": sandbox.name,
+                    "state": sandbox.state,
+                    "frozen": sandbox.frozen,
+                    "labels": sandbox.labels,
+                    "created": sandbox.created,
+                    "connections": len(sandbox.links),
+                    "image": sandbox.image.name,
+                    "environment": dict(sandbox.environment),
+                }
+                for sandbox in self._account.sandboxes.values()
+            ]
+        )
+
+    async def kill(self, request: Request) -> Response:
+        """Kills sandboxes and resets their open connections."""
+        leave = (await json_body(request)).get("leave", "error")
+        if leave not in get_args(Death):
+            raise Refusal(400, f"leave must be one of {', '.join(get_args(Death))}")
+        chosen = await self._choose(request)
+        for sandbox in chosen:
+            self._account.kill(sandbox, leave)
+        return _ids(chosen)
+
+    async def freeze(self, request: Request) -> Response:
+        """Stops all answers of sandboxes, on open connections too."""
+        chosen = [sandbox for sandbox in await self._choose(request) if not sandbox.frozen and not sandbox.dead]
+        for sandbox in chosen:
+            sandbox.freeze()
+        return _ids(chosen)
+
+    async def thaw(self, request: Request) -> Response:
+        """Ends the freeze of sandboxes."""
+        chosen = [sandbox for sandbox in await self._choose(request) if sandbox.frozen]
+        for sandbox in chosen:
+            sandbox.thaw()
+        return _ids(chosen)
+
+    async def expire_urls(self, _: Request) -> Response:
+        """Makes every preview URL returned so far invalid; open connections stay."""
+        number = len(self._account.tokens)
+        self._account.tokens.clear()
+        return JSONResponse({"expired": number})
+
+    async def faults(self, request: Request) -> Response:
+        """Replaces the probabilities of faults."""
+        try:
+            faults = Faults.model_validate(await json_body(request))
+        except ValueError as error:
+            raise Refusal(400, str(error)) from None
+        self._account.config = self._account.config.model_copy(update={"faults": faults})
+        return JSONResponse(faults.model_dump())
+
+    async def builds(self, request: Request) -> Response:
+        """Sets the reason with which builds fail; empty: they succeed."""
+        reason = text(await json_body(request), "fail")
+        self._account.config = self._account.config.model_copy(update={"build_fails": reason})
+        return Response()
+
+    async def break_image(self, request: Request) -> Response:
+        """Makes servers of this image exit at start from now on."""
+        self._account.image(text(await json_body(request), "name")).broken = True
+        return Response()
+
+    async def snapshot_state(self, request: Request) -> Response:
+        """Sets an image's state."""
+        body = await json_body(request)
+        image = self._account.image(text(body, "name"))
+        image.state = text(body, "state")
+        image.notify()
+        return Response()
+
+    async def _choose(self, request: Request) -> list[LoopbackSandbox]:
+        body = await json_body(request)
+        ids, share = body.get("ids"), body.get("share")
+        if ids is not None and not isinstance(ids, list):
+            raise Refusal(400, "ids must be a list")
+        if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
+            raise Refusal(400, "share must be between 0 and 1")
+        return self._account.chosen(ids, share)
+
+
+def _memory_mib() -> float:
+    """Returns the memory of this process now; 0 where the system does not report it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0.0
+    return pages * resource.getpagesize() / 2**20
+
+
+def _ids(sandboxes: list[LoopbackSandbox]) -> Response:
+    return JSONResponse([sandbox.id for sandbox in sandboxes])

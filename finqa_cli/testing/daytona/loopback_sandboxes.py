@@ -1,34 +1,33 @@
-"""One sandbox of the account, and what the API says about it."""
+"""Sandboxes of the account and the images they start from, with the objects that the API returns for them."""
 
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from finqa_cli.testing.daytona.loopback_images import Image
-    from finqa_cli.testing.daytona.toolbox_sessions import Command, Session
+from finqa_cli.testing.daytona.sandbox_commands import HOST_VARIABLES, Session, ShellCommand, host_environment
 
 ORGANIZATION = "loopback-organization"
 REGION = "loopback"
 ENDED = ("destroyed", "destroying")
-HOLDS_CPU = ("creating", "starting", "started", "stopping", "restoring")
+USES_CPU = ("creating", "starting", "started", "stopping", "restoring")
 
 
 class Link(Protocol):
     """An open preview connection."""
 
     def freeze(self) -> None:
-        """No byte passes any more; the connection stays open."""
+        """Stops all bytes; the connection stays open."""
         ...
 
     def thaw(self) -> None:
-        """Bytes pass again, those that waited included."""
+        """Lets bytes pass again, those that waited included."""
         ...
 
     def abort(self) -> None:
@@ -37,30 +36,128 @@ class Link(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Box:
-    """A sandbox. Times are Unix seconds; intervals are the box's minutes.
+class LoopbackImage:
+    """An image, which Daytona calls a snapshot.
 
     Attributes:
-        state: Daytona's word for it.
+        state: pending, building, active, inactive, build_failed or removing.
+        mounts: Absolute path inside the image -> file or folder on this machine.
+        environment: Variables that the image sets; values are paths inside the image.
+        packages: Folders on this machine that programs of the image import from.
+        broken: Whether servers exit at start.
+        dockerfile: The Dockerfile it was built from, empty for a folder of this machine.
+        log: Lines of its build so far.
+        changed: Set and replaced whenever the log or the state changes.
+    """
+
+    id: str
+    name: str
+    state: str = "active"
+    cpu: int = 1
+    memory_gib: int = 1
+    disk_gib: int = 3
+    mounts: dict[str, Path] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    packages: list[Path] = field(default_factory=list)
+    broken: bool = False
+    error: str = ""
+    dockerfile: str = ""
+    contexts: tuple[str, ...] = ()
+    created: float = field(default_factory=time.time)
+    log: list[str] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def host_path(self, path: str) -> str | None:
+        """Returns where a path inside the image is on this machine; None for a file that the image did not bring."""
+        path = posixpath.normpath(path)
+        for inside, outside in sorted(self.mounts.items(), key=lambda mount: -len(mount[0])):
+            if path == inside:
+                return str(outside)
+            if path.startswith(inside.rstrip("/") + "/"):
+                return str(outside / path[len(inside.rstrip("/")) + 1 :])
+        return None
+
+    def program_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Returns the environment of a program of the image: no key and no secret of this process is in it.
+
+        Values that are paths inside the image become paths on this machine.
+        """
+        merged = {**self.environment, **variables}
+        return host_environment(self.packages) | {
+            name: (self.host_path(value) or value) if value.startswith("/") else value
+            for name, value in merged.items()
+            if name not in HOST_VARIABLES
+        }
+
+    def write_log(self, line: str) -> None:
+        """Adds a line to the build's log."""
+        self.log.append(line)
+        self.notify()
+
+    def notify(self) -> None:
+        """Wakes those who follow the log."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def dto(self) -> dict[str, object]:
+        """SnapshotDto of the SDK 0.226.1."""
+        created = iso(self.created)
+        build = {
+            "dockerfileContent": self.dockerfile,
+            "contextHashes": list(self.contexts),
+            "createdAt": created,
+            "updatedAt": created,
+            "snapshotRef": f"loopback/{self.id}",
+        }
+        return {
+            "id": self.id,
+            "organizationId": ORGANIZATION,
+            "general": False,
+            "name": self.name,
+            "imageName": None,
+            "state": self.state,
+            "size": 0.1 if self.state == "active" else None,
+            "entrypoint": None,
+            "cpu": self.cpu,
+            "gpu": 0,
+            "mem": self.memory_gib,
+            "disk": self.disk_gib,
+            "errorReason": self.error or None,
+            "createdAt": created,
+            "updatedAt": created,
+            "lastUsedAt": None,
+            "sourceSandboxId": None,
+            "regionIds": [REGION],
+            **({"buildInfo": build} if self.dockerfile else {}),
+        }
+
+
+@dataclass(slots=True, eq=False)
+class LoopbackSandbox:
+    """A sandbox. Times are Unix seconds; intervals are the sandbox's minutes.
+
+    Attributes:
+        state: The state in Daytona's words.
         auto_stop: Minutes without activity until it stops; 0 means never.
         auto_delete: Minutes after its stop until it is destroyed; 0 means at once, negative means never.
-        due: When it is destroyed, whatever its state; 0 means never.
-        listed: When the list shows it first.
-        vanished: When it was destroyed; the list may show it for a while longer.
-        dead: Its processes are gone; the preview answers 502.
-        frozen: It answers nothing.
-        user: Who its programs run as, as far as the API says.
-        network_blocked: Whether it was asked for without a network; its commands have this machine's all the same.
+        due: Time at which it is destroyed in any state; 0 means never.
+        listed: Time at which the list shows it first.
+        vanished: Time at which it was destroyed; the list may show it for a while longer.
+        dead: Whether its processes are gone; the preview answers 502.
+        frozen: Whether it answers nothing.
+        user: The user that its programs run as, as the API reports it.
+        network_blocked: Whether it was created without a network; its commands have this machine's all the same.
+        sessions: Sessions of the toolbox by id.
         executed: Commands outside of sessions that run, or that left something running.
-        folder: Its own files on this machine.
-        files: Those that were uploaded: absolute path inside -> where it lies on this machine.
+        folder: Folder of its own files on this machine.
+        files: Uploaded files: absolute path inside -> path on this machine.
         ports: Port inside -> port of the real server on this machine.
         links: Open preview connections.
     """
 
     id: str
     name: str
-    image: Image
+    image: LoopbackImage
     labels: dict[str, str]
     environment: Mapping[str, str]
     created: float
@@ -82,36 +179,36 @@ class Box:
     frozen: bool = False
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
     sessions: dict[str, Session] = field(default_factory=dict)
-    executed: list[Command] = field(default_factory=list)
+    executed: list[ShellCommand] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
     links: set[Link] = field(default_factory=set)
 
     @property
     def ended(self) -> bool:
-        """Destroyed or on the way there."""
+        """Whether it is destroyed or about to be."""
         return self.state in ENDED
 
     def touch(self) -> None:
-        """Something happened that counts as activity; preview traffic does not."""
+        """Records activity, which preview traffic is not."""
         self.active = time.time()
 
     def freeze(self) -> None:
-        """Answers nothing from here on, on open connections too."""
+        """Stops all answers, on open connections too."""
         self.frozen = True
         self.thawed.clear()
         for link in list(self.links):
             link.freeze()
 
     def thaw(self) -> None:
-        """Answers again."""
+        """Ends a freeze."""
         self.frozen = False
         self.thawed.set()
         for link in list(self.links):
             link.thaw()
 
     def die(self, state: str) -> None:
-        """Its processes end and every open connection is reset."""
+        """Ends its processes and resets its open connections."""
         self.dead, self.frozen = True, False
         self.state = state
         self.ports.clear()
@@ -125,7 +222,7 @@ class Box:
         self.thawed.set()
 
     def item(self, toolbox: str) -> dict[str, object]:
-        """As the list shows it (SandboxListItem of the SDK 0.226.1)."""
+        """SandboxListItem of the SDK 0.226.1."""
         return {
             "id": self.id,
             "organizationId": ORGANIZATION,
@@ -154,10 +251,10 @@ class Box:
         }
 
     def dto(self, toolbox: str) -> dict[str, object]:
-        """As a single read shows it (Sandbox of the SDK 0.226.1)."""
+        """Sandbox of the SDK 0.226.1."""
         return {**self.item(toolbox), "env": dict(self.environment), "kvm": False, "volumes": []}
 
 
 def iso(when: float) -> str:
-    """Unix seconds as the API writes times."""
+    """Returns Unix seconds in the API's format."""
     return datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""`/api/sandbox`: the routes of the SDK 0.226.1 that make, show, change and end boxes."""
+"""Routes of the SDK 0.226.1 that create, show, change and end sandboxes, and show the key and its account."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ import json
 import secrets
 import time
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
 from finqa_cli.testing.daytona.account import DEFAULT_IMAGE, Account
-from finqa_cli.testing.daytona.body_fields import number, text, texts, whole
 from finqa_cli.testing.daytona.dockerfile import BuildError, parse
-from finqa_cli.testing.daytona.http_messages import Cut, Refusal, Reply, Request
-from finqa_cli.testing.daytona.loopback_images import Image
-from finqa_cli.testing.daytona.loopback_sandboxes import Box
-from finqa_cli.testing.daytona.router import Router
+from finqa_cli.testing.daytona.http_service import (
+    Endpoint,
+    LostReply,
+    Refusal,
+    json_body,
+    number,
+    queries,
+    text,
+    texts,
+    whole,
+)
+from finqa_cli.testing.daytona.loopback_sandboxes import ORGANIZATION, REGION, LoopbackImage, LoopbackSandbox, iso
 
 DEFAULT_URL_TTL_S = 60
 PAGE = 100
-COMING_UP = ("creating", "starting")
+STARTING = ("creating", "starting")
+SNAPSHOT_QUOTA = 100
 TOKEN_BYTES = 12
 
 
@@ -30,48 +41,53 @@ class SandboxApi:
         self._origin = origin
         self._toolbox = f"{origin}/toolbox"
 
-    def register(self, router: Router) -> None:
-        """Adds the routes."""
-        box = "/api/sandbox/{box}"
-        router.add("POST", "/api/sandbox", self.create)
-        router.add("GET", "/api/sandbox", self.list)
-        router.add("GET", box, self.get)
-        router.add("DELETE", box, self.delete)
-        router.add("POST", f"{box}/start", self.start)
-        router.add("POST", f"{box}/stop", self.stop)
-        router.add("PUT", f"{box}/labels", self.labels)
-        router.add("POST", f"{box}/autostop/{{minutes}}", self.auto_stop)
-        router.add("POST", f"{box}/autodelete/{{minutes}}", self.auto_delete)
-        router.add("POST", f"{box}/autoarchive/{{minutes}}", self.auto_archive)
-        router.add("POST", f"{box}/ttl/{{minutes}}", self.ttl)
-        router.add("POST", f"{box}/last-activity", self.last_activity)
-        router.add("GET", f"{box}/toolbox-proxy-url", self.toolbox_url)
-        router.add("GET", f"{box}/ports/{{port}}/preview-url", self.preview_url)
-        router.add("GET", f"{box}/ports/{{port}}/signed-preview-url", self.signed_url)
-        router.add("POST", f"{box}/ports/{{port}}/signed-preview-url/{{token}}/expire", self.expire_url)
+    def endpoints(self) -> list[Endpoint]:
+        """Returns the routes."""
+        sandbox = "/api/sandbox/{sandbox}"
+        port = f"{sandbox}/ports/{{port}}"
+        return [
+            ("POST", "/api/sandbox", self.create),
+            ("GET", "/api/sandbox", self.list),
+            ("GET", sandbox, self.get),
+            ("DELETE", sandbox, self.delete),
+            ("POST", f"{sandbox}/start", self.start),
+            ("POST", f"{sandbox}/stop", self.stop),
+            ("PUT", f"{sandbox}/labels", self.labels),
+            ("POST", f"{sandbox}/autostop/{{minutes}}", self.auto_stop),
+            ("POST", f"{sandbox}/autodelete/{{minutes}}", self.auto_delete),
+            ("POST", f"{sandbox}/autoarchive/{{minutes}}", self.auto_archive),
+            ("POST", f"{sandbox}/ttl/{{minutes}}", self.ttl),
+            ("POST", f"{sandbox}/last-activity", self.last_activity),
+            ("GET", f"{sandbox}/toolbox-proxy-url", self.toolbox_url),
+            ("GET", f"{port}/preview-url", self.preview_url),
+            ("GET", f"{port}/signed-preview-url", self.signed_url),
+            ("POST", f"{port}/signed-preview-url/{{token}}/expire", self.expire_url),
+            ("GET", "/api/api-keys/current", self.key),
+            ("GET", "/api/organizations/{organization}/usage", self.usage),
+        ]
 
-    async def create(self, request: Request) -> Reply:
-        """Makes a box; the limit, the quota and the faults of creates apply."""
-        account, faults, dice = self._account, self._account.config.faults, self._account.dice
+    async def create(self, request: Request) -> Response:
+        """Creates a sandbox; the limit, the quota and the faults of creates apply."""
+        account, faults, random = self._account, self._account.config.faults, self._account.random
         self._admit()
         try:
-            box = self._make(request.json())
+            sandbox = self._make(await json_body(request))
         except Refusal:
             account.counters.creates["refused"] += 1
             raise
         account.counters.creates["accepted"] += 1
         headers = account.window.headers(time.monotonic())
-        await asyncio.sleep(dice.seconds("create", account.config.latency.create))
-        self._come_up(box)
-        if dice.hit("lost_reply", faults.lost_reply):
-            raise Cut
-        if dice.hit("late_error", faults.late_error):
+        await asyncio.sleep(random.seconds("create", account.config.latency.create))
+        self._finish_start(sandbox)
+        if random.hit("lost_reply", faults.lost_reply):
+            raise LostReply
+        if random.hit("late_error", faults.late_error):
             raise Refusal(504, "The gateway timed out (injected fault)")
-        return self._reply(box, headers)
+        return self._reply(sandbox, headers)
 
     def _admit(self) -> None:
         account, now = self._account, time.monotonic()
-        if account.dice.hit("rate_limited", account.config.faults.rate_limited):
+        if account.random.hit("rate_limited", account.config.faults.rate_limited):
             wait = 1
         elif account.window.take(now):
             return
@@ -85,7 +101,7 @@ class SandboxApi:
         }
         raise Refusal(429, "Rate limit exceeded", headers)
 
-    def _make(self, body: dict[str, object]) -> Box:
+    def _make(self, body: dict[str, object]) -> LoopbackSandbox:
         account = self._account
         if recipe := body.get("buildInfo"):
             image = self._stock_image(body, recipe)
@@ -101,14 +117,14 @@ class SandboxApi:
         auto_stop, auto_delete = number(body, "autoStopInterval", 15), number(body, "autoDeleteInterval", -1)
         ttl = number(body, "ttlMinutes", 0)
         account.check_quota(image)
-        box = account.make(name, image, labels, environment)
-        box.auto_stop, box.auto_delete, box.due = auto_stop, auto_delete, self._due(ttl)
-        box.public, box.network_blocked = body.get("public") is True, body.get("networkBlockAll") is True
-        box.user = text(body, "user") or box.user
-        return box
+        sandbox = account.add_sandbox(name, image, labels, environment)
+        sandbox.auto_stop, sandbox.auto_delete, sandbox.due = auto_stop, auto_delete, self._due(ttl)
+        sandbox.public, sandbox.network_blocked = body.get("public") is True, body.get("networkBlockAll") is True
+        sandbox.user = text(body, "user") or sandbox.user
+        return sandbox
 
-    def _stock_image(self, body: dict[str, object], recipe: object) -> Image:
-        """The image of one box, out of a Dockerfile without files of ours; nothing is pulled or built."""
+    def _stock_image(self, body: dict[str, object], recipe: object) -> LoopbackImage:
+        """Returns the image of one sandbox for a Dockerfile without files of ours; nothing is pulled or built."""
         if not isinstance(recipe, dict) or recipe.get("contextHashes"):
             raise Refusal(400, "The loopback builds files into snapshots only; build the image as a snapshot first")
         dockerfile = text(recipe, "dockerfileContent")
@@ -116,8 +132,8 @@ class SandboxApi:
             environment = parse(dockerfile).environment
         except BuildError as error:
             raise Refusal(400, str(error)) from None
-        return Image(
-            self._account.dice.identifier(),
+        return LoopbackImage(
+            self._account.random.identifier(),
             f"daytona-{hashlib.sha256(dockerfile.encode()).hexdigest()}",
             cpu=number(body, "cpu", 1),
             memory_gib=number(body, "memory", 1),
@@ -126,156 +142,205 @@ class SandboxApi:
             error=self._account.config.build_fails,
         )
 
-    def _come_up(self, box: Box) -> None:
-        """From `creating` to `started`, or to an error."""
+    def _finish_start(self, sandbox: LoopbackSandbox) -> None:
+        """Takes a sandbox from `creating` to `started`, or to an error."""
         account = self._account
-        failed = account.dice.hit("start_failed", account.config.faults.start_failed)
+        failed = account.random.hit("start_failed", account.config.faults.start_failed)
 
         def arrive() -> None:
-            if box.state not in COMING_UP:
+            if sandbox.state not in STARTING:
                 return
-            box.touch()
-            if box.image.error:
-                box.error = box.image.error
-                box.die("build_failed")
+            sandbox.touch()
+            if sandbox.image.error:
+                sandbox.error = sandbox.image.error
+                sandbox.die("build_failed")
             elif failed:
-                box.error = "Failed to start the sandbox (injected fault)"
-                box.die("error")
+                sandbox.error = "Failed to start the sandbox (injected fault)"
+                sandbox.die("error")
             else:
-                box.state = "started"
-                self._doom(box)
+                sandbox.state = "started"
+                self._schedule_accident(sandbox)
 
-        account.later(account.dice.seconds("start", account.config.latency.start), arrive)
+        account.later(account.random.seconds("start", account.config.latency.start), arrive)
 
-    def _doom(self, box: Box) -> None:
-        """Throws the dice for a death or a frost of its own."""
+    def _schedule_accident(self, sandbox: LoopbackSandbox) -> None:
+        """Draws whether it dies or freezes by itself later."""
         account, faults = self._account, self._account.config.faults
-        if account.dice.hit("dies", faults.dies):
-            account.later(account.dice.seconds("fault", faults.fault_after), lambda: account.kill(box))
-        elif account.dice.hit("freezes", faults.freezes):
-            account.later(account.dice.seconds("fault", faults.fault_after), box.freeze)
+        if account.random.hit("dies", faults.dies):
+            account.later(account.random.seconds("fault", faults.fault_after), lambda: account.kill(sandbox))
+        elif account.random.hit("freezes", faults.freezes):
+            account.later(account.random.seconds("fault", faults.fault_after), sandbox.freeze)
 
-    async def list(self, request: Request) -> Reply:
-        """Boxes page by page; labels, states, id, name and snapshots filter."""
-        wanted = _labels(request.query("labels"))
-        limit = whole(request.query("limit") or str(PAGE), "limit")
-        boxes = [box for box in self._account.visible() if wanted.items() <= box.labels.items()]
+    async def list(self, request: Request) -> Response:
+        """Lists sandboxes page by page; labels, states, id, name and snapshots filter."""
+        wanted = _labels(request.query_params.get("labels", ""))
+        limit = whole(request.query_params.get("limit") or str(PAGE), "limit")
+        found = [sandbox for sandbox in self._account.visible() if wanted.items() <= sandbox.labels.items()]
         for name in ("id", "name"):
-            if value := request.query(name):
-                boxes = [box for box in boxes if str(getattr(box, name)).startswith(value)]
-        if states := request.queries("states"):
-            boxes = [box for box in boxes if box.state in states]
-        if snapshots := request.queries("snapshots"):
-            boxes = [box for box in boxes if box.image.name in snapshots]
-        start = whole(request.query("cursor") or "0", "cursor")
-        page = boxes[start : start + limit]
-        following = str(start + limit) if start + limit < len(boxes) else None
-        return Reply(body={"items": [box.item(self._toolbox) for box in page], "nextCursor": following})
+            if value := request.query_params.get(name):
+                found = [sandbox for sandbox in found if str(getattr(sandbox, name)).startswith(value)]
+        if states := queries(request, "states"):
+            found = [sandbox for sandbox in found if sandbox.state in states]
+        if snapshots := queries(request, "snapshots"):
+            found = [sandbox for sandbox in found if sandbox.image.name in snapshots]
+        start = whole(request.query_params.get("cursor") or "0", "cursor")
+        page = [sandbox.item(self._toolbox) for sandbox in found[start : start + limit]]
+        following = str(start + limit) if start + limit < len(found) else None
+        return JSONResponse({"items": page, "nextCursor": following})
 
-    async def get(self, _: Request, box: str) -> Reply:
-        """One box."""
-        return self._reply(self._account.box(box))
+    async def get(self, _: Request, sandbox: str) -> Response:
+        """Returns one sandbox."""
+        return self._reply(self._account.sandbox(sandbox))
 
-    async def delete(self, _: Request, box: str) -> Reply:
-        """Begins to end it; one that is still coming up is refused, as Daytona does."""
-        found = self._account.box(box)
-        if found.state in COMING_UP:
+    async def delete(self, _: Request, sandbox: str) -> Response:
+        """Begins to end it; one that still starts is refused, as Daytona does."""
+        found = self._account.sandbox(sandbox)
+        if found.state in STARTING:
             raise Refusal(400, "Sandbox state change in progress")
         self._account.destroy(found)
         return self._reply(found)
 
-    async def start(self, _: Request, box: str) -> Reply:
-        """Starts a stopped box again."""
-        found = self._account.box(box)
+    async def start(self, _: Request, sandbox: str) -> Response:
+        """Starts a stopped sandbox again."""
+        found = self._account.sandbox(sandbox)
         if found.state != "stopped":
             raise Refusal(400, f"Sandbox is not stopped: {found.state}")
-        self._account.check_quota(Image("", "", cpu=found.image.cpu, memory_gib=found.image.memory_gib, disk_gib=0))
+        self._account.check_quota(
+            LoopbackImage("", "", cpu=found.image.cpu, memory_gib=found.image.memory_gib, disk_gib=0)
+        )
         found.state, found.dead = "starting", False
-        self._come_up(found)
+        self._finish_start(found)
         return self._reply(found)
 
-    async def stop(self, _: Request, box: str) -> Reply:
-        """Stops a running box."""
-        found = self._account.box(box)
+    async def stop(self, _: Request, sandbox: str) -> Response:
+        """Stops a running sandbox."""
+        found = self._account.sandbox(sandbox)
         if found.state != "started":
             raise Refusal(400, f"Sandbox is not started: {found.state}")
         self._account.stop(found)
         return self._reply(found)
 
-    async def labels(self, request: Request, box: str) -> Reply:
+    async def labels(self, request: Request, sandbox: str) -> Response:
         """Replaces its labels."""
-        found = self._account.box(box)
-        found.labels = texts(request.json(), "labels")
-        return Reply(body={"labels": found.labels})
+        found = self._account.sandbox(sandbox)
+        found.labels = texts(await json_body(request), "labels")
+        return JSONResponse({"labels": found.labels})
 
-    async def auto_stop(self, _: Request, box: str, minutes: str) -> Reply:
+    async def auto_stop(self, _: Request, sandbox: str, minutes: str) -> Response:
         """Sets the minutes without activity after which it stops."""
-        found = self._account.box(box)
+        found = self._account.sandbox(sandbox)
         found.auto_stop = whole(minutes, "interval")
         return self._reply(found)
 
-    async def auto_delete(self, _: Request, box: str, minutes: str) -> Reply:
+    async def auto_delete(self, _: Request, sandbox: str, minutes: str) -> Response:
         """Sets the minutes after its stop at which it is destroyed."""
-        found = self._account.box(box)
+        found = self._account.sandbox(sandbox)
         found.auto_delete = -1 if minutes.startswith("-") else whole(minutes, "interval")
         return self._reply(found)
 
-    async def auto_archive(self, _: Request, box: str, minutes: str) -> Reply:
-        """Kept and shown; nothing is ever archived."""
-        found = self._account.box(box)
+    async def auto_archive(self, _: Request, sandbox: str, minutes: str) -> Response:
+        """Sets the minutes after its stop at which it is archived, which never happens here."""
+        found = self._account.sandbox(sandbox)
         found.auto_archive = whole(minutes, "interval")
         return self._reply(found)
 
-    async def ttl(self, _: Request, box: str, minutes: str) -> Reply:
+    async def ttl(self, _: Request, sandbox: str, minutes: str) -> Response:
         """Sets the minutes, from now, after which it is destroyed; 0 means never."""
-        found = self._account.box(box)
+        found = self._account.sandbox(sandbox)
         found.due = self._due(whole(minutes, "ttlMinutes"))
         return self._reply(found)
 
-    async def last_activity(self, _: Request, box: str) -> Reply:
-        """Counts as activity."""
-        self._account.box(box).touch()
-        return Reply(201)
+    async def last_activity(self, _: Request, sandbox: str) -> Response:
+        """Records activity."""
+        self._account.sandbox(sandbox).touch()
+        return Response(status_code=201)
 
-    async def toolbox_url(self, _: Request, box: str) -> Reply:
-        """Where its toolbox is reached."""
-        self._account.box(box)
-        return Reply(body={"url": self._toolbox})
+    async def toolbox_url(self, _: Request, sandbox: str) -> Response:
+        """Returns the URL of its toolbox."""
+        self._account.sandbox(sandbox)
+        return JSONResponse({"url": self._toolbox})
 
-    async def preview_url(self, _: Request, box: str, port: str) -> Reply:
-        """A URL that wants its token in the header X-Daytona-Preview-Token."""
-        found = self._account.box(box)
+    async def preview_url(self, _: Request, sandbox: str, port: str) -> Response:
+        """Returns a URL, and a token for the header X-Daytona-Preview-Token."""
+        found = self._account.sandbox(sandbox)
         token = self._token(found, whole(port, "port"), self._account.config.url_ttl_cap_s)
-        return Reply(body={"sandboxId": found.id, "url": f"{self._origin}/preview/{found.id}-{port}", "token": token})
+        return JSONResponse({"sandboxId": found.id, "url": f"{self._origin}/preview/{found.id}-{port}", "token": token})
 
-    async def signed_url(self, request: Request, box: str, port: str) -> Reply:
-        """A URL that holds its token."""
-        found, inner = self._account.box(box), whole(port, "port")
-        seconds = whole(request.query("expiresInSeconds") or str(DEFAULT_URL_TTL_S), "expiresInSeconds")
+    async def signed_url(self, request: Request, sandbox: str, port: str) -> Response:
+        """Returns a URL that contains its token."""
+        found, inner = self._account.sandbox(sandbox), whole(port, "port")
+        seconds = whole(request.query_params.get("expiresInSeconds") or str(DEFAULT_URL_TTL_S), "expiresInSeconds")
         cap = self._account.config.url_ttl_cap_s
         if not 1 <= seconds <= cap:
             raise Refusal(400, f"expiresInSeconds must be between 1 and {cap}")
         token = self._token(found, inner, seconds)
         url = f"{self._origin}/preview/{token}"
-        return Reply(body={"sandboxId": found.id, "port": inner, "token": token, "url": url})
+        return JSONResponse({"sandboxId": found.id, "port": inner, "token": token, "url": url})
 
-    async def expire_url(self, _: Request, box: str, port: str, token: str) -> Reply:
+    async def expire_url(self, _: Request, sandbox: str, port: str, token: str) -> Response:
         """Ends a signed URL."""
-        found = self._account.box(box)
+        found = self._account.sandbox(sandbox)
         if self._account.tokens.get(token, ("", 0))[:2] == (found.id, whole(port, "port")):
             del self._account.tokens[token]
-        return Reply()
+        return Response()
+
+    async def key(self, _: Request) -> Response:
+        """Returns the key that was used (ApiKeyList of the SDK 0.226.1)."""
+        body = {
+            "name": "loopback",
+            "value": "loopback-****",
+            "createdAt": iso(self._account.counters.started),
+            "permissions": ["write:sandboxes", "delete:sandboxes", "write:snapshots", "delete:snapshots"],
+            "lastUsedAt": None,
+            "expiresAt": None,
+            "userId": "loopback-user",
+            "organizationId": ORGANIZATION,
+        }
+        return JSONResponse(body)
+
+    async def usage(self, _: Request, organization: str) -> Response:
+        """Returns resources and quotas (OrganizationUsageOverview of the SDK 0.226.1)."""
+        if organization != ORGANIZATION:
+            raise Refusal(404, f"Organization {organization} not found")
+        used, quota = self._account.used(), self._account.config.quota
+        region = {
+            "regionId": REGION,
+            "sandboxClass": "container",
+            "totalCpuQuota": quota.cpu,
+            "currentCpuUsage": used["CPU"],
+            "totalMemoryQuota": quota.memory_gib,
+            "currentMemoryUsage": used["memory"],
+            "totalDiskQuota": quota.disk_gib,
+            "currentDiskUsage": used["disk"],
+            "totalGpuQuota": 0,
+            "currentGpuUsage": 0,
+            "maxCpuPerSandbox": 4,
+            "maxMemoryPerSandbox": 8,
+            "maxDiskPerSandbox": 10,
+            "maxDiskPerNonEphemeralSandbox": None,
+            "maxCpuPerGpu": None,
+            "maxMemoryPerGpu": None,
+            "maxDiskPerGpu": None,
+        }
+        body = {
+            "regionUsage": [region],
+            "totalSnapshotQuota": SNAPSHOT_QUOTA,
+            "currentSnapshotUsage": len(self._account.images),
+            "totalVolumeQuota": 0,
+            "currentVolumeUsage": 0,
+        }
+        return JSONResponse(body)
 
     def _due(self, minutes: int) -> float:
         return time.time() + minutes * self._account.config.minute_s if minutes else 0.0
 
-    def _token(self, box: Box, port: int, seconds: int) -> str:
+    def _token(self, sandbox: LoopbackSandbox, port: int, seconds: int) -> str:
         token = secrets.token_hex(TOKEN_BYTES)
-        self._account.tokens[token] = (box.id, port, time.time() + seconds)
+        self._account.tokens[token] = (sandbox.id, port, time.time() + seconds)
         return token
 
-    def _reply(self, box: Box, headers: dict[str, str] | None = None) -> Reply:
-        return Reply(body=box.dto(self._toolbox), headers=headers or {})
+    def _reply(self, sandbox: LoopbackSandbox, headers: dict[str, str] | None = None) -> Response:
+        return JSONResponse(sandbox.dto(self._toolbox), headers=headers)
 
 
 def _labels(text: str) -> dict[str, str]:

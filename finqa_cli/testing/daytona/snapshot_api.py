@@ -1,22 +1,30 @@
-"""`/api/snapshots`: images made, shown, activated and deleted."""
+"""`/api/snapshots`: images built from Dockerfiles and uploaded contexts, shown, activated and deleted."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import posixpath
+import re
+import shutil
+import tarfile
+import zipfile
 from collections.abc import AsyncIterator
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.body_fields import number, text, texts_list, whole
-from finqa_cli.testing.daytona.http_messages import Refusal, Reply, Request
-from finqa_cli.testing.daytona.image_build import build
-from finqa_cli.testing.daytona.loopback_images import Image
-from finqa_cli.testing.daytona.router import Router
+from finqa_cli.testing.daytona.dockerfile import BuildError, Step, parse
+from finqa_cli.testing.daytona.http_service import Endpoint, Refusal, json_body, number, text, texts_list, whole
+from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackImage
 from finqa_cli.testing.daytona.storage import Storage
 
 PAGE = 100
 SDK_POLL_S = 1.0
 FOLLOWED = ("pending", "building")
+_PIP_INSTALL = re.compile(r"\bpip3?\s+install\b")
 
 
 class SnapshotApi:
@@ -27,29 +35,32 @@ class SnapshotApi:
         self._storage = storage
         self._origin = origin
 
-    def register(self, router: Router) -> None:
-        """Adds the routes."""
-        router.add("POST", "/api/snapshots", self.create)
-        router.add("GET", "/api/snapshots", self.list)
-        router.add("GET", "/api/snapshots/{image}", self.get)
-        router.add("DELETE", "/api/snapshots/{image}", self.delete)
-        router.add("POST", "/api/snapshots/{image}/activate", self.activate)
-        router.add("POST", "/api/snapshots/{image}/deactivate", self.deactivate)
-        router.add("GET", "/api/snapshots/{image}/build-logs-url", self.logs_url)
-        router.add("GET", "/api/snapshots/{image}/build-logs", self.logs)
-        router.add("GET", "/api/object-storage/push-access", self._storage.push_access)
+    def endpoints(self) -> list[Endpoint]:
+        """Returns the routes."""
+        image = "/api/snapshots/{image}"
+        return [
+            ("POST", "/api/snapshots", self.create),
+            ("GET", "/api/snapshots", self.list),
+            ("GET", image, self.get),
+            ("DELETE", image, self.delete),
+            ("POST", f"{image}/activate", self.activate),
+            ("POST", f"{image}/deactivate", self.deactivate),
+            ("GET", f"{image}/build-logs-url", self.logs_url),
+            ("GET", f"{image}/build-logs", self.logs),
+            ("GET", "/api/object-storage/push-access", self._storage.push_access),
+        ]
 
-    async def create(self, request: Request) -> Reply:
-        """Begins to build an image from a Dockerfile; of a registry's image a box without files is made."""
-        body = request.json()
+    async def create(self, request: Request) -> Response:
+        """Begins to build an image from a Dockerfile; a registry's image becomes one without files."""
+        body = await json_body(request)
         name = text(body, "name")
         if not name:
             raise Refusal(400, "name is required")
         if any(image.name == name for image in self._account.images.values()):
             raise Refusal(409, f'Snapshot with name "{name}" already exists for this organization')
-        # The SDK follows the log of what is building only, and a quick build is over when it looks for the second time.
+        # The SDK follows the log only of what is building, and a quick build is over when it looks for the second time.
         state = "pending" if self._account.config.latency.build.median_s > SDK_POLL_S else "building"
-        image = Image(self._account.dice.identifier(), name, state=state)
+        image = LoopbackImage(self._account.random.identifier(), name, state=state)
         image.cpu, image.memory_gib = number(body, "cpu", 1), number(body, "memory", 1)
         image.disk_gib = number(body, "disk", 3)
         image.broken = name in self._account.config.broken_images
@@ -62,13 +73,14 @@ class SnapshotApi:
         else:
             raise Refusal(400, "buildInfo or imageName is required")
         self._account.images[image.id] = image
-        self._account.run(asyncio.get_running_loop().create_task(build(self._account, self._storage, image)))
-        return Reply(body=image.dto())
+        self._account.run(self._build(image))
+        return JSONResponse(image.dto())
 
-    async def list(self, request: Request) -> Reply:
-        """Images page by page, newest first."""
+    async def list(self, request: Request) -> Response:
+        """Lists images page by page, newest first."""
         images = sorted(self._account.images.values(), key=lambda image: -image.created)
-        page, limit = whole(request.query("page") or "1", "page"), whole(request.query("limit") or str(PAGE), "limit")
+        query = request.query_params
+        page, limit = whole(query.get("page") or "1", "page"), whole(query.get("limit") or str(PAGE), "limit")
         if page < 1 or limit < 1:
             raise Refusal(400, "page and limit must be positive")
         body = {
@@ -77,13 +89,13 @@ class SnapshotApi:
             "page": page,
             "totalPages": max(1, math.ceil(len(images) / limit)),
         }
-        return Reply(body=body)
+        return JSONResponse(body)
 
-    async def get(self, _: Request, image: str) -> Reply:
-        """One image, by id or name."""
-        return Reply(body=self._account.image(image).dto())
+    async def get(self, _: Request, image: str) -> Response:
+        """Returns one image, by id or name."""
+        return JSONResponse(self._account.image(image).dto())
 
-    async def delete(self, _: Request, image: str) -> Reply:
+    async def delete(self, _: Request, image: str) -> Response:
         """Begins to delete it; its name is taken until it is gone."""
         found = self._account.images.get(image)
         if found is None:
@@ -91,45 +103,118 @@ class SnapshotApi:
         if found.state != "removing":
             found.state = "removing"
             found.notify()
-            delay = self._account.dice.seconds("delete", self._account.config.latency.delete)
+            delay = self._account.random.seconds("delete", self._account.config.latency.delete)
             self._account.later(delay, lambda: self._account.forget_image(found))
-        return Reply(200)
+        return Response()
 
-    async def activate(self, _: Request, image: str) -> Reply:
+    async def activate(self, _: Request, image: str) -> Response:
         """Makes an inactive image usable again."""
         return self._change(image, "inactive", "active")
 
-    async def deactivate(self, _: Request, image: str) -> Reply:
-        """The opposite."""
+    async def deactivate(self, _: Request, image: str) -> Response:
+        """Makes an active image unusable."""
         self._change(image, "active", "inactive")
-        return Reply(204)
+        return Response(status_code=204)
 
-    async def logs_url(self, request: Request, image: str) -> Reply:
-        """Where its build's log is read."""
+    async def logs_url(self, request: Request, image: str) -> Response:
+        """Returns the URL of its build's log."""
         found = self._account.image(image)
-        return Reply(body={"url": f"{self._origin}/api/snapshots/{found.id}/build-logs"})
+        return JSONResponse({"url": f"{self._origin}/api/snapshots/{found.id}/build-logs"})
 
-    async def logs(self, request: Request, image: str) -> Reply:
-        """The build's log; with `follow=true` to the end of the build."""
+    async def logs(self, request: Request, image: str) -> Response:
+        """Sends the build's log; with `follow=true` to the end of the build."""
         found = self._account.image(image)
-        follow = request.query("follow") == "true"
-        return Reply(headers={"Content-Type": "text/plain; charset=utf-8"}, stream=_lines(found, follow=follow))
+        follow = request.query_params.get("follow") == "true"
+        return StreamingResponse(_lines(found, follow=follow), media_type="text/plain")
 
-    def _change(self, id_or_name: str, before: str, after: str) -> Reply:
+    def _change(self, id_or_name: str, before: str, after: str) -> Response:
         found = self._account.image(id_or_name)
         if found.state != before:
             raise Refusal(400, f"Snapshot {found.name} is {found.state}, not {before}")
         found.state = after
-        return Reply(body=found.dto())
+        return JSONResponse(found.dto())
+
+    async def _build(self, image: LoopbackImage) -> None:
+        """Takes an image from `pending` over `building` to `active` or `build_failed`.
+
+        `COPY` and `ENV` are carried out. `RUN` is only written to the log, with one exception: `pip install` of a
+        wheel that was copied makes its modules importable for the programs of the image. All other packages are
+        this interpreter's own.
+        """
+        account = self._account
+        image.state = "building"
+        image.notify()
+        seconds = account.random.seconds("build", account.config.latency.build)
+        try:
+            recipe = parse(image.dockerfile)
+            image.environment = recipe.environment
+            folder = account.folder / "images" / image.id
+            context = folder / "context"
+            await asyncio.to_thread(_unpack_contexts, self._storage, image, context)
+            for number, step in enumerate(recipe.steps, start=1):
+                image.write_log(f"Step {number}/{len(recipe.steps)} : {step.text}")
+                await asyncio.sleep(seconds / len(recipe.steps))
+                await asyncio.to_thread(_carry_out, step, image, context, folder)
+            if account.config.build_fails:
+                raise BuildError(account.config.build_fails)
+            image.write_log(f"Successfully built {image.name}")
+            image.state = "active"
+        except (BuildError, OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+            image.write_log(f"ERROR: {error}")
+            image.error = str(error)
+            image.state = "build_failed"
+        finally:
+            image.notify()
 
 
-async def _lines(image: Image, *, follow: bool) -> AsyncIterator[bytes]:
+async def _lines(image: LoopbackImage, *, follow: bool) -> AsyncIterator[bytes]:
     sent = 0
     while True:
-        grown, over = image.grown, image.state not in FOLLOWED
+        changed, over = image.changed, image.state not in FOLLOWED
         for line in image.log[sent:]:
             yield f"{line}\n".encode()
         sent = len(image.log)
         if over or not follow:
             return
-        await grown.wait()
+        await changed.wait()
+
+
+def _unpack_contexts(storage: Storage, image: LoopbackImage, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for digest in image.contexts:
+        archive = storage.context(digest)
+        if archive is None:
+            raise BuildError(f"the build context {digest} was never uploaded")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+
+
+def _carry_out(step: Step, image: LoopbackImage, context: Path, folder: Path) -> None:
+    if step.sources:
+        _copy(step, image, context, folder / "root")
+    if _PIP_INSTALL.search(step.command):
+        wheels = [path for inside, path in image.mounts.items() if inside.endswith(".whl")]
+        for wheel in (wheel for wheel in wheels if wheel.name in step.command):
+            packages = folder / "packages"
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(packages)
+            if packages not in image.packages:
+                image.packages.insert(0, packages)
+            image.write_log(f"Unpacked {wheel.name}")
+
+
+def _copy(step: Step, image: LoopbackImage, context: Path, root: Path) -> None:
+    for source in step.sources:
+        origin = context / posixpath.normpath(source).lstrip("/")
+        if not origin.resolve().is_relative_to(context.resolve()) or not origin.exists():
+            raise BuildError(f"COPY failed: file not found in build context: {source}")
+        inside = step.target.rstrip("/") or "/"
+        if origin.is_file() and (step.target.endswith("/") or (root / inside.lstrip("/")).is_dir()):
+            inside = posixpath.join(inside, origin.name)
+        outside = root / inside.lstrip("/")
+        outside.parent.mkdir(parents=True, exist_ok=True)
+        if origin.is_dir():
+            shutil.copytree(origin, outside, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(origin, outside)
+        image.mounts[inside] = outside

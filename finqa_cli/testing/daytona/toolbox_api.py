@@ -1,16 +1,24 @@
-"""`/toolbox/{box}`: commands and sessions inside boxes."""
+"""`/toolbox/{sandbox}`: commands, sessions and files inside sandboxes."""
 
 from __future__ import annotations
 
 import asyncio
+import posixpath
+import secrets
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
+
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.http_messages import Cut, Refusal, Reply, Request
-from finqa_cli.testing.daytona.loopback_sandboxes import Box
-from finqa_cli.testing.daytona.router import Router
-from finqa_cli.testing.daytona.servers import image_environment
-from finqa_cli.testing.daytona.toolbox_sessions import (
+from finqa_cli.testing.daytona.http_service import Endpoint, LostReply, Refusal, json_body, texts_list
+from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox, iso
+from finqa_cli.testing.daytona.sandbox_commands import (
     DEFAULT_TIMEOUT_S,
     Command,
     FailedCommand,
@@ -20,6 +28,7 @@ from finqa_cli.testing.daytona.toolbox_sessions import (
     command_dto,
     server_command,
 )
+from finqa_cli.testing.daytona.storage import write_file
 
 DEFAULT_PORT = 8000
 
@@ -30,38 +39,47 @@ class ToolboxApi:
     def __init__(self, account: Account) -> None:
         self._account = account
 
-    def register(self, router: Router) -> None:
-        """Adds the routes."""
-        process = "/toolbox/{box}/process"
-        router.add("POST", f"{process}/execute", self.execute)
-        router.add("GET", f"{process}/session", self.sessions)
-        router.add("POST", f"{process}/session", self.create_session)
-        router.add("GET", f"{process}/session/{{session}}", self.session)
-        router.add("DELETE", f"{process}/session/{{session}}", self.delete_session)
-        router.add("POST", f"{process}/session/{{session}}/exec", self.session_execute)
-        router.add("GET", f"{process}/session/{{session}}/command/{{command}}", self.command)
-        router.add("GET", f"{process}/session/{{session}}/command/{{command}}/logs", self.logs)
+    def endpoints(self) -> list[Endpoint]:
+        """Returns the routes."""
+        session = "/toolbox/{sandbox}/process/session/{session}"
+        files = "/toolbox/{sandbox}/files"
+        return [
+            ("POST", "/toolbox/{sandbox}/process/execute", self.execute),
+            ("GET", "/toolbox/{sandbox}/process/session", self.sessions),
+            ("POST", "/toolbox/{sandbox}/process/session", self.create_session),
+            ("GET", session, self.session),
+            ("DELETE", session, self.delete_session),
+            ("POST", f"{session}/exec", self.session_execute),
+            ("GET", f"{session}/command/{{command}}", self.command),
+            ("GET", f"{session}/command/{{command}}/logs", self.logs),
+            ("POST", f"{files}/bulk-upload", self.upload),
+            ("POST", f"{files}/bulk-download", self.download),
+            ("POST", f"{files}/folder", self.make_folder),
+            ("GET", f"{files}/info", self.info),
+            ("GET", files, self.list_files),
+            ("DELETE", files, self.delete_file),
+        ]
 
-    async def running(self, id_or_name: str) -> Box:
-        """A box whose toolbox answers; one that is frozen keeps its callers waiting.
+    async def _running(self, id_or_name: str) -> LoopbackSandbox:
+        """Returns a sandbox whose toolbox answers; one that is frozen keeps its callers waiting.
 
         Raises:
             Refusal: It is gone (404), does not run (400), or its processes died (502).
         """
-        box = self._account.box(id_or_name)
-        if box.frozen:
-            await box.thawed.wait()
-        if box.dead:
+        sandbox = self._account.sandbox(id_or_name)
+        if sandbox.frozen:
+            await sandbox.thawed.wait()
+        if sandbox.dead:
             raise Refusal(502, "Bad gateway: the sandbox does not answer")
-        if box.state != "started":
-            raise Refusal(400, f"Sandbox is not running: {box.state}")
-        box.touch()
-        return box
+        if sandbox.state != "started":
+            raise Refusal(400, f"Sandbox is not running: {sandbox.state}")
+        sandbox.touch()
+        return sandbox
 
-    async def execute(self, request: Request, box: str) -> Reply:
+    async def execute(self, request: Request, sandbox: str) -> Response:
         """Runs a shell command to its end."""
-        body = request.json()
-        found = await self.running(box)
+        body = await json_body(request)
+        found = await self._running(sandbox)
         timeout = body.get("timeout")
         variables = {**found.environment, **_variables(body.get("envs"))}
         command = ShellCommand(_command(body))
@@ -73,111 +91,188 @@ class ToolboxApi:
         finally:
             if not command.lingers:
                 found.executed.remove(command)
-        if self._account.dice.hit("lost_execution", self._account.config.faults.lost_execution):
-            raise Cut
-        return Reply(body={"exitCode": command.exit_code(), "result": command.output()})
+        if self._account.random.hit("lost_execution", self._account.config.faults.lost_execution):
+            raise LostReply
+        return JSONResponse({"exitCode": command.exit_code(), "result": command.output()})
 
-    async def create_session(self, request: Request, box: str) -> Reply:
-        """Begins a session."""
-        found = await self.running(box)
-        identifier = request.json().get("sessionId")
+    async def create_session(self, request: Request, sandbox: str) -> Response:
+        """Creates a session."""
+        found = await self._running(sandbox)
+        identifier = (await json_body(request)).get("sessionId")
         if not isinstance(identifier, str) or not identifier:
             raise Refusal(400, "sessionId must be a string")
         if identifier in found.sessions:
             raise Refusal(409, "session already exists")
         found.sessions[identifier] = Session(identifier)
-        return Reply(201)
+        return Response(status_code=201)
 
-    async def sessions(self, _: Request, box: str) -> Reply:
-        """All sessions."""
-        found = await self.running(box)
-        return Reply(body=[session.dto() for session in found.sessions.values()])
+    async def sessions(self, _: Request, sandbox: str) -> Response:
+        """Returns all sessions."""
+        found = await self._running(sandbox)
+        return JSONResponse([session.dto() for session in found.sessions.values()])
 
-    async def session(self, _: Request, box: str, session: str) -> Reply:
-        """One session."""
-        return Reply(body=_session(await self.running(box), session).dto())
+    async def session(self, _: Request, sandbox: str, session: str) -> Response:
+        """Returns one session."""
+        return JSONResponse(_find_session(await self._running(sandbox), session).dto())
 
-    async def delete_session(self, _: Request, box: str, session: str) -> Reply:
-        """Ends a session and its commands. A server that it started answers no more."""
-        found = await self.running(box)
-        ended = _session(found, session)
+    async def delete_session(self, _: Request, sandbox: str, session: str) -> Response:
+        """Ends a session and its commands. A server that it started no longer answers."""
+        found = await self._running(sandbox)
+        ended = _find_session(found, session)
         ended.end()
         del found.sessions[session]
         served = {command.server.port for command in ended.commands.values() if isinstance(command, ServerCommand)}
         found.ports = {port: real for port, real in found.ports.items() if real not in served}
-        return Reply(204)
+        return Response(status_code=204)
 
-    async def session_execute(self, request: Request, box: str, session: str) -> Reply:
-        """Runs a command in a session; with `runAsync` a server is attached, or a shell command goes on by itself."""
-        body = request.json()
-        found = await self.running(box)
-        held = _session(found, session)
-        identifier = self._account.dice.identifier()
+    async def session_execute(self, request: Request, sandbox: str, session: str) -> Response:
+        """Runs a command in a session; with `runAsync` it attaches a server or runs the command in the background."""
+        body = await json_body(request)
+        found = await self._running(sandbox)
+        held = _find_session(found, session)
+        identifier = self._account.random.identifier()
         text = _command(body)
         in_background = body.get("runAsync") is True or body.get("async") is True
         if in_background and (parsed := server_command(text)) is not None:
             held.commands[identifier] = self._serve(found, text, *parsed)
-            return Reply(202, {"cmdId": identifier})
+            return JSONResponse({"cmdId": identifier}, 202)
         command = ShellCommand(text)
         held.commands[identifier] = command
         work = self._shell(found, command, found.environment, None)
         if in_background:
-            self._account.run(asyncio.get_running_loop().create_task(work))
-            return Reply(202, {"cmdId": identifier})
+            self._account.run(work)
+            return JSONResponse({"cmdId": identifier}, 202)
         await work
         output = command.output()
         body = {"cmdId": identifier, "exitCode": command.exit_code(), "output": output, "stdout": output, "stderr": ""}
-        return Reply(body=body)
+        return JSONResponse(body)
 
-    async def command(self, _: Request, box: str, session: str, command: str) -> Reply:
-        """A command's state."""
-        found = _session(await self.running(box), session)
-        return Reply(body=command_dto(command, _of(found, command)))
+    async def command(self, _: Request, sandbox: str, session: str, command: str) -> Response:
+        """Returns a command's state."""
+        found = _find_session(await self._running(sandbox), session)
+        return JSONResponse(command_dto(command, _find_command(found, command)))
 
-    async def logs(self, _: Request, box: str, session: str, command: str) -> Reply:
-        """What a command has written."""
-        output = _of(_session(await self.running(box), session), command).output()
-        return Reply(body={"output": output, "stdout": output, "stderr": ""})
+    async def logs(self, _: Request, sandbox: str, session: str, command: str) -> Response:
+        """Returns what a command has written."""
+        output = _find_command(_find_session(await self._running(sandbox), session), command).output()
+        return JSONResponse({"output": output, "stdout": output, "stderr": ""})
+
+    async def upload(self, request: Request, sandbox: str) -> Response:
+        """Writes the parts `files[N].file` of a form to the paths in its parts `files[N].path`."""
+        found = await self._running(sandbox)
+        try:
+            form = await request.form()
+        except (MultiPartException, FormParserError):
+            form = FormData()
+        if not form:
+            raise Refusal(400, "The body is no form")
+        for name, file in form.items():
+            if isinstance(file, UploadFile):
+                path = str(form.get(name.removesuffix(".file") + ".path", ""))
+                target = _own_path(found, path)
+                await asyncio.to_thread(write_file, target, await file.read())
+                found.files[_normalize(path)] = target
+        await form.close()
+        return Response()
+
+    async def download(self, request: Request, sandbox: str) -> Response:
+        """Sends files as the parts of a form; a part named `error` for what is missing."""
+        found = await self._running(sandbox)
+        paths = texts_list(await json_body(request), "paths")
+        boundary = secrets.token_hex(16)
+        body = b""
+        for path in paths:
+            file = _readable_path(found, path)
+            missing = file is None or not file.is_file()
+            content = b"file not found" if file is None or missing else await asyncio.to_thread(file.read_bytes)
+            name = "error" if missing else "file"
+            body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{path}"\r\n\r\n'.encode()
+            body += content + b"\r\n"
+        body += f"--{boundary}--\r\n".encode()
+        return Response(body, media_type=f"multipart/form-data; boundary={boundary}")
+
+    async def make_folder(self, request: Request, sandbox: str) -> Response:
+        """Creates a folder of the sandbox's own."""
+        found = await self._running(sandbox)
+        path = request.query_params.get("path", "")
+        target = _own_path(found, path)
+        target.mkdir(parents=True, exist_ok=True)
+        found.files[_normalize(path)] = target
+        return Response(status_code=201)
+
+    async def info(self, request: Request, sandbox: str) -> Response:
+        """Returns FileInfo of the SDK 0.226.1."""
+        path = request.query_params.get("path", "")
+        file = _readable_path(await self._running(sandbox), path)
+        if file is None or not file.exists():
+            raise Refusal(404, f"file not found: {path}")
+        return JSONResponse(_info(file, _normalize(path)))
+
+    async def list_files(self, request: Request, sandbox: str) -> Response:
+        """Returns the entries of a folder."""
+        path = request.query_params.get("path", "")
+        folder = _readable_path(await self._running(sandbox), path)
+        if folder is None or not folder.is_dir():
+            raise Refusal(404, f"folder not found: {path}")
+        folder_path = _normalize(path)
+        return JSONResponse([_info(file, posixpath.join(folder_path, file.name)) for file in sorted(folder.iterdir())])
+
+    async def delete_file(self, request: Request, sandbox: str) -> Response:
+        """Deletes a file of the sandbox's own, or with `recursive=true` a folder."""
+        found = await self._running(sandbox)
+        path = request.query_params.get("path", "")
+        target = _own_path(found, path)
+        if not target.exists():
+            raise Refusal(404, f"file not found: {path}")
+        if target.is_dir():
+            if request.query_params.get("recursive", "").lower() != "true":
+                raise Refusal(400, f"{path} is a directory")
+            await asyncio.to_thread(shutil.rmtree, target)
+        else:
+            target.unlink()
+        found.files.pop(_normalize(path), None)
+        return Response(status_code=204)
 
     def _serve(
-        self, box: Box, text: str, variables: dict[str, str], module: str, arguments: tuple[str, ...]
+        self, sandbox: LoopbackSandbox, text: str, variables: dict[str, str], module: str, arguments: tuple[str, ...]
     ) -> Command:
-        if box.image.broken:
+        if sandbox.image.broken:
             return FailedCommand(text, f"ModuleNotFoundError: No module named '{module}' (the image is broken)\n")
-        told = {**box.image.environment, **box.environment, **variables}
+        merged = {**sandbox.image.environment, **sandbox.environment, **variables}
         try:
-            port = int(told.get("PORT", DEFAULT_PORT))
-            server = self._account.servers.attach(box.image, module, arguments, told)
+            port = int(merged.get("PORT", DEFAULT_PORT))
+            environment = sandbox.image.program_environment(merged)
+            server = self._account.servers.attach(sandbox.image.id, module, arguments, environment)
         except (OSError, ValueError) as error:
             return FailedCommand(text, f"{error}\n")
         command = ServerCommand(text, server)
 
         def listen() -> None:
-            if not box.dead and not command.ended:
-                box.ports[port] = server.port
+            if not sandbox.dead and not command.ended:
+                sandbox.ports[port] = server.port
 
-        delay = self._account.dice.seconds("boot", self._account.config.latency.boot)
+        delay = self._account.random.seconds("boot", self._account.config.latency.boot)
         self._account.later(delay, listen)
         return command
 
     async def _shell(
-        self, box: Box, command: ShellCommand, variables: Mapping[str, str], timeout_s: float | None
+        self, sandbox: LoopbackSandbox, command: ShellCommand, variables: Mapping[str, str], timeout_s: float | None
     ) -> None:
         translated = command.text
-        for inside, outside in sorted({**box.image.mounts, **box.files}.items(), reverse=True):
+        for inside, outside in sorted({**sandbox.image.mounts, **sandbox.files}.items(), reverse=True):
             translated = translated.replace(inside, str(outside))
-        box.folder.mkdir(parents=True, exist_ok=True)
-        environment = image_environment(box.image, variables)
-        await command.run(translated, box.folder, environment, timeout_s or DEFAULT_TIMEOUT_S)
+        sandbox.folder.mkdir(parents=True, exist_ok=True)
+        environment = sandbox.image.program_environment(variables)
+        await command.run(translated, sandbox.folder, environment, timeout_s or DEFAULT_TIMEOUT_S)
 
 
-def _session(box: Box, identifier: str) -> Session:
-    if identifier not in box.sessions:
+def _find_session(sandbox: LoopbackSandbox, identifier: str) -> Session:
+    if identifier not in sandbox.sessions:
         raise Refusal(404, "session not found")
-    return box.sessions[identifier]
+    return sandbox.sessions[identifier]
 
 
-def _of(session: Session, identifier: str) -> Command:
+def _find_command(session: Session, identifier: str) -> Command:
     if identifier not in session.commands:
         raise Refusal(404, "command not found")
     return session.commands[identifier]
@@ -192,3 +287,39 @@ def _command(body: dict[str, object]) -> str:
 
 def _variables(value: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
+
+
+def _normalize(path: str) -> str:
+    if not path:
+        raise Refusal(400, "path is required")
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def _own_path(sandbox: LoopbackSandbox, path: str) -> Path:
+    """Returns a path below the sandbox's folder for any path."""
+    return sandbox.folder / "root" / _normalize(path).lstrip("/")
+
+
+def _readable_path(sandbox: LoopbackSandbox, path: str) -> Path | None:
+    own = _own_path(sandbox, path)
+    if own.exists():
+        return own
+    outside = sandbox.image.host_path(_normalize(path))
+    return None if outside is None else Path(outside)
+
+
+def _info(file: Path, path: str) -> dict[str, object]:
+    status = file.stat()
+    when = iso(status.st_mtime)
+    return {
+        "name": file.name,
+        "path": path,
+        "isDir": file.is_dir(),
+        "size": status.st_size,
+        "mode": oct(status.st_mode & 0o777),
+        "permissions": f"{status.st_mode & 0o777:04o}",
+        "modTime": when,
+        "modifiedAt": when,
+        "owner": "daytona",
+        "group": "daytona",
+    }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.data import LocalSnapshots, import_finqa_json, read_layout, write_layout
-from finqa_cli.data.finqa.finqa_cells import clean_cell, question_type, safe_columns, safe_name, uses_only
+from finqa_cli.data.finqa.finqa_import import clean_cell, question_type, safe_columns, safe_name, uses_only
 from finqa_cli.errors import DataError
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa/dev.json"

@@ -11,8 +11,7 @@ import pytest
 
 from finqa_cli.data import DEFAULT_NAME, DataSet, GenerateSpec, LocalSnapshots, write_layout
 from finqa_cli.data.generated.generate import generate
-from finqa_cli.data.snapshots.compile import compile_snapshot
-from finqa_cli.data.snapshots.table_info import table_info
+from finqa_cli.data.snapshots.compile import compile_snapshot, table_info
 from finqa_cli.errors import DataError, StorageError
 
 DATASET = generate(GenerateSpec(companies=4, questions=5, seed=2))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finqa_cli.data import Cell, Table
-from finqa_cli.data.snapshots.table_info import storage, table_info
+from finqa_cli.data.snapshots.compile import storage, table_info
 
 
 def table(columns: dict[str, list[Cell]], **metadata: object) -> Table:

@@ -15,7 +15,7 @@ from finqa_cli.data.split_guard import (
     describe,
     find_overlap,
     find_overlap_of_sets,
-    normalized,
+    normalize_text,
 )
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
@@ -112,7 +112,7 @@ def test_the_embedded_data_passes() -> None:
             Task(id=one.id, prompt=one.user_query, split=one.split, cluster=one.company)
         )
     check_training_data(DATA, by_split["train"], by_split["dev"] + by_split["test"])
-    texts = [{normalized(one.prompt) for one in by_split[split]} for split in ("train", "test")]
+    texts = [{normalize_text(one.prompt) for one in by_split[split]} for split in ("train", "test")]
     assert texts[0] & texts[1], "the same words are asked of different companies"
 
 
@@ -128,9 +128,9 @@ def test_demonstrations_of_the_test_split_or_of_evaluation_data_are_refused() ->
 
 @given(st.text())
 def test_normalizing_twice_changes_nothing(text: str) -> None:
-    once = normalized(text)
-    assert normalized(once) == once or not text.isascii()
-    assert normalized(f"  {text.strip()}!! ") == once or not text.isascii()
+    once = normalize_text(text)
+    assert normalize_text(once) == once or not text.isascii()
+    assert normalize_text(f"  {text.strip()}!! ") == once or not text.isascii()
 
 
 NAMES = st.sampled_from(["acme", "Acme", "globex", "", "x y", "X_Y"])

@@ -24,10 +24,10 @@ from fixtures.data_files import (
 
 from finqa_cli.app import main
 from finqa_cli.data import LocalSnapshots, Table, import_finqa_json, read_layout, scan_layout
-from finqa_cli.data.finqa.finqa_cells import clean_cell, question_type, safe_columns
-from finqa_cli.data.finqa.quirks import odd_cells
+from finqa_cli.data.finqa.check_finqa import odd_cells
+from finqa_cli.data.finqa.finqa_import import clean_cell, question_type, safe_columns
 from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE, TABLES_FILE
-from finqa_cli.data.snapshots.table_info import storage, table_info
+from finqa_cli.data.snapshots.compile import storage, table_info
 
 GOOD = finqa_row("good")
 HUGE = "x" * 10_000_000

@@ -33,8 +33,8 @@ from finqa_cli.data import (
 )
 from finqa_cli.data.check_data import check_path
 from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.finqa.check_finqa import disagreement, odd_cells
 from finqa_cli.data.finqa.finqa_rows import finqa_row as read_finqa_row
-from finqa_cli.data.finqa.quirks import disagreement, odd_cells
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.errors import DataError, MissingDependencyError

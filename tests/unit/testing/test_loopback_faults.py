@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.testing import Delay, Faults, LoopbackConfig
-from finqa_cli.testing.daytona.counters import Window
-from finqa_cli.testing.daytona.dice import Dice
+from finqa_cli.testing.daytona.account import Window
+from finqa_cli.testing.random_streams import RandomStreams
 
 DRAWS = 4000
 
 
 @pytest.mark.parametrize("kind", [name for name in Faults.model_fields if name != "fault_after"])
 def test_faults_come_at_their_share_and_by_seed(kind: str) -> None:
-    first, again, other = Dice(1), Dice(1), Dice(2)
+    first, again, other = RandomStreams(1), RandomStreams(1), RandomStreams(2)
     hits = [first.hit(kind, 0.05) for _ in range(DRAWS)]
     assert hits == [again.hit(kind, 0.05) for _ in range(DRAWS)]
     assert hits != [other.hit(kind, 0.05) for _ in range(DRAWS)]
@@ -30,7 +30,7 @@ def test_faults_come_at_their_share_and_by_seed(kind: str) -> None:
 
 
 def test_a_kind_is_not_changed_by_the_draws_of_another() -> None:
-    alone, mixed = Dice(0), Dice(0)
+    alone, mixed = RandomStreams(0), RandomStreams(0)
     hits = []
     for _ in range(100):
         mixed.hit("hang", 0.5)
@@ -39,7 +39,7 @@ def test_a_kind_is_not_changed_by_the_draws_of_another() -> None:
 
 
 def test_delays_are_lognormal() -> None:
-    dice = Dice(0)
+    dice = RandomStreams(0)
     drawn = sorted(dice.seconds("start", Delay(median_s=2.0, sigma=0.5)) for _ in range(DRAWS))
     assert 1.9 < drawn[DRAWS // 2] < 2.1
     assert 3.1 < drawn[int(DRAWS * 0.8413)] < 3.5  # median * exp(sigma)

@@ -16,7 +16,7 @@ from daytona.common.errors import DaytonaConflictError
 from fixtures.loopback_daytona import connected, create, serve, until_healthy
 
 from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackDaytona
-from finqa_cli.testing.daytona.trust import Authority
+from finqa_cli.testing.daytona.storage import Authority
 
 WHEEL = "shop-1.0-py3-none-any.whl"
 DOCKERFILE = f"""FROM python:3.12-slim

@@ -17,11 +17,11 @@ import pytest
 from fixtures.loopback_daytona import client, connected, create, serve, until_healthy
 
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
-from finqa_cli.testing.daytona.folders import own_folder
+from finqa_cli.testing.daytona.loopback import own_folder
 from finqa_cli.testing.daytona.loopback_control import Control
-from finqa_cli.testing.daytona.serve_daytona import main
+from finqa_cli.testing.serve import main
 
-COMMAND = [sys.executable, "-m", "finqa_cli.testing.daytona.serve_daytona"]
+COMMAND = [sys.executable, "-m", "finqa_cli.testing.serve", "daytona"]
 OWNER = """
 import asyncio, os, signal, sys
 from fixtures.loopback_daytona import client, create, serve, until_healthy
@@ -141,16 +141,16 @@ def test_a_wrong_configuration_is_said(
 ) -> None:
     config = tmp_path / "loopback.json"
     config.write_text(content, encoding="utf-8")
-    assert main(["--config", str(config)]) == 78
+    assert main(["daytona", "--config", str(config)]) == 78
     assert message in capsys.readouterr().err
 
 
 def test_a_port_that_is_none_or_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["--port", "99999"])
+        main(["daytona", "--port", "99999"])
     assert "a port is a number up to 65535" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["--port", str(taken.getsockname()[1])]) == 69
+        assert main(["daytona", "--port", str(taken.getsockname()[1])]) == 69
     assert "Cannot listen" in capsys.readouterr().err
 
 

@@ -7,7 +7,8 @@ import pytest
 from fetch_cases import COMMIT, FINQA, Fetch, Watch
 from fixtures.hub_server import Fault, HubServer
 
-from finqa_cli.data.fetch import SOURCES, github
+from finqa_cli.data.fetch import SOURCES
+from finqa_cli.data.fetch import repository_listing as github
 from finqa_cli.errors import AuthenticationError, DataError, ServiceUnavailableError
 
 PINNED = SOURCES["finqa"].revision

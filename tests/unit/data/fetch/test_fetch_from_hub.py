@@ -72,7 +72,7 @@ def test_a_damaged_or_missing_file_is_named_and_fetched_again(
     hub.log.clear()
     spoil(data / TABLES)  # type: ignore[operator]
     report = bring("snorkel")
-    assert report.mended == report.downloaded == (TABLES,)
+    assert report.repaired == report.downloaded == (TABLES,)
     assert (data / TABLES).read_bytes() == SNORKEL[TABLES]
     assert [line for line in watch.lines if TABLES in line and "again" in line]
     assert len(hub.gets("/resolve/")) == 1
@@ -238,7 +238,7 @@ def test_two_fetches_never_share_a_folder(bring: Fetch, hub: HubServer, data: Pa
 
 def test_a_full_disk_is_a_storage_error(bring: Fetch, hub: HubServer, data: Path) -> None:
     from finqa_cli.data.fetch.digests import Digest
-    from finqa_cli.data.fetch.partial_files import Partial
+    from finqa_cli.data.fetch.download import Partial
     from finqa_cli.data.fetch.repository_listing import RemoteFile
 
     hub.faults.append(Fault(where="benchmark_questions", status=404))

@@ -53,7 +53,7 @@ def test_the_archive_is_unpacked_beside_itself(bring: Fetch, rllm: HubServer, da
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"x", bytes(3_000_000), noise(3_000_000)[:-1] + b"!"])
-def test_damaged_unpacked_files_are_mended_without_the_network(
+def test_damaged_unpacked_files_are_repaired_without_the_network(
     bring: Fetch, rllm: HubServer, data: Path, watch: Watch, spoilt: bytes
 ) -> None:
     bring("rllm")
@@ -61,15 +61,15 @@ def test_damaged_unpacked_files_are_mended_without_the_network(
     (data / "data/company_tables/acme/a.json").write_bytes(spoilt)
     (data / "data/train_finqa.csv").unlink()
     report = bring("rllm")
-    assert set(report.mended) == {"data/train_finqa.csv", "data/company_tables/acme/a.json"} and rllm.log == []
+    assert set(report.repaired) == {"data/train_finqa.csv", "data/company_tables/acme/a.json"} and rllm.log == []
     assert {name: (data / name).read_bytes() for name in FILES} == FILES
-    assert bring("rllm").mended == () and any("acme/a.json" in line for line in watch.lines)
+    assert bring("rllm").repaired == () and any("acme/a.json" in line for line in watch.lines)
 
 
 def test_a_damaged_archive_is_fetched_again_and_unpacked(bring: Fetch, rllm: HubServer, data: Path) -> None:
     bring("rllm")
     (data / "data.tar.gz").write_bytes(b"spoilt")
-    assert bring("rllm").mended == ("data.tar.gz",)
+    assert bring("rllm").repaired == ("data.tar.gz",)
 
 
 def test_an_archive_that_is_none_stays_incomplete(bring: Fetch, hub: HubServer, data: Path) -> None:

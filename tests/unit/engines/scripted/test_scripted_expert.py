@@ -13,7 +13,7 @@ from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.data import DataSet, GenerateSpec, Question, Table
 from finqa_cli.data.generated import vocabulary as words
 from finqa_cli.data.generated.generate import generate, run_query
-from finqa_cli.data.snapshots.table_info import table_info
+from finqa_cli.data.snapshots.compile import table_info
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, Sampling, ToolCall, ToolSpec

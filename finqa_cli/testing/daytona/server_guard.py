@@ -1,4 +1,4 @@
-"""`python -P guard.py MODULE ARGUMENTS...` runs MODULE as a program that dies when its standard input is closed.
+"""`python -P server_guard.py MODULE ARGUMENTS...` runs MODULE as a program that dies when its standard input is closed.
 
 The parent holds the other end of that pipe, and the kernel closes it however the parent ends, also by SIGKILL. Started
 by its path, so that MODULE and all that it imports come from the image's own packages; imports nothing else of ours.
@@ -17,19 +17,19 @@ OPEN_FILES = 65_536
 
 
 def main() -> None:
-    """Arranges the death, then becomes MODULE."""
+    """Watches the pipe in a thread and runs MODULE."""
     pipe = os.dup(0)
     os.set_inheritable(pipe, False)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    threading.Thread(target=_die_with, args=(pipe,), daemon=True, name="parent watch").start()
+    threading.Thread(target=_exit_with, args=(pipe,), daemon=True, name="parent watch").start()
     raise_file_limit()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
-def _die_with(pipe: int) -> None:
+def _exit_with(pipe: int) -> None:
     with contextlib.suppress(OSError):
         while os.read(pipe, 1024):
             pass
@@ -37,7 +37,7 @@ def _die_with(pipe: int) -> None:
 
 
 def raise_file_limit() -> None:
-    """Every session is an open socket, and the usual soft limit is 1024."""
+    """Raises the limit of open files: every session is an open socket, and the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

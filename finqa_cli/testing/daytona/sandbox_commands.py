@@ -1,0 +1,295 @@
+"""Commands in sandboxes: servers are processes that sandboxes share, all else is run by a shell of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from finqa_cli.testing.daytona import server_guard
+from finqa_cli.testing.daytona.http_service import HOST
+
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+HOST_VARIABLES = (*INHERITED_VARIABLES, "HOST", "PORT")
+STOP_S = 3.0
+POLL_S = 0.05
+KILLED = 137
+TIMED_OUT = 124
+DEFAULT_TIMEOUT_S = 360.0
+_SERVER = re.compile(
+    r"^\s*(?:exec\s+)?(?P<variables>(?:[A-Za-z_]\w*=\S*\s+)*)(?:exec\s+)?python[\d.]*\s+-m\s+(?P<rest>[^|;&<>`$()]+)$"
+)
+
+
+class ServerProcess:
+    """A child that serves one module on a port of its own, and dies with this process."""
+
+    def __init__(self, module: str, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with socket.create_server((HOST, 0)) as free:
+            self.port: int = free.getsockname()[1]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", server_guard.__file__, module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                env={**environment, "HOST": HOST, "PORT": str(self.port)},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Returns the exit code, None while it runs."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        """Returns what it has written so far."""
+        try:
+            return self._log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    async def stop(self) -> None:
+        """Sends SIGTERM, then SIGKILL, to its whole group."""
+        self._signal(signal.SIGTERM)
+        for _ in range(int(STOP_S / POLL_S)):
+            if self.exit_code() is not None:
+                break
+            await asyncio.sleep(POLL_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _signal(self, number: int) -> None:
+        if self.exit_code() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+class Servers:
+    """The server processes of all images. Sandboxes that want the same server share `width` copies in turn."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self._folder = folder
+        self._width = width
+        self._running: dict[tuple[object, ...], list[ServerProcess]] = {}
+        self._attached: dict[tuple[object, ...], int] = {}
+
+    def attach(
+        self, image: str, module: str, arguments: tuple[str, ...], environment: Mapping[str, str]
+    ) -> ServerProcess:
+        """Returns a running server of this image (an id) with this environment, a new one where there is none.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        key = (image, module, arguments, tuple(sorted(environment.items())))
+        number = self._attached.get(key, 0)
+        self._attached[key] = number + 1
+        copies = self._running.setdefault(key, [])
+        slot = number % self._width
+        if slot < len(copies) and copies[slot].exit_code() is None:
+            return copies[slot]
+        if slot < len(copies):
+            copies[slot].kill()  # it is dead; its pipe is still open
+        log = self._folder / f"server-{sum(map(len, self._running.values()))}-{number}.log"
+        server = ServerProcess(module, arguments, environment, log)
+        copies[slot : slot + 1] = [server]
+        return server
+
+    def all(self) -> list[ServerProcess]:
+        """Returns every process that was started and not replaced."""
+        return [server for copies in self._running.values() for server in copies]
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        await asyncio.gather(*(server.stop() for server in self.all()))
+
+
+class Command(Protocol):
+    """A command of a session."""
+
+    @property
+    def text(self) -> str:
+        """The command line as it was sent."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """Returns the exit code, None while it runs."""
+        ...
+
+    def output(self) -> str:
+        """Returns what it has written so far."""
+        ...
+
+    def end(self) -> None:
+        """Kills it."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class ServerCommand:
+    """A sandbox's part in a shared server. It ends with the sandbox; the process still serves other sandboxes."""
+
+    text: str
+    server: ServerProcess
+    ended: bool = False
+
+    def exit_code(self) -> int | None:
+        """Returns that of the process, or of a killed one when the sandbox is gone."""
+        return KILLED if self.ended else self.server.exit_code()
+
+    def output(self) -> str:
+        """Returns that of the process."""
+        return self.server.output()
+
+    def end(self) -> None:
+        """Ends the sandbox's part."""
+        self.ended = True
+
+
+@dataclass(slots=True, eq=False)
+class FailedCommand:
+    """A command that failed at once."""
+
+    text: str
+    message: str
+
+    def exit_code(self) -> int | None:
+        """Returns 1."""
+        return 1
+
+    def output(self) -> str:
+        """Returns the reason."""
+        return self.message
+
+    def end(self) -> None:
+        """Does nothing: nothing runs."""
+
+
+class ShellCommand:
+    """A process of `/bin/sh`. Its standard error goes to its output.
+
+    Attributes:
+        lingers: Whether it has ended and left something running in its process group.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._output = bytearray()
+        self._process: asyncio.subprocess.Process | None = None
+        self._code: int | None = None
+        self.lingers = False
+
+    async def run(self, command_line: str, folder: Path, environment: Mapping[str, str], timeout_s: float) -> None:
+        """Runs it to its end; the exit code is 124 when it takes too long."""
+        self._process = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            command_line,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while chunk := await self._process.stdout.read(65_536):
+                    self._output += chunk
+                self._code = await self._process.wait()
+        except TimeoutError:
+            self._code = TIMED_OUT
+            self.end()
+        except asyncio.CancelledError:
+            self.end()
+            raise
+        finally:
+            await self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 0)
+            self.lingers = True
+
+    def exit_code(self) -> int | None:
+        """Returns the exit code, None while it runs."""
+        return self._code
+
+    def output(self) -> str:
+        """Returns what it has written so far."""
+        return self._output.decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """Kills its process group, what it left in the background included."""
+        if self._process is not None and (self._process.returncode is None or self.lingers):
+            self.lingers = False
+            self._code = KILLED if self._code is None else self._code
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A session of the toolbox: its commands by id, in order."""
+
+    id: str
+    commands: dict[str, Command] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """Kills all of them."""
+        for command in self.commands.values():
+            command.end()
+
+    def dto(self) -> dict[str, object]:
+        """Session of the SDK 0.226.1."""
+        return {"sessionId": self.id, "commands": [command_dto(*item) for item in self.commands.items()]}
+
+
+def command_dto(identifier: str, command: Command) -> dict[str, object]:
+    """Command of the SDK 0.226.1."""
+    code = command.exit_code()
+    return {"id": identifier, "command": command.text, **({} if code is None else {"exitCode": code})}
+
+
+def server_command(text: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
+    """Returns variables, module and arguments of `[A=b ...] python -m MODULE ...`; None for other commands."""
+    match = _SERVER.match(text)
+    if match is None:
+        return None
+    try:
+        words = shlex.split(match["rest"])
+        variables = dict(word.partition("=")[::2] for word in shlex.split(match["variables"]))
+    except ValueError:
+        return None
+    return variables, words[0], tuple(words[1:])
+
+
+def host_environment(packages: Iterable[Path]) -> dict[str, str]:
+    """Returns the variables of this machine that programs in sandboxes need, with these folders to import from."""
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    paths = [str(path) for path in packages]
+    paths += [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {
+        **inherited,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), inherited.get("PATH", os.defpath))),
+        "PYTHONUNBUFFERED": "1",
+        **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+    }

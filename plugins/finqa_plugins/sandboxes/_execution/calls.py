@@ -21,7 +21,7 @@ OVERHEAD_S = 30.0
 
 _KEY = secrets.token_bytes(32)
 _FOLDER = files(__package__ or "")
-_IN_BOX = ("enclosure", "in_box")
+_IN_BOX = ("enclosure", "supervise_in_sandbox")
 _LOADER = """import sys, types
 for name, source in {sources!r}:
     sys.modules[name] = types.ModuleType(name)

@@ -258,7 +258,7 @@ async def test_the_real_server_says_why_it_does_not_start(
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
     spec = ServerSpec(
         snapshot=snapshot,
-        module="finqa_plugins.environments.openenv_finqa.server",
+        module="finqa_plugins.environments.openenv_finqa.server.serve",
         environment={variable: value} if variable else {},
     )
     local = provider(tmp_path)

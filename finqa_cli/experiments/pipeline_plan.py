@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finqa_cli.contracts import Specified
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.compare.evaluated_runs import PIPELINE_EVALUATION
 from finqa_cli.experiments.pipeline_data import data_commands
@@ -110,7 +109,7 @@ def _rewards(settings: Settings, run: Path, file: str) -> list[Step]:
     steps = [
         Step(name=REWARDS, arguments=("rewards", "show", name, "--config", file, "--out", out), reads=(TRAINING_FILE,))
     ]
-    if isinstance(reward, Specified) and reward.cases():
+    if reward is not None and reward.cases():
         test = ("rewards", "test", name, "--config", file, "--out", out)
         steps.append(Step(name=f"{REWARDS}/unit_tests", arguments=test, reads=(TRAINING_FILE, REWARDS)))
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from finqa_cli.contracts import Environment, Opens
+from finqa_cli.contracts import Environment
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
@@ -39,7 +39,7 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
     tasks, limit = split_tasks(parts.environment, settings), settings.data.max_prompt_tokens
     if limit is None:
         return tasks
-    if not isinstance(parts.environment, Opens) and parts.environment.sandbox_spec() is not None:
+    if parts.environment.sandbox_spec() is not None and parts.environment.opening(tasks[0]) is None:
         raise ConfigError(
             f"{_SETTING} needs all prompts before the first episode, and in environment {settings.environment.name!r}, "
             "which has no method `opening`, each takes a sandbox.",
@@ -64,8 +64,8 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
 
 
 async def _prompt(environment: Environment, task: Task) -> Prompt:
-    if isinstance(environment, Opens):
-        return environment.opening(task)
+    if (prompt := environment.opening(task)) is not None:
+        return prompt
     session = await environment.open(task, seed=0, sandbox=None)
     try:
         return session.prompt()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.grading import grade
 from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
@@ -22,7 +22,7 @@ class GradedConfig(Strict):
     format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
 
 
-class Graded:
+class Graded(Reward):
     """1 when the answer is right, else 0; the part has the profile's name."""
 
     def __init__(self, config: GradedConfig) -> None:

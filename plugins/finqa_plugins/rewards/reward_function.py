@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import ConfigError, EnvironmentFault
 from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
@@ -43,7 +43,7 @@ class FunctionConfig(Strict):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments of every call.")
 
 
-class Function:
+class Function(Reward):
     """Calls the user's function. What it raises, and what is no number, is a fault and never a reward of 0."""
 
     def __init__(self, config: FunctionConfig) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.cases import given, ternary
@@ -31,7 +31,7 @@ class TernaryConfig(Strict):
     format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
 
 
-class Ternary:
+class Ternary(Reward):
     """Three values. The parts are `exact`, `close` and `wrong`: the value that was given, and 0 for the others."""
 
     def __init__(self, config: TernaryConfig) -> None:

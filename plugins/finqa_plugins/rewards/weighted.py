@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.grading.answers import Case, Reply
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.cases import given, weighted
@@ -31,7 +31,7 @@ class WeightedConfig(Strict):
     format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
 
 
-class Weighted:
+class Weighted(Reward):
     """The parts `exact`, `numerical`, `program` and `format` as paid; they sum to the total.
 
     With `format: plain` there are only `exact` and `numerical`: no program is written and nothing can be malformed.

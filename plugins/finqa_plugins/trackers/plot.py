@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_cli.contracts import TrackerContext
+from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_plugins.trackers.scalar_records import read_metrics
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PlotConfig(BaseModel):
     format: Literal["png", "svg", "pdf"] = Field(default="png", description="Of RUN/rewards.*.")
 
 
-class PlotTracker:
+class PlotTracker(Tracker):
     """Draws metrics.jsonl as it stands at the end, so a resumed run's picture is of the whole run."""
 
     def __init__(self, config: PlotConfig, context: TrackerContext) -> None:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from finqa_cli.contracts import TrackerContext
+from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_plugins.trackers.scalar_records import read_metrics
 from finqa_plugins.trackers.scalars import scalars
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Writes scalars under `<run>/tensorboard`, in the full precision of metrics.jsonl.
 
     A resumed run adds a file to the same folder; what the run had set aside disappears from the curves.

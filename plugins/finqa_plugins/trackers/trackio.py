@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_cli.contracts import TrackerContext
+from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_plugins.trackers.scalar_records import unique_name
 from finqa_plugins.trackers.scalars import scalars
 
@@ -23,7 +23,7 @@ class TrackioConfig(BaseModel):
     project: str | None = Field(default=None, min_length=1, description="Unset is run.project (--project).")
 
 
-class TrackioTracker:
+class TrackioTracker(Tracker):
     """Opens the run when it starts; a resumed run continues the same one.
 
     trackio takes nothing back: iterations that a resumed run set aside and did again are there twice.

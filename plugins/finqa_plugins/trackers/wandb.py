@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_cli.contracts import TrackerContext
+from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_plugins.trackers.scalar_records import unique_name
 from finqa_plugins.trackers.scalars import scalars
 
@@ -29,7 +29,7 @@ class WandbConfig(BaseModel):
     )
 
 
-class WandbTracker:
+class WandbTracker(Tracker):
     """Opens the run when it starts; a resumed run continues the same one.
 
     W&B takes nothing back: iterations that a resumed run set aside and did again are there twice.

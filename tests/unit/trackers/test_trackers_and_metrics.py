@@ -159,7 +159,7 @@ def test_the_plot_is_drawn_when_the_run_ends_and_a_single_iteration_makes_none(t
     assert text.startswith("<?xml") and text.count("</svg>") == 1
 
 
-class Failing:
+class Failing(Tracker):
     def __init__(self) -> None:
         self.calls: list[str] = []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, Sandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, ExecutingSandbox, Sandbox, TextSession
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import (
     AssistantTurn,
@@ -41,7 +41,7 @@ WAITING_S = 10.0
 log = structlog.get_logger(__name__)
 
 
-class CodeEnvironment:
+class CodeEnvironment(Environment):
     """See `finqa_cli.contracts.Environment`. It demonstrates solutions, and has figures of its own."""
 
     def __init__(self, config: CodeConfig | None, context: EnvironmentContext) -> None:
@@ -157,7 +157,7 @@ def _opening(task: CodeTask) -> Prompt:
     return Prompt(messages=(Message(role="user", content=task.prompt),), tools=())
 
 
-class CodeSession:
+class CodeSession(TextSession):
     """See `finqa_cli.contracts.TextSession`: one prompt, one reply. The reply is executed when it is graded."""
 
     def __init__(

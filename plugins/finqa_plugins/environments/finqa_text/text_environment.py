@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 
-from finqa_cli.contracts import EnvironmentContext, Reward, Sandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, Reward, Sandbox, TextSession
 from finqa_cli.errors import DataError, EnvironmentFault
 from finqa_cli.types import AssistantTurn, DataInfo, Message, Observation, Prompt, Rewards, Task
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
@@ -20,7 +20,7 @@ _STAND_INS = {"dev": "test", "test": "dev"}
 _REMEDY = "name another split, or give --data a training file or a folder with a file for each split"
 
 
-class FinQATextEnvironment:
+class FinQATextEnvironment(Environment):
     """See `finqa_cli.contracts.Environment`. It demonstrates the gold programs."""
 
     def __init__(self, config: FinQATextConfig | None, context: EnvironmentContext) -> None:
@@ -86,7 +86,7 @@ class FinQATextEnvironment:
         return {row.text: row for row in reversed(self._rows.values())}
 
 
-class FinQATextSession:
+class FinQATextSession(TextSession):
     """See `finqa_cli.contracts.TextSession`: one prompt, one reply."""
 
     def __init__(self, row: Row, task: Task, reward: Reward | None) -> None:

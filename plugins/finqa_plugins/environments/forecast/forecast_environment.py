@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Reward, Sandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, Reward, Sandbox, TextSession
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import AssistantTurn, DataInfo, Message, Observation, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments.forecast.config import ForecastConfig
@@ -25,7 +25,7 @@ _STAND_INS = {"dev": "test", "test": "dev"}
 _REMEDY = "name another split, or give --data a training file or a folder with a file for each split"
 
 
-class ForecastEnvironment:
+class ForecastEnvironment(Environment):
     """See `finqa_cli.contracts.Environment`. It demonstrates the truths and measures calibration."""
 
     def __init__(self, config: ForecastConfig | None, context: EnvironmentContext) -> None:
@@ -122,7 +122,7 @@ def _check(config: ForecastConfig, context: EnvironmentContext) -> None:
         )
 
 
-class ForecastSession:
+class ForecastSession(TextSession):
     """See `finqa_cli.contracts.TextSession`: one prompt, one reply."""
 
     def __init__(self, row: Row, task: Task, config: ForecastConfig, reward: Reward | None) -> None:

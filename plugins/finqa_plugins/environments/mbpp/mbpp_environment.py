@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, Sandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, ExecutingSandbox, Sandbox
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Prompt, Task, Trajectory
 from finqa_cli.types.splits import SPLIT_NAMES
@@ -20,7 +20,7 @@ from finqa_plugins.environments.mbpp.mbpp_problems import Problem
 from finqa_plugins.environments.mbpp.mbpp_session import MbppSession, opening
 
 
-class MbppEnvironment:
+class MbppEnvironment(Environment):
     """See `finqa_cli.contracts.Environment`. It demonstrates the reference solutions."""
 
     def __init__(self, config: MbppConfig | None, context: EnvironmentContext) -> None:

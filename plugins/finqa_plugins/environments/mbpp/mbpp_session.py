@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finqa_cli.contracts import ExecutingSandbox, Reward, RewardRequest
+from finqa_cli.contracts import ExecutingSandbox, Reward, RewardRequest, TextSession
 from finqa_cli.types import Message, Observation, Prompt, Rewards, Task
 from finqa_plugins.environments.mbpp.config import MbppConfig
 from finqa_plugins.environments.mbpp.mbpp_judging import NO_CODE, PASSED, Verdict, feedback, judge
@@ -20,7 +20,7 @@ def opening(problem: Problem, config: MbppConfig) -> Prompt:
     return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())
 
 
-class MbppSession:
+class MbppSession(TextSession):
     """See `finqa_cli.contracts.TextSession`."""
 
     def __init__(

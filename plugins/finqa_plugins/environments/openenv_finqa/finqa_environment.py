@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Sandbox, ServingSandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
@@ -24,7 +24,7 @@ _ORDER = ("train", "dev", "test")
 _FIELDS = ("id", "company", "user_query", "split")
 
 
-class FinQAEnvironment:
+class FinQAEnvironment(Environment):
     """See `finqa_cli.contracts.Environment`."""
 
     def __init__(self, config: FinQAConfig | None, context: EnvironmentContext) -> None:
@@ -126,7 +126,7 @@ class FinQAEnvironment:
         return self._by_split
 
 
-class FinQASession:
+class FinQASession(Session):
     """See `finqa_cli.contracts.Session`."""
 
     def __init__(self, client: OpenEnvClient, task: Task, truths: Truths, judge: Judge | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 
-from finqa_cli.contracts import Reward, RewardRequest, Specified
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.types import Rewards, Snapshot, Task
 
@@ -52,7 +52,7 @@ class Judge:
 
     def __init__(self, reward: Reward, truths: Truths) -> None:
         """Raises ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
-        if isinstance(reward, Specified) and reward.spec().get("format") == "json":
+        if (reward.spec() or {}).get("format") == "json":
             raise ConfigError(
                 "The finqa environment submits plain answers, but the reward wants JSON.",
                 remedy="--set reward.options.format=plain",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fixtures.plain_executions import PlainBox
 
-from finqa_cli.contracts import EnvironmentContext, Measures, RewardRequest
+from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import Message, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.environments.mbpp.config import MbppConfig
@@ -224,7 +224,7 @@ async def test_boxes_and_problems_of_others_are_faults(data: Path) -> None:
 
 
 async def test_a_reward_of_the_user_stands_beside_the_verdict(data: Path) -> None:
-    class Length:
+    class Length(Reward):
         def score(self, request: RewardRequest) -> Rewards:
             assert request.truth and request.extra_info["attempts"] == 1.0
             return Rewards(total=len(request.solution) / 100, components={"passed": 7.0})
@@ -255,7 +255,6 @@ def _episode(attempts: int, solved: bool | None) -> Trajectory:
 
 def test_measures_of_attempts_and_repairs(data: Path) -> None:
     made = environment(data)
-    assert isinstance(made, Measures)
     played = [_episode(1, True), _episode(2, True), _episode(3, True), _episode(3, False), _episode(2, None)]
     assert made.measure(played) == {
         "pass_at_1_by_attempt": {"1": 0.25, "2": 0.5, "3": 0.75},

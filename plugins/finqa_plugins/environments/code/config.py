@@ -1,4 +1,4 @@
-"""Options of the `mbpp` environment."""
+"""Options of the environments `code` and `mbpp`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,37 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from finqa_cli.types import ExecutionLimits
 from finqa_cli.types.executions import MIB
 
+WAITING_S = 10.0
+"""Wall time of `code` on top of three times the processor time, for code that waits instead of computing."""
+
+
+class CodeConfig(BaseModel):
+    """Options of `code`: which tasks are embedded, and how code is executed and judged."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    family: Literal["seed", "functions"] = Field(
+        default="seed", description="Embedded tasks: the two of the seed, or simple functions made from `seed`"
+    )
+    tasks: int = Field(default=400, ge=10, le=1800, description="Embedded functions, of all splits together")
+    seed: int = Field(default=0, ge=0, description="Of the embedded functions, and of random numbers in tests")
+    careless: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the demonstrated functions that forget to return their result"
+    )
+    raising: Literal["error", "failed"] = Field(
+        default="error", description="A test in which the function raises: an error (reward -1), or a failed test"
+    )
+    time_limit_s: float = Field(default=1.0, gt=0, le=600, description="Processor seconds of one execution")
+    fresh_sandboxes: bool = Field(default=False, description="A sandbox of its own for every episode")
+
+    @property
+    def limits(self) -> ExecutionLimits:
+        """Limits of one execution."""
+        return ExecutionLimits(cpu_s=self.time_limit_s, wall_s=3 * self.time_limit_s + WAITING_S)
+
 
 class MbppConfig(BaseModel):
-    """How problems are asked, and what their solutions may use."""
+    """Options of `mbpp`: how problems are asked, and what their solutions may use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -44,5 +72,5 @@ class MbppConfig(BaseModel):
 
     @property
     def limits(self) -> ExecutionLimits:
-        """Of one execution."""
+        """Limits of one execution."""
         return ExecutionLimits(cpu_s=self.time_limit_s, wall_s=self.wall_s, memory_bytes=self.memory_mib * MIB)

@@ -41,9 +41,7 @@ class CodeEnvironment(Environment):
             ConfigError: Options, data or reward do not fit together.
         """
         self._fresh = config.fresh_sandboxes
-        self._source: TaskSource[Any, Any] = (
-            MbppSource(config, context) if isinstance(config, MbppConfig) else FunctionSource(config, context)
-        )
+        self._source = _make_source(config, context)
         by_split = self._source.by_split
         problems = [each for split in by_split.values() for each in split]
         self._problems = {each.id: each for each in reversed(problems)}
@@ -125,6 +123,10 @@ class CodeEnvironment(Environment):
     @cached_property
     def _by_prompt(self) -> dict[str, Any]:
         return {self._source.opening(each).messages[-1].content: each for each in self._problems.values()}
+
+
+def _make_source(config: CodeConfig | MbppConfig, context: EnvironmentContext) -> TaskSource[Any, Any]:
+    return MbppSource(config, context) if isinstance(config, MbppConfig) else FunctionSource(config, context)
 
 
 class CodeSession(TextSession):

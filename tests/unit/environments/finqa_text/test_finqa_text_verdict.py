@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault
 from finqa_cli.types import Rewards, Task
+from finqa_plugins.environments.finqa_text.text_environment import judge
 from finqa_plugins.environments.finqa_text.text_rows import read_row
-from finqa_plugins.environments.finqa_text.text_verdict import judge
 
 GROWTH = read_row(original())
 COMPARISON = read_row(original(qa={"program": "greater(600, 500)", "exe_ans": "yes"}))

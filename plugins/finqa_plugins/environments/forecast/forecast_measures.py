@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from finqa_cli.contracts import OWN_PREFIX
 from finqa_cli.types import Trajectory
-from finqa_plugins.environments.forecast.forecast_verdict import OWN
-from finqa_plugins.environments.forecast.sections import QUESTION_TYPES
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
 
 BINS = 10
 BUCKETS = 5
@@ -31,7 +31,7 @@ class Judged:
 
 
 def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """All figures of the scored attempts; those that nothing is known about are left out, and {} without any attempt.
+    """Compute all figures of the scored attempts; unknown figures are left out, and {} without any attempt.
 
     `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `confidence_by_uncertainty`, `accuracy_by_confidence`,
     `attempts_by_confidence` and `score_by_type` are groups of figures; names of bins are their bounds.
@@ -67,7 +67,7 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def calibration(judged: Sequence[Judged]) -> dict[str, float]:
-    """Of the attempts that stated a confidence; {} without any.
+    """Compute the calibration of the attempts that stated a confidence; {} without any.
 
     `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
     their attempts, `log_score` the mean of -ln of the probability that was given to what happened, in nats (all three:
@@ -97,10 +97,13 @@ def _log_score(one: Judged) -> float:
 
 
 def _parts(trajectory: Trajectory) -> Mapping[str, float]:
-    """Our own parts, also where a configured reward has some of the same name."""
+    """Return the environment's own parts, also where a configured reward has some of the same name."""
     assert trajectory.rewards is not None, "only scored attempts"
     given = trajectory.rewards.components
-    return {**given, **{name.removeprefix(OWN): value for name, value in given.items() if name.startswith(OWN)}}
+    return {
+        **given,
+        **{name.removeprefix(OWN_PREFIX): value for name, value in given.items() if name.startswith(OWN_PREFIX)},
+    }
 
 
 def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
@@ -108,7 +111,7 @@ def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _binned(pairs: Iterable[tuple[float, float]], count: int) -> dict[str, list[float]]:
-    """What belongs to values from 0 to 1, by bins of equal width in order; bins without any are left out."""
+    """Group numbers by the bin of a value from 0 to 1, bins of equal width in order; empty bins are left out."""
     found: dict[int, list[float]] = defaultdict(list)
     for value, other in pairs:
         found[_bin(value, count)].append(other)

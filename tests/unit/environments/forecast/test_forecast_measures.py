@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.contracts import OWN_PREFIX as OWN
 from finqa_cli.contracts import EnvironmentContext, TextSession
 from finqa_cli.types import Rewards, Status, Task, Trajectory
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 from finqa_plugins.environments.forecast.forecast_generate import generate
 from finqa_plugins.environments.forecast.forecast_measures import Judged, calibration, measure
-from finqa_plugins.environments.forecast.forecast_verdict import OWN
 
 TASK = Task(id="1", prompt="?", split="test", cluster="ACME")
 

@@ -19,7 +19,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
-from finqa_plugins.trackers.scalars import scalars
+from finqa_plugins.trackers.scalar_trackers import scalars
 
 THIRD = 1 / 3  # no float of 32 bits
 

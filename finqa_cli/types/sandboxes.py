@@ -1,4 +1,4 @@
-"""Boxes, and the images that they start from."""
+"""Sandboxes, and the images that they start from."""
 
 from __future__ import annotations
 
@@ -66,28 +66,28 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSpec:
-    """A box in which code that the policy wrote is executed; it holds no data and serves nothing.
+    """A sandbox in which code that the policy wrote is executed; it holds no data and serves nothing.
 
     Attributes:
-        fresh: Each session gets a box that hosted no other. Otherwise boxes are used again: every execution has a
-            process and a folder of its own all the same.
+        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again; every execution has
+            a process and a folder of its own in both cases.
     """
 
     fresh: bool = False
 
 
 SandboxSpec = ServerSpec | ExecutionSpec
-"""What an environment needs from a box."""
+"""What an environment needs from a sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
-    """A box as its provider lists it.
+    """A sandbox as its provider lists it.
 
     Attributes:
         id: Provider's id.
         state: `started`, `starting`, `stopped` or `error`.
-        labels: Whatever it was started with; `finqa.run` is always among them.
+        labels: The labels that it was started with; `finqa.run` is always among them.
         created: Unix time in seconds.
     """
 
@@ -99,12 +99,12 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """A provider's own copy of environment code and a snapshot, from which it starts boxes.
+    """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
         name: The provider's name of it; holds the snapshot's name and a digest, so that it never changes its content.
         snapshot: Name of the snapshot inside.
-        digest: `sha256:<hex>` over the snapshot, the code and the resources of its boxes.
+        digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
         state: `active`, `building`, or what went wrong.
         created: Unix time in seconds; 0.0 when the provider does not say.
     """

@@ -50,7 +50,7 @@ class WeightedConfig(Strict):
 class Weighted(Reward):
     """The parts `exact`, `numerical`, `program` and `format` as paid; they sum to the total.
 
-    With `format: plain` there are only `exact` and `numerical`: no program is written and nothing can be malformed.
+    Only `exact` and `numerical` exist with `format: plain`: no program is written and nothing can be malformed.
     """
 
     def __init__(self, config: WeightedConfig) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
 _CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
-"""Builtins that make plain data of what is iterated over: `set(f(2))` may be asked of a solution that returns a `map`,
-which is none. Whoever fakes them has returned another value, no more.
+"""Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole for a solution that returns a `map`,
+which is no plain data. Code that fakes these builtins has returned another value, no more.
 """
 _MAX_CHARACTERS = 100_000
 
@@ -41,11 +41,11 @@ class SplitTest:
     """One test of a problem.
 
     Attributes:
-        source: As the data has it.
+        source: Text of the test in the data.
         asked: Expressions that the solution's process evaluates.
         verdict: What must hold of their values, which it calls `_asked_0`, `_asked_1`, ...
         expected: The constant, for `assert ASKED == CONSTANT`: then plain data is compared and nothing is executed.
-        modules: Of the standard library, that the verdict names.
+        modules: Modules of the standard library that the verdict names.
     """
 
     source: str
@@ -99,7 +99,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield statement.name
     elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return  # modules are nobody's own
+        return  # a module is not the solution's own
     else:
         names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
         yield from (name.id for name in names if isinstance(name.ctx, ast.Store))

@@ -22,7 +22,7 @@ class CodeConfig(BaseModel):
         default="seed", description="Embedded tasks: the two of the seed, or simple functions made from `seed`"
     )
     tasks: int = Field(default=400, ge=10, le=1800, description="Embedded functions, of all splits together")
-    seed: int = Field(default=0, ge=0, description="Of the embedded functions, and of random numbers in tests")
+    seed: int = Field(default=0, ge=0, description="Seed of the embedded functions, and of random numbers in tests")
     careless: float = Field(
         default=0.0, ge=0, le=1, description="Share of the demonstrated functions that forget to return their result"
     )
@@ -47,7 +47,7 @@ class MbppConfig(BaseModel):
         default="embedded", description="Embedded problems: forty of our own, or simple functions made from `seed`"
     )
     tasks: int = Field(default=400, ge=10, le=1800, description="Embedded functions, of all splits together")
-    seed: int = Field(default=0, ge=0, description="Of the embedded functions and their careless demonstrations")
+    seed: int = Field(default=0, ge=0, description="Seed of the embedded functions and their careless demonstrations")
     careless: float = Field(
         default=0.0, ge=0, le=1, description="Share of demonstrated first attempts that forget to return their result"
     )

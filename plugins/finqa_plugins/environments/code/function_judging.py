@@ -154,7 +154,7 @@ class FunctionSource(TaskSource[FunctionTask, Rewards]):
             names=names,
             limits=self._config.limits,
             labels={"problem": problem.id},
-            go_on=self._config.raising == "failed",
+            keep_going=self._config.raising == "failed",
         )
         if not found.ok:
             reason = found.error.split("\n")[-1]

@@ -39,7 +39,7 @@ class FunctionTask:
         reference: An expression that gives the right function, or the right result for an argument `xs`.
         banned: What the code may not use, as `_execution.bans` reads it.
         split: `train`, `dev` or `test`.
-        tolerance: By which floats may differ, relative or absolute; 0 compares by `==`.
+        tolerance: Largest difference of floats, relative or absolute; 0 compares by `==`.
         many_arguments: Each test gives a tuple of arguments instead of one argument.
         setup: Trusted code before tests and reference; what the policy wrote never sees it.
         solution: A whole right program, for demonstrations; may be empty.

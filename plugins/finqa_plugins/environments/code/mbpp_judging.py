@@ -211,7 +211,7 @@ async def _outcomes(
         expressions=[expression for test in tests for expression in test.asked],
         limits=limits,
         labels={"problem": problem.id},
-        go_on=True,
+        keep_going=True,
     )
     if answers.error and answers.failed_at is None:
         return [], answers.error

@@ -69,7 +69,7 @@ def _verdict(text: str, row: ForecastRow, config: ForecastConfig) -> Rewards:
     stated = stated_answer(said, config.profile)
     answer = (said if config.profile == "versatile" else "") if stated is None else stated
     found, truths = _SCORES[config.profile], row.truths[:1] if config.profile == "versatile" else row.truths
-    # a reply without a word states nothing, whatever a truth may look like
+    # a reply without a word states nothing, for any truth
     score = max(found(answer, truth, row.question_type) for truth in truths) if answer.strip() else 0.0
     correct = score >= config.correct_at - _ROUNDING
     confidence = stated_confidence(text)

@@ -2,7 +2,7 @@
 
 Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); what it does is
 written anew here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
-words are paid for whatever they say, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
+words are paid for with any meaning, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
 read as no, a percentage counts before an earlier plain number, and ".5" is 5. `strict` closes them.
 
 One departure: a number too large for a float is none, where the source would compute with infinity.

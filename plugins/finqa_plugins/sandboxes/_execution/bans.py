@@ -252,7 +252,7 @@ def find_detours(tree: ast.Module) -> list[tuple[int, str]]:
 def _plain_dataclasses(tree: ast.Module) -> set[ast.expr]:
     """Decorators that are next to a class without bases.
 
-    Of another class `dataclass` takes what it inherits under a field's name for the field's default.
+    For another class `dataclass` takes what it inherits under a field's name for the field's default.
     """
     classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.decorator_list)
     nearest = [node.decorator_list[-1] for node in classes if not node.bases and not node.keywords]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
 _CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
-"""Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole for a solution that returns a `map`,
-which is no plain data. Code that fakes these builtins has returned another value, no more.
+"""Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole where a solution returns
+a `map`, which is no plain data. Code that fakes these builtins has returned another value, no more.
 """
 _MAX_CHARACTERS = 100_000
 

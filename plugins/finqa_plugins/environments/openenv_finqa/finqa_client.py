@@ -143,7 +143,7 @@ class OpenEnvClient:
     async def _exchange(self, request: Mapping[str, object], expected: str) -> dict[str, Any]:
         text = _encoded(request)
         async with self._serial:
-            if (frame := await self._unexpected_frame()) is not None:
+            if (frame := self._unread()) is not None:
                 raise self._unexpected_error(frame)
             raw = await self._send_and_receive(text)
         kind, data = self._frame(raw)
@@ -163,13 +163,16 @@ class OpenEnvClient:
             raise self._breach("a frame without data")
         return str(kind), data
 
-    async def _unexpected_frame(self) -> str | bytes | None:
-        """Return a frame that came before any request."""
+    def _unread(self) -> str | bytes | None:
+        """Return a frame that has arrived and was not read, None when there is none. It waits for nothing."""
+        receiving = self._receive()
         try:
-            async with asyncio.timeout(0):
-                return await self._receive()
-        except TimeoutError:
-            return None
+            receiving.send(None)  # runs to its end when a frame is there, else to where it starts to wait
+        except StopIteration as received:
+            frame: str | bytes = received.value
+            return frame
+        receiving.close()
+        return None
 
     async def _send_and_receive(self, text: str) -> str | bytes:
         try:
@@ -178,7 +181,7 @@ class OpenEnvClient:
                     return await self._receive(text)
             except TimeoutError:
                 # The reply may be here unread, where our own event loop was busy all the time.
-                if (unread := await self._unexpected_frame()) is not None:
+                if (unread := self._unread()) is not None:
                     return unread
         except asyncio.CancelledError:
             self._drop()

@@ -9,32 +9,62 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs
 
-# Makes `import gradio` fail, which openenv-core tolerates: it would cost seconds and is never served.
-os.environ["ENABLE_WEB_INTERFACE"] = "false"
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-sys.modules.setdefault("gradio", None)  # type: ignore[arg-type]  # None is how Python marks "not importable"
-
-# ruff: noqa: E402
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from openenv.core.env_server.http_server import HTTPEnvServer
-from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-from openenv.core.env_server.types import ConcurrencyConfig
 
-from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
 from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
+
+
+class _EmptyNames(ModuleType):
+    """A module that has every public name, each an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+@contextlib.contextmanager
+def _unused_libraries() -> Iterator[None]:
+    """Keep openenv-core from importing what takes it seconds and what this server never uses.
+
+    gradio is for its web interface, and openenv-core works where gradio cannot be imported. fastmcp is for environments
+    that contain an MCP server, which ours does not: openenv-core only needs the names that it imports.
+    """
+    names = ("fastmcp", "fastmcp.client", "fastmcp.client.client", "mcp", "mcp.types")
+    substitutes: dict[str, ModuleType | None] = {name: _EmptyNames(name) for name in names if name not in sys.modules}
+    if "gradio" not in sys.modules:
+        substitutes["gradio"] = None  # which is how Python marks "not importable"
+    sys.modules.update(substitutes)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in substitutes:
+            sys.modules.pop(name, None)
+
+
+os.environ["ENABLE_WEB_INTERFACE"] = "false"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+with _unused_libraries():
+    from openenv.core.env_server.http_server import HTTPEnvServer
+    from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+    from openenv.core.env_server.types import ConcurrencyConfig
+
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
 
 MAX_SESSIONS = 4096
 LONGEST_MESSAGE = 300

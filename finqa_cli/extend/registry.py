@@ -149,8 +149,8 @@ class Registry:
             )
         config = self.config(component, options)
         target, contracts = self._imported(component, component.target), CONTRACTS[component.kind]
-        if missing := sorted(getattr(target, "__abstractmethods__", ())):
-            raise self._unusable(component, f"{component.target} lacks {', '.join(missing)}")
+        if abstract := sorted(getattr(target, "__abstractmethods__", ())):
+            raise self._unusable(component, f"{component.target} lacks {', '.join(abstract)}")
         built = target(config, *context)
         if not isinstance(built, contracts):
             wanted = " or ".join(_unfulfilled(built, contract) for contract in contracts)

@@ -50,7 +50,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Weights(Strict):
+class RewardWeights(Strict):
     """What each part pays. Source of the defaults: the RL-LLM FinQA pipeline, module 02."""
 
     exact: Share = 1.0
@@ -115,7 +115,7 @@ class CaseSpec(Strict):
 class RewardSpec(Strict):
     """The whole file. `weights` and `decay` belong to `weighted`, `ternary_mapping` to `ternary`, the rest to both."""
 
-    weights: Weights = Weights()
+    weights: RewardWeights = RewardWeights()
     tolerances: Tolerances = Tolerances()
     decay: Decay = "linear"
     format: Format = "json"

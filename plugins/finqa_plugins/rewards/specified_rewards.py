@@ -22,10 +22,10 @@ from finqa_plugins.rewards.reward_comparison import Match, compare, is_prose
 from finqa_plugins.rewards.spec import (
     Decay,
     Format,
+    RewardWeights,
     Strict,
     TernaryMapping,
     Tolerances,
-    Weights,
     read_solution,
     resolve,
     weights_of,
@@ -39,8 +39,8 @@ class WeightedConfig(Strict):
     """Options of the weighted reward; those given win over the file."""
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
-    weights: Annotated[Weights, BeforeValidator(weights_of)] = Field(
-        default=Weights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
+    weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
+        default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
     )
     tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
     decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")

@@ -72,7 +72,7 @@ random.seed({seed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class FunctionTruth:
     """Arguments and expected results of a task's tests. Only the arguments ever leave this process.
 
     Attributes:
@@ -113,7 +113,7 @@ class FunctionSource(TaskSource[FunctionTask, Rewards]):
         by_split = {name: tuple(task for task in tasks if task.split == name) for name in SPLITS}
         super().__init__(info, {name: found for name, found in by_split.items() if found}, attempts=1)
         self._config = config
-        self._truths: dict[str, Truth] = {}
+        self._truths: dict[str, FunctionTruth] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     def task(self, problem: FunctionTask, split: str) -> Task:
@@ -203,7 +203,7 @@ def _held_out_beside(own: Sequence[FunctionTask]) -> tuple[FunctionTask, ...]:
     return tuple(task for task in seed_tasks() if task.split not in taken and task.id not in names)
 
 
-async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -> Truth:
+async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -> FunctionTruth:
     """Evaluate tests and reference in one process, without anything that the policy wrote.
 
     Raises:
@@ -225,12 +225,12 @@ async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -
     )
     if not found.ok:
         raise DataError(f"Task {task.id!r}: {_problem(found, task)}", remedy="correct the task")
-    truth = Truth(arguments=found.values[:count], expected=found.values[count:])
+    truth = FunctionTruth(arguments=found.values[:count], expected=found.values[count:])
     _check(task, truth)
     return truth
 
 
-def _check(task: FunctionTask, truth: Truth) -> None:
+def _check(task: FunctionTask, truth: FunctionTruth) -> None:
     for test, expected in zip(task.tests, truth.expected, strict=True):
         if not equal(expected, decode(encode(expected)), task.tolerance):  # a NaN inside a list is itself
             raise DataError(

@@ -62,7 +62,7 @@ class FunctionTask:
     careless: str = field(default="", repr=False)
 
 
-class _Table(BaseModel):
+class _FunctionTable(BaseModel):
     """The fields of a task in a file, by the names that the seed gave them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -116,7 +116,7 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
     if not isinstance(table, Mapping):
         raise RowError(f"task {name!r} is no table of fields")
     try:
-        read = _Table.model_validate({"split": split, **table})
+        read = _FunctionTable.model_validate({"split": split, **table})
     except ValidationError as error:
         raise RowError(f"task {name!r}, {_first(error)}") from error
     fields = read.model_dump(exclude={"banned_patterns"})

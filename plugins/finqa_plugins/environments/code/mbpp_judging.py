@@ -32,7 +32,7 @@ _LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestOutcome:
+class AssertOutcome:
     """The result of one test; `error` is the solution's error, `got` its value where one constant was expected."""
 
     passed: bool
@@ -49,7 +49,7 @@ class MbppVerdict:
         error: Why no test could be carried out; empty when they were.
     """
 
-    outcomes: tuple[TestOutcome, ...]
+    outcomes: tuple[AssertOutcome, ...]
     error: str = ""
 
     @property
@@ -110,11 +110,11 @@ class MbppSource(TaskSource[MbppProblem, MbppVerdict]):
             return MbppVerdict(outcomes=())
         outcomes, error = await _outcomes(sandbox, problem, problem.tests[:shown], code, limits)
         if error:
-            failed = TestOutcome(passed=False, error=error)
+            failed = AssertOutcome(passed=False, error=error)
             return MbppVerdict(outcomes=(failed,) * len(problem.tests), error=error)
         if hidden := problem.tests[shown:]:
             more, error = await _outcomes(sandbox, problem, hidden, code, limits)
-            outcomes += more if not error else [TestOutcome(passed=False, error=error)] * len(hidden)
+            outcomes += more if not error else [AssertOutcome(passed=False, error=error)] * len(hidden)
         return MbppVerdict(outcomes=tuple(outcomes))
 
     def feedback(self, problem: MbppProblem, verdict: MbppVerdict) -> Observation:
@@ -202,7 +202,7 @@ def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
 
 async def _outcomes(
     sandbox: ExecutingSandbox, problem: MbppProblem, tests: Sequence[SplitTest], code: str, limits: ExecutionLimits
-) -> tuple[list[TestOutcome], str]:
+) -> tuple[list[AssertOutcome], str]:
     """Return one outcome for each test, or why no test could be carried out."""
     answers = await evaluate(
         sandbox,
@@ -250,22 +250,22 @@ async def _outcome(
     answers: Evaluation,
     place: int,
     limits: ExecutionLimits,
-) -> TestOutcome:
+) -> AssertOutcome:
     given = answers.values[place : place + len(test.asked)]
     if raised := next((value for value in given if isinstance(value, Raised)), None):
-        return TestOutcome(passed=False, error=raised.error)
+        return AssertOutcome(passed=False, error=raised.error)
     if len(given) < len(test.asked):
         late = answers.failed_at is not None and answers.failed_at < place
-        return TestOutcome(passed=False, error="not carried out" if late else answers.error)
+        return AssertOutcome(passed=False, error="not carried out" if late else answers.error)
     if test.expected is not None:
         passed = equal(given[0], test.expected.value)
-        return TestOutcome(passed=passed, got="" if passed else shown(given[0]))
+        return AssertOutcome(passed=passed, got="" if passed else shown(given[0]))
     return await _holds(sandbox, problem, test, given, limits)
 
 
 async def _holds(
     sandbox: ExecutingSandbox, problem: MbppProblem, test: SplitTest, given: Sequence[object], limits: ExecutionLimits
-) -> TestOutcome:
+) -> AssertOutcome:
     """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
     imports = "".join(f"import {module}\n" for module in test.modules)
     found = await evaluate(
@@ -277,7 +277,7 @@ async def _holds(
         limits=limits,
         labels={"problem": problem.id},
     )
-    return TestOutcome(passed=found.values == (True,), error=found.error)
+    return AssertOutcome(passed=found.values == (True,), error=found.error)
 
 
 def _kind(error: str) -> str:

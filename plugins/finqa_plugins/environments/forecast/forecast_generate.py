@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from finqa_cli.types import DataInfo, Message
 from finqa_plugins.environments.forecast.config import ForecastConfig, QuestionType
-from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES, Facts, needed, reduced, render
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES, PromptFacts, needed, reduced, render
 from finqa_plugins.environments.forecast.forecast_rows import ForecastData, ForecastRow, divide
 
 SHARES = {"dev": 0.15, "test": 0.15}
@@ -80,8 +80,8 @@ def _uncertainty(config: ForecastConfig, rng: random.Random) -> float:
     return rng.choice(config.noise) if isinstance(config.noise, tuple) else config.noise
 
 
-def _facts(scene: Scene, company: str, question: str) -> Facts:
-    return Facts(
+def _facts(scene: Scene, company: str, question: str) -> PromptFacts:
+    return PromptFacts(
         company=company,
         macro=f"Interest rates: {scene.rates}",
         fundamental=f"Revenue growth: {scene.growth:+d}%",

@@ -23,7 +23,7 @@ _SURE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedForecast:
     """One stated confidence, 0 to 1, and whether the answer was right."""
 
     confidence: float
@@ -39,7 +39,7 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     parts = [_parts(each) for each in trajectories if each.rewards is not None and not each.status.is_fault]
     if not parts:
         return {}
-    judged = [Judged(each["confidence"], each["correct"] > 0) for each in parts if "confidence" in each]
+    judged = [JudgedForecast(each["confidence"], each["correct"] > 0) for each in parts if "confidence" in each]
     by_uncertainty = _binned(
         ((each["uncertainty"], each["correct"]) for each in parts if "uncertainty" in each), BUCKETS
     )
@@ -66,7 +66,7 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def calibration(judged: Sequence[Judged]) -> dict[str, float]:
+def calibration(judged: Sequence[JudgedForecast]) -> dict[str, float]:
     """Compute the calibration of the attempts that stated a confidence; {} without any.
 
     `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
@@ -78,7 +78,7 @@ def calibration(judged: Sequence[Judged]) -> dict[str, float]:
         return {}
     right = _mean([float(one.correct) for one in judged])
     confidence = _mean([one.confidence for one in judged])
-    bins: dict[int, list[Judged]] = defaultdict(list)
+    bins: dict[int, list[JudgedForecast]] = defaultdict(list)
     for one in judged:
         bins[_bin(one.confidence, BINS)].append(one)
     gaps = (abs(math.fsum(one.confidence - one.correct for one in part)) for part in bins.values())
@@ -91,7 +91,7 @@ def calibration(judged: Sequence[Judged]) -> dict[str, float]:
     }
 
 
-def _log_score(one: Judged) -> float:
+def _log_score(one: JudgedForecast) -> float:
     sure = min(1.0 - _SURE, max(_SURE, one.confidence))
     return -math.log(sure if one.correct else 1.0 - sure)
 

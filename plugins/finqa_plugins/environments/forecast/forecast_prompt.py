@@ -46,7 +46,7 @@ _HEADING = re.compile(r"^=== (?P<name>[^=(\n]{1,100}?) ?(?:\([^=)\n]{0,100}\))? 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class PromptFacts:
     """The facts that are known when the question is asked.
 
     Attributes:
@@ -62,7 +62,7 @@ class Facts:
     question: str
 
 
-def render(facts: Facts) -> str:
+def render(facts: PromptFacts) -> str:
     """Render all sections, in the order of the published prompts."""
     prices = ", ".join(f"{close:.2f}" for close in facts.closes)
     parts = (

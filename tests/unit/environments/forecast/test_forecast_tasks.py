@@ -22,7 +22,7 @@ from finqa_plugins.environments.forecast.forecast_prompt import (
     CONFIDENCE,
     NO_NEWS,
     QUESTION_TYPES,
-    Facts,
+    PromptFacts,
     opening,
     reduced,
     render,
@@ -114,7 +114,7 @@ def test_jitter_grows_with_uncertainty() -> None:
     assert roughness(0.0) < roughness(0.5) < roughness(1.0) and roughness(0.0) == 0
 
 
-FACTS = Facts(
+FACTS = PromptFacts(
     company="ACME", macro="Rates: rising", fundamental="Growth: +2%", news=(), closes=(1.0, 2.5), question="Why?"
 )
 TEXT = render(FACTS)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage, quoted
-from finqa_plugins.environments.openenv_finqa.server.sql_guard import Rows
+from finqa_plugins.environments.openenv_finqa.server.sql_guard import QueryRows
 
 SHOWN = 5
 NO_STAR = "name the columns that you need"
@@ -80,7 +80,7 @@ def hint_for_error(reason: str, seen: VisibleTables) -> str:
     return f"the columns of {quoted(seen.table)} are {_listed(seen.columns)}"
 
 
-def hint_for_rows(query: str, found: Rows, read: Collection[tuple[str, str]], seen: VisibleTables) -> str:
+def hint_for_rows(query: str, found: QueryRows, read: Collection[tuple[str, str]], seen: VisibleTables) -> str:
     """Return a hint for the first mistake in a query that runs but answers another question than was meant."""
     bare = _QUOTED.sub(" ", query)
     numbers = [word for word in _WORD.findall(bare) if word.isdecimal() and word in seen.columns]

@@ -22,7 +22,7 @@ from finqa_plugins.environments.openenv_finqa.server.sql_guard import (
     GuardedConnection,
     OverdueError,
     QueryError,
-    Rows,
+    QueryRows,
     SharedHeap,
     limit_heap,
 )
@@ -183,7 +183,7 @@ def _short(text: str, limit: int = MAX_REASON) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _reply(found: Rows) -> str:
+def _reply(found: QueryRows) -> str:
     records = records_json(found.columns, found.rows)
     size, kept = 2, 0
     for record in records:

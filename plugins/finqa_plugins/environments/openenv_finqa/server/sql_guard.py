@@ -78,7 +78,7 @@ class OverdueError(QueryError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     """What a query returned; `complete` is False when there was more."""
 
     columns: Sequence[str]
@@ -111,7 +111,7 @@ class GuardedConnection:
         self._connection.execute("COMMIT")
         self._confine()
 
-    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> Rows:
+    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> QueryRows:
         """Return the first rows of a query.
 
         Raises:
@@ -201,16 +201,16 @@ def _copy(connection: sqlite3.Connection, name: str, image: TableImage) -> None:
     connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", image.rows)
 
 
-def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> Rows:
+def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> QueryRows:
     """Rows one by one, because 200 rows of 200 cells of 10 kB would be 400 MB before they could be cut."""
     rows: list[tuple[Cell, ...]] = []
     room = max_bytes
     for row in cursor:
         if len(rows) == max_rows or room < 0:
-            return Rows(columns, rows, complete=False)
+            return QueryRows(columns, rows, complete=False)
         rows.append(row)
         room -= sum(len(cell) if isinstance(cell, str | bytes) else 1 for cell in row)
-    return Rows(columns, rows, complete=True)
+    return QueryRows(columns, rows, complete=True)
 
 
 _of_thread = threading.local()

@@ -157,12 +157,13 @@ def _from_file(path: Path) -> ModuleType:
     if loaded := sys.modules.get(name):  # what it does when it is imported, such as loading a model, it does once
         return loaded
     spec = importlib.util.spec_from_file_location(name, resolved)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ConfigError(f"{path} is no Python file.", remedy=REMEDY)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
-        spec.loader.exec_module(module)
+        # Not `exec_module`: a compiled file of the same second and size can be that of another text.
+        exec(compile(resolved.read_bytes(), str(resolved), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

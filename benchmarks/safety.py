@@ -30,7 +30,7 @@ from websockets.exceptions import ConnectionClosed
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 from tests.fixtures.hostile_frames import QUERY, random_calls, random_frames
@@ -143,7 +143,7 @@ def show(name: str, tally: Tally) -> None:
 
 def check_sql(folder: Path, statements: int, seed: int) -> list[str]:
     """Prints the figures of part one; returns the targets that were missed."""
-    runner = QueryRunner(Snapshot(folder / "snapshot"))
+    runner = QueryRunner(SnapshotReader(folder / "snapshot"))
     table, before, median = runner.run("acme", TABLE, EVERYTHING), fingerprint(folder), median_s(runner)
     resident = resident_mib()
     attacks = run_statements(runner, ATTACKS.items())

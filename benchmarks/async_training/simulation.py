@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finqa_cli.contracts import Sandbox
+from finqa_cli.contracts import Environment, Sandbox, Session
 from finqa_cli.types import (
     AssistantTurn,
     Batch,
@@ -28,7 +28,6 @@ from finqa_cli.types import (
     Prompt,
     Rewards,
     Sample,
-    ServerSpec,
     Task,
     ToolCall,
     UpdateReport,
@@ -38,17 +37,13 @@ PROMPT = Prompt(messages=(Message(role="user", content="What is it?"),), tools=(
 LONGEST = 12
 
 
-class SimulatedEnvironment:
+class SimulatedEnvironment(Environment):
     """Episodes of 1 to 12 turns, most of them short; half of them are right."""
 
     def __init__(self, tasks: int = 64) -> None:
         self._tasks = [
             Task(id=f"q{number}", prompt="What is it?", split="train", cluster=f"c{number}") for number in range(tasks)
         ]
-
-    def sandbox_spec(self) -> ServerSpec | None:
-        """Needs no box."""
-        return None
 
     def data(self) -> DataInfo:
         """Made up."""
@@ -67,7 +62,7 @@ class SimulatedEnvironment:
         return SimulatedSession(seed)
 
 
-class SimulatedSession:
+class SimulatedSession(Session):
     """Over after as many calls as its seed says."""
 
     def __init__(self, seed: int) -> None:
@@ -87,9 +82,6 @@ class SimulatedSession:
     async def grade(self) -> Rewards:
         """By the seed."""
         return Rewards(total=self._reward)
-
-    async def close(self) -> None:
-        """Nothing to do."""
 
 
 class SimulatedCodec:
@@ -147,9 +139,6 @@ class SimulatedEngine:
     async def load(self, policy: PolicyVersion) -> None:
         """At once."""
         self.version = policy.number
-
-    async def close(self) -> None:
-        """Nothing to do."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
-from finqa_plugins.environments.code_tasks.code_environment import CodeEnvironment
+from finqa_plugins.environments.code.code_environment import CodeEnvironment
+from finqa_plugins.environments.code.config import CodeConfig
 
 SORTING, SUBARRAY = "sorting", "max_subarray"
 HONEST = {
@@ -199,7 +200,7 @@ async def attempt(box: ExecutingSandbox, hacks: Sequence[Hack] = HACKS) -> list[
     Raises:
         SandboxError: The box failed.
     """
-    environment = CodeEnvironment(None, EnvironmentContext(snapshot=None))
+    environment = CodeEnvironment(CodeConfig(), EnvironmentContext(snapshot=None))
     honest = {task: (await _judged(environment, box, task, code))[0] for task, code in HONEST.items()}
     outcomes = []
     for hack in hacks:

@@ -24,7 +24,7 @@ from finqa_cli.testing import LoopbackConfig, LoopbackProcess
 from finqa_cli.types import Task
 from finqa_cli.wiring.build import make_pool, open_environment
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.image_recipe import image_name
+from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
 
 SNAPSHOT = "benchmark"
 COMPANIES = 20
@@ -96,7 +96,7 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
     name = image_name(spec, DaytonaSandboxConfig.model_validate(settings.sandbox.options))
     config = LoopbackConfig(
         seed=seed,
-        images={name: spec.snapshot.path},
+        images={name: served_snapshot(spec).path},
         create_limit=scale.create_limit,
         create_window_s=scale.create_window_s,
         latency=scale.cloud,

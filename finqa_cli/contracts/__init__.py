@@ -1,17 +1,9 @@
-"""One Protocol per kind of plugin. Components are constructed with their own options and a context."""
+"""One contract per kind of plugin. Components are constructed with their own options and a context."""
 
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
-from finqa_cli.contracts.environment import (
-    Demonstrator,
-    Environment,
-    EnvironmentContext,
-    Measures,
-    Opens,
-    Session,
-    TextSession,
-)
+from finqa_cli.contracts.environment import Environment, EnvironmentContext, Session, TextSession
 from finqa_cli.contracts.learner import (
     Learner,
     LearnerContext,
@@ -30,7 +22,7 @@ from finqa_cli.contracts.optimizer import (
     PenalizesReward,
     RepeatsPasses,
 )
-from finqa_cli.contracts.reward import Reward, RewardRequest, Specified
+from finqa_cli.contracts.reward import OWN_PREFIX, Reward, RewardRequest
 from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
     ImageBuilder,
@@ -42,13 +34,13 @@ from finqa_cli.contracts.sandbox_provider import (
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
+    "OWN_PREFIX",
     "CallError",
     "CallFormat",
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
     "CreditsBatch",
-    "Demonstrator",
     "EngineContext",
     "Environment",
     "EnvironmentContext",
@@ -60,9 +52,7 @@ __all__ = [
     "LearnerContext",
     "LearnerEvents",
     "LearnerProcesses",
-    "Measures",
     "Metered",
-    "Opens",
     "Optimizer",
     "PacksSequences",
     "PenalizesReward",
@@ -82,7 +72,6 @@ __all__ = [
     "Session",
     "ServingSandbox",
     "Sleeper",
-    "Specified",
     "TextSession",
     "TokenEngine",
     "Tracker",

@@ -1,11 +1,12 @@
-"""Environments: what asks tasks and judges attempts."""
+"""Environments: they provide tasks and judge the attempts at them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox_provider import Sandbox
@@ -26,7 +27,7 @@ from finqa_cli.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentContext:
-    """What wiring tells an environment.
+    """What an environment is constructed with besides its own options.
 
     Attributes:
         snapshot: The compiled data, or None for an environment that reads files or brings its own.
@@ -41,118 +42,110 @@ class EnvironmentContext:
     max_turns: int = 20
 
 
-@runtime_checkable
-class Session(Protocol):
-    """One episode's private connection, with tools. Calls are strictly serial."""
+class Session(ABC):
+    """One episode with tools. Calls are strictly serial."""
 
+    @abstractmethod
     def prompt(self) -> Prompt:
-        """How the episode opens."""
-        ...
+        """Return the messages and tools that the episode opens with."""
 
+    @abstractmethod
     async def step(self, call: ToolCall) -> Observation:
-        """Carries out one tool call. A refused or malformed call is an observation with `is_error`, not an exception.
+        """Execute one tool call. A refused or malformed call is an observation with `is_error`, not an exception.
 
         Raises:
-            SandboxError: The box died or does not answer; the session is unusable.
+            SandboxError: The sandbox died or does not answer; the session is unusable.
             EnvironmentFault: The server answered outside its protocol; the session is unusable.
         """
-        ...
 
+    @abstractmethod
     async def grade(self) -> Rewards:
-        """The verdict; for an episode that ended without an answer it is the environment's verdict on no answer.
+        """Return the verdict; for an episode that ended without an answer, the verdict on no answer.
 
         Raises:
             SandboxError: The connection is lost before the verdict is certain.
             EnvironmentFault: The server could not grade. This is never a reward of 0.
         """
-        ...
 
-    async def close(self) -> None:
-        """Frees the connection. Idempotent, never raises."""
-        ...
+    async def close(self) -> None:  # noqa: B027 - optional: many sessions have nothing to free
+        """Free what the session uses. Idempotent, never raises."""
 
 
-@runtime_checkable
-class TextSession(Protocol):
+class TextSession(ABC):
     """One episode without tools: each turn of the policy is a text, and the environment answers it."""
 
+    @abstractmethod
     def prompt(self) -> Prompt:
-        """How the episode opens; it offers no tools."""
-        ...
+        """Return the messages that the episode opens with; it offers no tools."""
 
+    @abstractmethod
     async def reply(self, text: str) -> Observation:
-        """Takes what the policy wrote. Raises as `Session.step` does."""
-        ...
+        """Take what the policy wrote and return the environment's answer. Raises like `Session.step`."""
 
+    @abstractmethod
     async def grade(self) -> Rewards:
-        """As `Session.grade`."""
-        ...
+        """Return the verdict, under the same rules as `Session.grade`."""
 
-    async def close(self) -> None:
-        """Frees what the episode holds. Idempotent, never raises."""
-        ...
+    async def close(self) -> None:  # noqa: B027 - optional: many sessions have nothing to free
+        """Free what the session uses. Idempotent, never raises."""
 
 
-@runtime_checkable
-class Demonstrator(Protocol):
-    """What an environment may offer besides: gold solutions, for demonstrations and to test rewards against."""
+class Environment(ABC):
+    """Base class of all environments, constructed with `(config, context)`.
 
-    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """What a perfect policy says next in this conversation; None when the environment knows no solution."""
-        ...
+    `data`, `splits`, `tasks` and `open` are required; the other methods have defaults.
+    """
 
-
-@runtime_checkable
-class Opens(Protocol):
-    """What an environment may offer besides: how episodes begin, for whoever counts tokens before there is a box."""
-
-    def opening(self, task: Task) -> Prompt:
-        """What `prompt()` of a session of this task says."""
-        ...
-
-
-@runtime_checkable
-class Measures(Protocol):
-    """What an environment may offer besides: figures of its own about a set of episodes, beside accuracy."""
-
-    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
-        """Numbers by name; a group of numbers may be a mapping of its own. JSON-ready and finite. Pure.
-
-        Args:
-            trajectories: Of an evaluation, or of an iteration of training; faulted ones are among them.
-        """
-        ...
-
-
-@runtime_checkable
-class Environment(Protocol):
-    """Constructed as `Environment(config, context)`."""
-
+    @abstractmethod
     def data(self) -> DataInfo:
-        """Where the tasks come from, and what they may be used for."""
-        ...
+        """Return where the tasks come from, and what they may be used for."""
 
-    def sandbox_spec(self) -> SandboxSpec | None:
-        """What box the sessions need; None when they run in this process."""
-        ...
-
+    @abstractmethod
     def splits(self) -> Sequence[str]:
-        """Names of the splits, in the order in which a person would list them."""
-        ...
+        """Return the names of the splits, in the order in which a person would list them."""
 
+    @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of a split in a stable order.
+        """Return all tasks of a split in a stable order.
 
         Raises:
             DataError: There is no such split, or its file is damaged.
         """
-        ...
 
+    @abstractmethod
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
-        """Starts an episode of exactly this task.
+        """Start an episode of exactly this task.
 
         Raises:
-            SandboxError: The box cannot be reached.
+            SandboxError: The sandbox cannot be reached.
             EnvironmentFault: The server does not know the task or broke its protocol.
         """
-        ...
+
+    def sandbox_spec(self) -> SandboxSpec | None:
+        """Return the sandbox that sessions need. Default: None, sessions run in this process."""
+        return None
+
+    def opening(self, task: Task) -> Prompt | None:
+        """Return the prompt of every session of this task, for components that count tokens without a session.
+
+        Default: None, the prompt is known only once a session is open.
+        """
+        return None
+
+    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
+        """Return what a perfect policy says next in this conversation, for demonstrations and tests of rewards.
+
+        Default: None, no solution is known.
+        """
+        return None
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
+        """Compute the environment's own figures of a set of episodes. Pure.
+
+        Args:
+            trajectories: The episodes of an evaluation or of an iteration of training, including failed ones.
+
+        Returns:
+            Numbers by name, JSON-ready and finite; a group of numbers may be a nested mapping. Default: none.
+        """
+        return {}

@@ -1,18 +1,22 @@
-"""Rewards: from what the policy answered to a number and its parts. Pure."""
+"""Rewards: they turn the policy's answer into a number and its parts. Pure."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards, Task
 
+OWN_PREFIX = "environment_"
+"""Prefix of a part of the environment's own verdict whose name the configured reward uses too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRequest:
-    """One answer to be judged, with everything that a judge may know.
+    """One answer to judge, with everything that a reward may know.
 
     Attributes:
         task: The question.
@@ -20,7 +24,7 @@ class RewardRequest:
         truth: The right answer, as the data set has it.
         program: The right program in FinQA's language; empty when the data has none.
         table: [R][C] the table that a program may read, header first; empty when there is none.
-        data_source: Name of the data set, the first argument of verl's reward functions.
+        data_source: Name of the data set: the first argument of verl's reward functions.
         extra_info: Further facts about the row (`question_type`, `uncertainty`, ...).
     """
 
@@ -33,27 +37,36 @@ class RewardRequest:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Reward(Protocol):
-    """Constructed as `Reward(config)`."""
+class Reward(ABC):
+    """Base class of all rewards, constructed with `(config)`. Only `score` is required."""
 
+    @abstractmethod
     def score(self, request: RewardRequest) -> Rewards:
-        """The verdict. Any solution gives one: what cannot be read is a wrong answer, not an error.
+        """Judge an answer. Any solution gets a verdict: one that cannot be read is a wrong answer, not an error.
 
         Raises:
             EnvironmentFault: The reward itself failed (a user's function raised): never a reward of 0.
         """
-        ...
 
+    def spec(self) -> Mapping[str, Any] | None:
+        """Return the JSON-ready specification; a file of it, given as option `spec`, makes the same reward.
 
-@runtime_checkable
-class Specified(Protocol):
-    """What a reward may offer besides: its specification, and tests that hold under it."""
-
-    def spec(self) -> Mapping[str, Any]:
-        """JSON-ready; a file of it, given as option `spec`, makes the same reward."""
-        ...
+        Default: None, the reward is described by its options alone.
+        """
+        return None
 
     def cases(self) -> Sequence[Case]:
-        """Built-in tests, then those of the specification's file."""
-        ...
+        """Return tests that hold under the specification: built-in ones, then those of its file. Default: none."""
+        return ()
+
+    def score_beside(self, request: RewardRequest, own: Rewards) -> Rewards:
+        """Judge an answer and keep the parts of the environment's own verdict beside the reward's parts.
+
+        A part of the environment whose name the reward uses too gets the prefix `environment_`, except `correct`,
+        which stays the environment's because accuracy follows it.
+        """
+        given = self.score(request)
+        clashing = given.components.keys() - {"correct"}
+        beside = {f"{OWN_PREFIX}{name}" if name in clashing else name: part for name, part in own.components.items()}
+        components = {**given.components, **beside}
+        return replace(given, components=components, explanation=given.explanation or own.explanation)

@@ -1,34 +1,39 @@
-"""Trackers: copies of the run's metrics for people and services. The run folder stays the truth."""
+"""Trackers: they copy the run's metrics to services and files for people. The run folder stays the truth."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerContext:
-    """`run_dir` is the run folder; `run_id` its name; `project` is what services file it under."""
+    """What a tracker is constructed with besides its own options.
+
+    Attributes:
+        run_dir: The run folder.
+        run_id: Its name.
+        project: The project under which services file the run.
+    """
 
     run_dir: Path
     run_id: str
     project: str = "finqa"
 
 
-@runtime_checkable
-class Tracker(Protocol):
-    """Constructed as `Tracker(config, context)`. A tracker that fails is reported once and then left out."""
+class Tracker:
+    """Base class of all trackers, constructed with `(config, context)`. Each method is optional.
+
+    A tracker that raises is reported once and not called again.
+    """
 
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
-        """The run begins; `settings` are resolved and free of secrets."""
-        ...
+        """Receive the settings of the run that begins, resolved and free of secrets."""
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
-        ...
+        """Receive one line of metrics.jsonl."""
 
     def on_run_end(self, status: str) -> None:
-        """`completed`, `interrupted` or `failed`."""
-        ...
+        """Receive how the run ended: `completed`, `interrupted` or `failed`."""

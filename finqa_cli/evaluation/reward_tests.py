@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from finqa_cli.contracts import Reward, RewardRequest, Specified
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import ConfigError, EnvironmentFault
 from finqa_cli.extend import registry
 from finqa_cli.grading.answers import Case
@@ -61,8 +61,8 @@ def name_of(settings: Settings, name: str | None) -> str:
 
 def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
     """What a reward was made from: its specification, or its options in the settings with their defaults."""
-    if isinstance(reward, Specified):
-        return dict(reward.spec())
+    if (found := reward.spec()) is not None:
+        return dict(found)
     component = registry().find("reward", settings.reward.name)
     config = registry().config(component, settings.reward.options)
     return config.model_dump(mode="json") if config is not None else {}
@@ -109,7 +109,7 @@ def run_cases(reward: Reward, name: str) -> list[CaseResult]:
     Raises:
         ConfigError: It brings none.
     """
-    cases = _cases(reward)
+    cases = reward.cases()
     if not cases:
         raise ConfigError(f"Reward {name!r} brings no tests.", remedy=f"finqa rewards score FILE {name}")
     return [_result(reward, case) for case in cases]
@@ -124,13 +124,9 @@ def write_results(reward: Reward, results: Sequence[CaseResult], name: str, fold
     path = folder / TEST_FOLDER / "test_results.json"
     passed = sum(result.passed for result in results)
     totals = {"reward": name, "passed": passed, "failed": len(results) - passed}
-    write_json(folder / TEST_FOLDER / "test_cases.json", [asdict(case) for case in _cases(reward)])
+    write_json(folder / TEST_FOLDER / "test_cases.json", [asdict(case) for case in reward.cases()])
     write_json(path, {**totals, "results": [asdict(result) for result in results]})
     return path
-
-
-def _cases(reward: Reward) -> Sequence[Case]:
-    return reward.cases() if isinstance(reward, Specified) else ()
 
 
 def _result(reward: Reward, case: Case) -> CaseResult:

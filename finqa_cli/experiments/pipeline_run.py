@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Specified
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.evaluation.compare.evaluated_runs import PIPELINE_EVALUATION
 from finqa_cli.experiments.pipeline_spec import DataSource, PipelineSpec, check_unchanged, read_spec
@@ -294,7 +293,7 @@ def _rewards(settings: Settings, run: Path, file: str) -> list[Step]:
     """The specification of the reward, and its own tests where it has some."""
     reward, named = make_reward(settings), (settings.reward.name, "--config", file, "--out", f"{run / REWARDS}")
     steps = [Step(name=REWARDS, arguments=("rewards", "show", *named), reads=(TRAINING_FILE,))]
-    if isinstance(reward, Specified) and reward.cases():
+    if reward is not None and reward.cases():
         reads = (TRAINING_FILE, REWARDS)
         steps.append(Step(name=f"{REWARDS}/unit_tests", arguments=("rewards", "test", *named), reads=reads))
     return steps

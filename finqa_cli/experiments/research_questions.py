@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.contracts import Environment
-from finqa_cli.contracts.environment import Measures
 from finqa_cli.errors import DataError
 from finqa_cli.experiments.experiment_file import Measure, Question
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
@@ -69,8 +68,6 @@ def figure(of: str, environment: Callable[[], Environment]) -> Figure:
         name = of.removeprefix("components.")
         return lambda attempts: _mean([each.components[name] for each in _rewards(attempts) if name in each.components])
     measuring = environment()
-    if not isinstance(measuring, Measures):
-        return lambda attempts: None
 
     def measured(attempts: Sequence[Trajectory]) -> float | None:
         return flat(measuring.measure(attempts)).get(of)

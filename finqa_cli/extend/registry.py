@@ -148,13 +148,13 @@ class Registry:
                 remedy=f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {missing[0]}",
             )
         config = self.config(component, options)
-        built = self._imported(component, component.target)(config, *context)
-        contracts = CONTRACTS[component.kind]
+        target, contracts = self._imported(component, component.target), CONTRACTS[component.kind]
+        if abstract := sorted(getattr(target, "__abstractmethods__", ())):
+            raise self._unusable(component, f"{component.target} lacks {', '.join(abstract)}")
+        built = target(config, *context)
         if not isinstance(built, contracts):
-            lacks = " or ".join(
-                f"{', '.join(_lacking(built, contract))} of {contract.__name__}" for contract in contracts
-            )
-            raise self._unusable(component, f"{component.target} lacks {lacks}")
+            wanted = " or ".join(_unfulfilled(built, contract) for contract in contracts)
+            raise self._unusable(component, f"{component.target} {wanted}")
         return built
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
@@ -259,9 +259,12 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _lacking(built: object, contract: type) -> list[str]:
+def _unfulfilled(built: object, contract: type) -> str:
+    """Say what the object must have to fulfil a contract: its base class or, of a Protocol, its members."""
+    if not getattr(contract, "_is_protocol", False):
+        return f"does not derive from {contract.__module__}.{contract.__name__}"
     members = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
-    return sorted(name for name in members if not hasattr(built, name))
+    return f"lacks {', '.join(sorted(name for name in members if not hasattr(built, name)))} of {contract.__name__}"
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

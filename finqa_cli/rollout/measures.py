@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.contracts import Environment, Measures
+from finqa_cli.contracts import Environment
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Trajectory
 
@@ -17,8 +17,6 @@ def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> di
     Raises:
         FinqaError: They cannot be written down: a number that is not finite, or no number at all.
     """
-    if not isinstance(environment, Measures):
-        return {}
     found = dict(environment.measure(trajectories))
     try:
         json.dumps(found, allow_nan=False)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from finqa_cli.contracts import Environment, Opens
+from finqa_cli.contracts import Environment
 from finqa_cli.data import LocalSnapshots
 from finqa_cli.data.snapshots.compile import TASKS
 from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
@@ -47,7 +47,7 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
     tasks, limit = split_tasks(parts.environment, settings), settings.data.max_prompt_tokens
     if limit is None:
         return tasks
-    if not isinstance(parts.environment, Opens) and parts.environment.sandbox_spec() is not None:
+    if parts.environment.sandbox_spec() is not None and parts.environment.opening(tasks[0]) is None:
         raise ConfigError(
             f"{_SETTING} needs all prompts before the first episode, and in environment {settings.environment.name!r}, "
             "which has no method `opening`, each takes a sandbox.",
@@ -72,8 +72,8 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
 
 
 async def _prompt(environment: Environment, task: Task) -> Prompt:
-    if isinstance(environment, Opens):
-        return environment.opening(task)
+    if (prompt := environment.opening(task)) is not None:
+        return prompt
     session = await environment.open(task, seed=0, sandbox=None)
     try:
         return session.prompt()

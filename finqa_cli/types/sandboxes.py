@@ -1,4 +1,4 @@
-"""Boxes, and the images that they start from."""
+"""Sandboxes, and the images that they start from."""
 
 from __future__ import annotations
 
@@ -26,51 +26,68 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A box in which a server of the environment runs.
+    """A sandbox in which a server of the environment runs: a module of ours, a command, or a ready image.
+
+    Providers refuse with a ConfigError what they cannot start.
 
     Attributes:
-        snapshot: The data that the box must hold; its folder inside the box is passed to the server as FINQA_SNAPSHOT.
         module: Python module that serves the environment; it reads HOST, PORT and FINQA_* variables.
-        port: Port that the server listens on inside a remote box; a local box picks a free one.
+        command: Program and arguments of a server that binds HOST and PORT itself; `{host}` and `{port}` in an
+            argument are replaced by their values.
+        image: Container image whose own entry point serves on `port`.
+        snapshot: The data that the sandbox must hold, or None for a server that brings its own; its folder inside the
+            sandbox is passed to the server as FINQA_SNAPSHOT.
+        port: Port that the server listens on inside a remote sandbox; a local sandbox picks a free one.
         environment: Further variables for the server. Secrets never go here.
         health_path: GET on it answers 200 when the server is ready.
         requires: Import names that it needs beside finqa itself, where it runs.
         extra: The extra of finqa that installs them.
     """
 
-    snapshot: Snapshot
-    module: str
+    module: str = ""
+    command: tuple[str, ...] = ()
+    image: str = ""
+    snapshot: Snapshot | None = None
     port: int = 8000
     environment: Mapping[str, str] = field(default_factory=dict)
     health_path: str = "/health"
     requires: tuple[str, ...] = ()
     extra: str = ""
 
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.module, self.command, self.image))) != 1:
+            raise ValueError("a ServerSpec names exactly one of module, command and image")
+
+    @property
+    def server(self) -> str:
+        """What messages call the server."""
+        return self.module or " ".join(self.command) or self.image
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSpec:
-    """A box in which code that the policy wrote is executed; it holds no data and serves nothing.
+    """A sandbox in which code that the policy wrote is executed; it holds no data and serves nothing.
 
     Attributes:
-        fresh: Each session gets a box that hosted no other. Otherwise boxes are used again: every execution has a
-            process and a folder of its own all the same.
+        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again; every execution has
+            a process and a folder of its own in both cases.
     """
 
     fresh: bool = False
 
 
 SandboxSpec = ServerSpec | ExecutionSpec
-"""What an environment needs from a box."""
+"""What an environment needs from a sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
-    """A box as its provider lists it.
+    """A sandbox as its provider lists it.
 
     Attributes:
         id: Provider's id.
         state: `started`, `starting`, `stopped` or `error`.
-        labels: Whatever it was started with; `finqa.run` is always among them.
+        labels: The labels that it was started with; `finqa.run` is always among them.
         created: Unix time in seconds.
     """
 
@@ -82,12 +99,12 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """A provider's own copy of environment code and a snapshot, from which it starts boxes.
+    """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
         name: The provider's name of it; holds the snapshot's name and a digest, so that it never changes its content.
         snapshot: Name of the snapshot inside.
-        digest: `sha256:<hex>` over the snapshot, the code and the resources of its boxes.
+        digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
         state: `active`, `building`, or what went wrong.
         created: Unix time in seconds; 0.0 when the provider does not say.
     """

@@ -10,7 +10,6 @@ from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
     CodecContext,
-    Demonstrator,
     EngineContext,
     Environment,
     EnvironmentContext,
@@ -157,7 +156,7 @@ def make_engine(
         versions=settings.train.max_staleness + 1 if trains else 1,
         home=settings.data.home,
         log_dir=log_dir,
-        demonstrate=environment.demonstrate if modelless and isinstance(environment, Demonstrator) else None,
+        demonstrate=environment.demonstrate if modelless else None,
     )
     share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
     contexts = [

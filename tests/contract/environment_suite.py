@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from finqa_cli.contracts import Demonstrator, Environment, Opens, Sandbox, Session, TextSession
+from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import DataError
 from finqa_cli.types import Message, Observation, Task, ToolCall
 
@@ -91,8 +91,7 @@ async def check_text_episodes(environment: Environment, replies: Sequence[str]) 
     """
     silent = await _open_text(environment)
     prompt = silent.prompt()
-    if isinstance(environment, Opens):
-        assert environment.opening(environment.tasks(environment.splits()[0])[0]) == prompt
+    assert environment.opening(environment.tasks(environment.splits()[0])[0]) in (prompt, None)
     assert prompt.messages and prompt.messages[-1].role == "user" and not prompt.tools
     rewards = await silent.grade()
     assert rewards.total <= 0 and rewards.explanation
@@ -117,7 +116,6 @@ async def check_text_episodes(environment: Environment, replies: Sequence[str]) 
 
 async def check_demonstrations(environment: Environment, count: int) -> None:
     """The gold solutions of the first tasks of every split are right, and of nothing else there are any."""
-    assert isinstance(environment, Demonstrator)
     for task in [task for split in environment.splits() for task in environment.tasks(split)[:count]]:
         session = await environment.open(task, seed=1, sandbox=None)
         assert isinstance(session, TextSession)

@@ -7,8 +7,6 @@ import pytest
 from contract import environment_suite
 from fixtures.code_play import BoxedCodeEnvironment, environment
 
-from finqa_cli.contracts import Demonstrator, Measures
-
 
 def embedded(folder: Path) -> BoxedCodeEnvironment:
     return environment()
@@ -26,7 +24,6 @@ def file(folder: Path) -> BoxedCodeEnvironment:
 @pytest.mark.parametrize("make", [embedded, file])
 async def test_code(make: Callable[[Path], BoxedCodeEnvironment], tmp_path: Path) -> None:
     played = make(tmp_path)
-    assert isinstance(played, Demonstrator) and isinstance(played, Measures)
     environment_suite.check_tasks(played)
     first = played.tasks(played.splits()[0])[0]
     session = await played.open(first, seed=1, sandbox=None)

@@ -67,7 +67,7 @@ async def test_an_image_that_is_not_ready(bench: DaytonaBench, state: str) -> No
         provider = bench.provider()
         with pytest.raises(DataError, match="does not exist" if state == "missing" else state) as failure:
             await provider.start(bench.spec, RUN)
-        name = bench.spec.snapshot.name
+        name = bench.snapshot.name
         assert failure.value.remedy == f"finqa snapshot build --sandbox daytona --snapshot-name {name}"
         assert failure.value.exit_code == 65
         await provider.close()

@@ -44,7 +44,7 @@ class _Example:
     malformed: bool = False
 
     def solution(self, spec: RewardSpec) -> str:
-        """As the policy would write it in the format of the specification."""
+        """Return the solution as the policy would write it in the format of the specification."""
         if spec.format == "plain":
             return str(self.answer)
         fields = {"answer": self.answer, **({"program": self.program} if self.program else {})}

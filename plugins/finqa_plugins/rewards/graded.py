@@ -1,18 +1,15 @@
-"""The verdict of a grading profile, whichever environment asked: to judge again by other rules."""
+"""The reward `graded`: the verdict of a grading profile, in any environment, to judge again by other rules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.grading import grade
-from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
-from finqa_plugins.rewards.solutions import read_solution
-from finqa_plugins.rewards.spec import Format, Strict
+from finqa_plugins.rewards.spec import Format, Strict, read_solution
 
 
 class GradedConfig(Strict):
@@ -22,14 +19,14 @@ class GradedConfig(Strict):
     format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
 
 
-class Graded:
+class Graded(Reward):
     """1 when the answer is right, else 0; the part has the profile's name."""
 
     def __init__(self, config: GradedConfig) -> None:
         self.config = config
 
     def score(self, request: RewardRequest) -> Rewards:
-        """The profile's verdict."""
+        """Return the profile's verdict."""
         reply = read_solution(request.solution, self.config.format)
         if not reply.ok:
             return Rewards(total=0.0, components={self.config.profile: 0.0}, explanation=reply.error)
@@ -39,9 +36,5 @@ class Graded:
         )
 
     def spec(self) -> dict[str, Any]:
-        """Its options, JSON-ready."""
+        """Return the options, JSON-ready."""
         return self.config.model_dump(mode="json")
-
-    def cases(self) -> Sequence[Case]:
-        """None: the profiles are tested where they are."""
-        return ()

@@ -14,15 +14,15 @@ def register_components() -> list[Component]:
         Component(
             kind="reward",
             name="weighted",
-            target=f"{FOLDER}.weighted:Weighted",
-            config=f"{FOLDER}.weighted:WeightedConfig",
+            target=f"{FOLDER}.specified_rewards:Weighted",
+            config=f"{FOLDER}.specified_rewards:WeightedConfig",
             summary="Sum of exact, numerical and program parts, less a format penalty; reward_spec.yaml",
         ),
         Component(
             kind="reward",
             name="ternary",
-            target=f"{FOLDER}.ternary:Ternary",
-            config=f"{FOLDER}.ternary:TernaryConfig",
+            target=f"{FOLDER}.specified_rewards:Ternary",
+            config=f"{FOLDER}.specified_rewards:TernaryConfig",
             summary="+1 exact, 0 close or open, -1 wrong; reward_spec.yaml",
         ),
         Component(

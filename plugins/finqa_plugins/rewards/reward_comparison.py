@@ -1,9 +1,9 @@
 """How far an answer is from the truth. The truth is FinQA's `exe_ans`, or an answer as a data set writes it.
 
 Both are read as the grading profile `strict` reads them: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`,
-`9.4 million`), a text such as yes and no, or a list of them; with boxed values only these count, with the sign and the
-unit beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer, which could
-hedge in them.
+`9.4 million`), a text such as yes and no, or a list of them; where a text has LaTeX's boxed answers, only these count,
+with the sign and the unit beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer,
+which could hedge in them.
 
 A unit is taken at its word, with one exception: where only one side carries a percent sign or points, or only the truth
 a scale, the unit of the bare number is not known. It is then compared in both readings and the better one counts, since

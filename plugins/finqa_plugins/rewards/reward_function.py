@@ -2,7 +2,7 @@
 
 The signature is that of verl's `custom_reward_function`. The function gives a number, or a mapping with `score` and
 further numbers, which become the parts of the reward; texts in it are not logged, as in verl. It is called in the
-process of the run, for one answer at a time: a slow one holds everything up, since no other episode moves meanwhile.
+process of the run, for one answer at a time: a slow one delays all other episodes.
 What it prints goes to stderr.
 """
 
@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +23,8 @@ from typing import Any
 
 from pydantic import Field
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import ConfigError, EnvironmentFault
-from finqa_cli.grading.answers import Case
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.spec import Strict
 
@@ -43,11 +42,11 @@ class FunctionConfig(Strict):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments of every call.")
 
 
-class Function:
+class Function(Reward):
     """Calls the user's function. What it raises, and what is no number, is a fault and never a reward of 0."""
 
     def __init__(self, config: FunctionConfig) -> None:
-        """Imports the function.
+        """Import the function.
 
         Raises:
             ConfigError: It cannot be imported, or does not take verl's arguments.
@@ -58,7 +57,7 @@ class Function:
         self._sha256 = _sha256(file) if file.is_file() else None
 
     def score(self, request: RewardRequest) -> Rewards:
-        """What the function says.
+        """Return what the function gives.
 
         Raises:
             EnvironmentFault: It raised, or gave something else than finite numbers.
@@ -85,12 +84,8 @@ class Function:
         )
 
     def spec(self) -> dict[str, Any]:
-        """Its options, and the sha256 of the function's file, for a path alone does not say what judged."""
+        """Return the options and the sha256 of the function's file, because a path alone does not identify it."""
         return {**self.config.model_dump(mode="json"), "sha256": self._sha256}
-
-    def cases(self) -> Sequence[Case]:
-        """None: what the user's function should give, the user knows."""
-        return ()
 
     def _number(self, what: str, value: object) -> float:
         if not isinstance(value, Real):
@@ -104,11 +99,11 @@ class Function:
         return number
 
     def _fault(self, reason: str) -> EnvironmentFault:
-        return EnvironmentFault(f"The reward function {self._name} {reason}.", remedy=f"mend {self._name}")
+        return EnvironmentFault(f"The reward function {self._name} {reason}.", remedy=f"correct {self._name}")
 
 
 def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:
-    """The function, and the file of its module, which is no file where that is built in or in an archive."""
+    """Return the function and the file of its module, which is no file where that is built in or in an archive."""
     place, colon, name = config.function.rpartition(":")
     if not colon or place == "" or name.endswith(".py") or "/" in name or "\\" in name:
         place, name = config.function, DEFAULT_NAME
@@ -146,7 +141,7 @@ def _module(place: str) -> ModuleType:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        remedy = REMEDY if isinstance(error, ModuleNotFoundError) else f"mend {place}"
+        remedy = REMEDY if isinstance(error, ModuleNotFoundError) else f"correct {place}"
         reason = f"{type(error).__name__}: {_line(error)}"
         raise ConfigError(
             f"The reward function's module {place} cannot be imported ({reason}).", remedy=remedy
@@ -162,12 +157,13 @@ def _from_file(path: Path) -> ModuleType:
     if loaded := sys.modules.get(name):  # what it does when it is imported, such as loading a model, it does once
         return loaded
     spec = importlib.util.spec_from_file_location(name, resolved)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ConfigError(f"{path} is no Python file.", remedy=REMEDY)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
-        spec.loader.exec_module(module)
+        # Not `exec_module`: a compiled file of the same second and size can be that of another text.
+        exec(compile(resolved.read_bytes(), str(resolved), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

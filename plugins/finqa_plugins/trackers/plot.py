@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers.scalar_records import read_metrics
+from finqa_cli.contracts import Tracker, TrackerContext
+from finqa_plugins.trackers.scalar_trackers import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,24 +25,18 @@ class PlotConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["png", "svg", "pdf"] = Field(default="png", description="Of RUN/rewards.*.")
+    format: Literal["png", "svg", "pdf"] = Field(default="png", description="Format of RUN/rewards.*")
 
 
-class PlotTracker:
+class PlotTracker(Tracker):
     """Draws metrics.jsonl as it stands at the end, so a resumed run's picture is of the whole run."""
 
     def __init__(self, config: PlotConfig, context: TrackerContext) -> None:
         self._format = config.format
         self._context = context
 
-    def on_run_start(self, settings: Mapping[str, Any]) -> None:
-        """Nothing to draw yet."""
-
-    def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """The run folder keeps them."""
-
     def on_run_end(self, status: str) -> None:
-        """Writes `<run>/rewards.<format>`, also of a run that was stopped. A single iteration makes no curve."""
+        """Write `<run>/rewards.<format>`, also of a run that was stopped. A single iteration makes no curve."""
         del status
         records = read_metrics(self._context.run_dir)
         trained = [record for record in records if record.get("kind") == "train" and "reward_mean" in record]

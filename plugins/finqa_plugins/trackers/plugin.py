@@ -39,7 +39,7 @@ def register_components() -> list[Component]:
         Component(
             kind="tracker",
             name="tensorboard",
-            target="finqa_plugins.trackers.tensorboard:TensorBoardTracker",
+            target="finqa_plugins.trackers.scalar_trackers:TensorBoardTracker",
             summary="Event files under RUN/tensorboard; needs tensorboard and torch",
             requires=("tensorboard", "torch"),
             extra="trackers,train",
@@ -47,8 +47,8 @@ def register_components() -> list[Component]:
         Component(
             kind="tracker",
             name="trackio",
-            target="finqa_plugins.trackers.trackio:TrackioTracker",
-            config="finqa_plugins.trackers.trackio:TrackioConfig",
+            target="finqa_plugins.trackers.scalar_trackers:TrackioTracker",
+            config="finqa_plugins.trackers.scalar_trackers:TrackioConfig",
             summary="A run in trackio's local store: trackio show --project PROJECT",
             requires=("trackio",),
             extra="trackers",
@@ -56,8 +56,8 @@ def register_components() -> list[Component]:
         Component(
             kind="tracker",
             name="wandb",
-            target="finqa_plugins.trackers.wandb:WandbTracker",
-            config="finqa_plugins.trackers.wandb:WandbConfig",
+            target="finqa_plugins.trackers.scalar_trackers:WandbTracker",
+            config="finqa_plugins.trackers.scalar_trackers:WandbConfig",
             summary="A run on Weights & Biases, or offline under RUN/wandb",
             requires=("wandb",),
             extra="trackers",

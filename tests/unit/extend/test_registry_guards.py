@@ -194,7 +194,7 @@ MISTAKEN = """
         ("no-module", "there is no module mistaken_modul"),
         ("no-class", "mistaken_plugin has no 'Oldr'"),
         ("no-config", "mistaken_plugin has no 'Keyd'"),
-        ("no-methods", "lacks loss of Optimizer or pair_loss, plan of PreferenceOptimizer"),
+        ("no-methods", "lacks loss of Optimizer or lacks pair_loss, plan of PreferenceOptimizer"),
     ],
 )
 def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reason: str) -> None:
@@ -202,6 +202,37 @@ def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reaso
     with pytest.raises(ConfigError, match=reason) as caught:
         registry.create("optimizer", name, {})
     assert "a fault of plugin 'mistaken_plugin'" in caught.value.message and "another optimizer" in caught.value.remedy
+
+
+STRANGERS = """
+    from finqa_cli.contracts import Reward
+    from finqa_cli.extend import Component, hookimpl
+
+    class Duck:
+        def __init__(self, config): ...
+        def score(self, request): ...
+
+    class Unfinished(Reward):
+        def __init__(self, config): ...
+
+    @hookimpl
+    def register_components():
+        names = ("Duck", "Unfinished")
+        return [Component(kind="reward", name=name.lower(), target=f"strange_rewards:{name}") for name in names]
+    """
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("duck", "strange_rewards:Duck does not derive from finqa_cli.contracts.reward.Reward"),
+        ("unfinished", "strange_rewards:Unfinished lacks score"),
+    ],
+)
+def test_a_component_derives_from_the_class_of_its_kind(written: Written, name: str, reason: str) -> None:
+    registry = Registry([written("strange_rewards", STRANGERS)])
+    with pytest.raises(ConfigError, match=reason):
+        registry.create("reward", name, {})
 
 
 def test_a_package_that_a_target_needs_is_missing_and_not_its_module(written: Written) -> None:

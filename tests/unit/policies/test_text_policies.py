@@ -15,12 +15,10 @@ import pytest
 import finqa_cli.settings
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.wiring.policies import resolve
-from finqa_plugins.environments.code_tasks.code_environment import CodeEnvironment
-from finqa_plugins.environments.code_tasks.config import CodeConfig
+from finqa_plugins.environments.code.code_environment import CodeEnvironment
+from finqa_plugins.environments.code.config import CodeConfig, MbppConfig
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
-from finqa_plugins.environments.mbpp.config import MbppConfig
-from finqa_plugins.environments.mbpp.mbpp_environment import MbppEnvironment
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "text_policies.sh"
 PROFILES = Path(finqa_cli.settings.__file__).parent / "profiles"
@@ -46,7 +44,7 @@ def test_code_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
 def test_mbpp_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
     options = options_in_recipe("problems")
     assert options == options_in_profile("embedded-mbpp"), "they are asked as they were taught"
-    played = MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None))
+    played = CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None))
     shown = {task.prompt for task in played.tasks("train")}
     for split in ("dev", "test"):
         assert played.tasks(split) and not shown & {task.prompt for task in played.tasks(split)}

@@ -103,7 +103,7 @@ def test_an_empty_file_changes_nothing_and_home_is_understood(tmp_path: Path, mo
         ("- a\n", "top level must be a mapping"),
         ("weights: [1\ndecay: flat", "not valid YAML"),
         ("decay: flat\nweights:\n\texact: 1\n", "(line 3, column 1)"),
-        ("decay: flat\ndecay: linear\n", "the key 'decay' stands twice (line 2, column 1)"),
+        ("decay: flat\ndecay: linear\n", "the key 'decay' occurs twice (line 2, column 1)"),
         ("decay: !!python/object/apply:os.system [true]\n", "not valid YAML"),
         ("? {}\n: 1\n", "not valid YAML"),
         ("decay: \x07\n", "not valid YAML"),

@@ -21,7 +21,7 @@ from fixtures.toy_environment import (
     task,
 )
 
-from finqa_cli.contracts import Sandbox
+from finqa_cli.contracts import Sandbox, Session, TextSession
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError, ServiceUnavailableError
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
@@ -108,7 +108,7 @@ class LossyBase:
         self.world.closed += 1
 
 
-class LossySession(LossyBase):
+class LossySession(LossyBase, Session):
     async def step(self, call: ToolCall) -> Observation:
         await self.hear(call)
         drifts = self.world.drift == self.calls and self.number > 0
@@ -118,7 +118,7 @@ class LossySession(LossyBase):
         return Observation(text=text, done=call.name == "submit")
 
 
-class LossyTexts(LossyBase):
+class LossyTexts(LossyBase, TextSession):
     async def reply(self, text: str) -> Observation:
         await self.hear(text)
         self.calls, self.answer = CALLS, 42

@@ -14,10 +14,14 @@ from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import registry
 from finqa_cli.settings import Choice, Settings
 from finqa_cli.wiring.build import make_trackers
-from finqa_plugins.trackers.scalar_records import unique_name
-from finqa_plugins.trackers.scalars import scalars
-from finqa_plugins.trackers.trackio import TrackioConfig, TrackioTracker
-from finqa_plugins.trackers.wandb import WandbConfig, WandbTracker
+from finqa_plugins.trackers.scalar_trackers import (
+    TrackioConfig,
+    TrackioTracker,
+    WandbConfig,
+    WandbTracker,
+    scalars,
+    unique_name,
+)
 
 METRICS = {
     "kind": "train",

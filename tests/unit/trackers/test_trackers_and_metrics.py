@@ -19,7 +19,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
-from finqa_plugins.trackers.scalars import scalars
+from finqa_plugins.trackers.scalar_trackers import scalars
 
 THIRD = 1 / 3  # no float of 32 bits
 
@@ -159,7 +159,7 @@ def test_the_plot_is_drawn_when_the_run_ends_and_a_single_iteration_makes_none(t
     assert text.startswith("<?xml") and text.count("</svg>") == 1
 
 
-class Failing:
+class Failing(Tracker):
     def __init__(self) -> None:
         self.calls: list[str] = []
 

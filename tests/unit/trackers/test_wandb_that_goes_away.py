@@ -42,7 +42,7 @@ RUN = """
 import os, signal, sys, time
 from pathlib import Path
 from finqa_cli.contracts import TrackerContext
-from finqa_plugins.trackers import wandb as tracker
+from finqa_plugins.trackers import scalar_trackers as tracker
 
 tracker.FINISH_S = 1.0
 run, service = Path(sys.argv[1]), int(sys.argv[2])

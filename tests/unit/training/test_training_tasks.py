@@ -9,7 +9,6 @@ import pytest
 from fixtures.finqa_text_rows import prepared, write
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment
 
-from finqa_cli.contracts import Opens
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.pool import NoSandboxes
 from finqa_cli.runs.reporter import NullReporter
@@ -79,7 +78,7 @@ async def test_prompts_of_environments_with_boxes_are_known_without_one() -> Non
     for name in ("code", "mbpp"):
         chosen = Settings.model_validate({"environment": {"name": name}, "data": {"max_prompt_tokens": 1000}})
         environment = open_environment(chosen, NullReporter())
-        assert environment.sandbox_spec() is not None and isinstance(environment, Opens)
+        assert environment.sandbox_spec() is not None and environment.opening(environment.tasks("train")[0]) is not None
         heard = Heard()
         kept = await training_tasks(parts(chosen, environment=environment), chosen, heard)
         assert kept == list(environment.tasks("train")) and f"0 of {len(kept)} questions" in heard.lines[0]

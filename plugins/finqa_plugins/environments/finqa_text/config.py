@@ -21,4 +21,4 @@ class FinQATextConfig(BaseModel):
     )
     companies: int = Field(default=30, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=12, ge=1, le=24, description="Embedded tasks per company")
-    seed: int = Field(default=0, ge=0, description="Of the embedded tasks and of splits by company")
+    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks and of splits by company")

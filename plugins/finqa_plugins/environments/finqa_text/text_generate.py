@@ -1,25 +1,36 @@
-"""The embedded tasks: invented pages with questions, programs and truths, from a seed."""
+"""Generates the embedded tasks: invented report pages with questions, programs and truths, from a seed.
+
+A page has a company, a table of figures over three years, and the sentences around it. It looks like the pages of
+FinQA: lower case, blanks around punctuation, negative figures twice (`-32 ( 32 )`). Questions come in the proportions
+of FinQA's own kinds.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from finqa_cli.grading.programs import execute, parse
 from finqa_cli.types import DataInfo
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
-from finqa_plugins.environments.finqa_text.pages import Page, invent_page, tickers
-from finqa_plugins.environments.finqa_text.text_prompt import page_text, question_text
-from finqa_plugins.environments.finqa_text.text_questions import questions
-from finqa_plugins.environments.finqa_text.text_rows import Row, kind_of
-from finqa_plugins.environments.finqa_text.text_splits import TextData, divide
+from finqa_plugins.environments.finqa_text.text_rows import (
+    Table,
+    TextData,
+    TextRow,
+    divide,
+    kind_of,
+    page_text,
+    question_text,
+)
 
 SHARES = {"dev": 0.15, "test": 0.15}
 
 
 def generate(config: FinQATextConfig) -> TextData:
-    """The embedded tasks, divided by company; the same for the same options.
+    """Generate the embedded tasks, divided by company; the same for the same options.
 
     Raises:
         ProgramError: A program that was written here has no result: a bug.
@@ -37,10 +48,10 @@ def generate(config: FinQATextConfig) -> TextData:
     return TextData(info=DataInfo(name="embedded", digest=digest), rows=divide(rows, SHARES, config.seed))
 
 
-def _row(page: Page, number: int, question: str, program: str) -> Row:
+def _row(page: ReportPage, number: int, question: str, program: str) -> TextRow:
     text = question_text(page_text(page.before, page.table, page.after), question)
     read = parse(program)
-    return Row(
+    return TextRow(
         id=f"{page.file}-{number}",
         company=page.ticker,
         question=question,
@@ -50,3 +61,237 @@ def _row(page: Page, number: int, question: str, program: str) -> Row:
         table=page.table,
         kind=kind_of(read.steps),
     )
+
+
+_FIRST = ("alder", "birch", "cedar", "copper", "delta", "harbor", "iron", "juniper", "lake", "maple", "north", "summit")
+_SECOND = ("energy", "foods", "freight", "health", "insurance", "logistics", "materials", "networks", "retail", "steel")
+_FLOWS = ("net sales", "cost of sales", "operating expenses", "interest expense", "capital expenditures")
+_STOCKS = ("total assets", "long-term debt", "inventories", "accounts receivable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPage:
+    """One invented page.
+
+    Attributes:
+        ticker: Unique among the companies.
+        file: `TICKER/year/page_n.pdf`, as FinQA names pages.
+        years: Newest first, as the columns of the table.
+        table: [R][C] cells.
+        figures: Row name -> figure by year, as programs write them (`-32`).
+        shares: Thousands of shares bought back, in the text only.
+        paid: Millions paid for them, in the text only.
+        before: Text above the table.
+        after: Text below it.
+    """
+
+    ticker: str
+    file: str
+    years: tuple[int, ...]
+    table: Table
+    figures: Mapping[str, Mapping[int, str]]
+    shares: str
+    paid: str
+    before: str
+    after: str
+
+
+def tickers(count: int, rng: random.Random) -> list[str]:
+    """Draw different names of three letters."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return ["".join(letters[code // 26**place % 26] for place in range(3)) for code in rng.sample(range(26**3), count)]
+
+
+def invent_page(ticker: str, rng: random.Random) -> ReportPage:
+    """Invent a page of this company."""
+    newest = rng.randint(2008, 2024)
+    years = (newest, newest - 1, newest - 2)
+    decimals = rng.choice((0, 0, 1))
+    names = ("net sales", *rng.sample(_FLOWS[1:], 2), *rng.sample(_STOCKS, 2), "other income")
+    figures = {name: _series(years, decimals, rng) for name in names[:-1]}
+    figures[names[-1]] = {year: _figure(rng.choice((-1, 1)) * rng.uniform(10, 90), decimals) for year in years}
+    table = (
+        ("( in millions )", *map(str, years)),
+        *((name, *(_cell(figures[name][year], first=name == names[0]) for year in years)) for name in names),
+    )
+    shares, paid = str(rng.randint(900, 9000)), _figure(rng.uniform(40, 700), 1)
+    business = rng.choice(_SECOND)
+    name = f"{rng.choice(_FIRST)} {business}"
+    return ReportPage(
+        ticker=ticker,
+        file=f"{ticker}/{newest}/page_{rng.randint(12, 140)}.pdf",
+        years=years,
+        table=table,
+        figures=figures,
+        shares=shares,
+        paid=paid,
+        before=(
+            f"{name} inc . and its subsidiaries ( the 201ccompany 201d ) operate in the {business} business . "
+            f"the following table sets forth selected financial data for the years ended december 31 , {years[0]} , "
+            f"{years[1]} and {years[2]} . all amounts are in millions of dollars unless stated otherwise ."
+        ),
+        after=(
+            f"net sales in {newest} reflect {rng.choice(('price', 'volume', 'currency'))} effects in most regions . "
+            f"during {newest} , the company repurchased {shares} thousand shares of its common stock for a total of "
+            f"$ {paid} million . see note {rng.randint(2, 18)} to the consolidated financial statements ."
+        ),
+    )
+
+
+def _series(years: tuple[int, ...], decimals: int, rng: random.Random) -> dict[int, str]:
+    value = rng.uniform(120, 9000)
+    series: dict[int, str] = {}
+    for year in reversed(years):
+        series[year] = _figure(value, decimals)
+        value *= rng.uniform(0.75, 1.4)
+    return series
+
+
+def _figure(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}"
+
+
+def _cell(figure: str, *, first: bool) -> str:
+    dollar = "$ " if first else ""
+    return f"{dollar}{figure} ( {figure[1:]} )" if figure.startswith("-") else f"{dollar}{figure}"
+
+
+Asked = tuple[str, str]
+"""Question and program."""
+
+_TRIES = 100
+
+
+def questions(page: ReportPage, count: int, rng: random.Random) -> Iterator[Asked]:
+    """Yield `count` different questions; the kinds take turns, beginning anywhere."""
+    seen: set[str] = set()
+    place = rng.randrange(len(_KINDS))
+    while len(seen) < count:
+        kind = _KINDS[place % len(_KINDS)]
+        place += 1
+        asked = next((asked for _ in range(_TRIES) if (asked := kind(page, rng))[0] not in seen), None)
+        if asked is not None:  # a kind with few variants runs out of them
+            seen.add(asked[0])
+            yield asked
+
+
+def _change(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    return (
+        f"what was the change in {name} from {old} to {new} , in millions ?",
+        f"subtract({page.figures[name][new]}, {page.figures[name][old]})",
+    )
+
+
+def _growth(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    return f"what was the percentage change in {name} from {old} to {new} ?", _growth_steps(page, name, new, old, 0)
+
+
+def _growth_gap(page: ReportPage, rng: random.Random) -> Asked:
+    one, new, old = _row_and_years(page, rng)
+    other = rng.choice([name for name in _positive(page) if name != one])
+    return (
+        f"by how much did the growth rate of {one} exceed that of {other} from {old} to {new} ?",
+        f"{_growth_steps(page, one, new, old, 0)}, {_growth_steps(page, other, new, old, 2)}, subtract(#1, #3)",
+    )
+
+
+def _ratio(page: ReportPage, rng: random.Random) -> Asked:
+    part, whole = rng.sample(_positive(page), 2)
+    year = rng.choice(page.years)
+    return (
+        f"what was the ratio of {part} to {whole} in {year} ?",
+        f"divide({page.figures[part][year]}, {page.figures[whole][year]})",
+    )
+
+
+def _sum_of_years(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    return (
+        f"what was the total of {name} in {old} and {new} , in millions ?",
+        f"add({page.figures[name][old]}, {page.figures[name][new]})",
+    )
+
+
+def _average_of_two(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    return (
+        f"what was the average {name} of the years {old} and {new} , in millions ?",
+        f"add({page.figures[name][old]}, {page.figures[name][new]}), divide(#0, const_2)",
+    )
+
+
+def _over_the_row(page: ReportPage, rng: random.Random) -> Asked:
+    name = rng.choice(_positive(page))
+    operation, word = rng.choice((("average", "average"), ("max", "highest"), ("min", "lowest"), ("sum", "total")))
+    return f"what was the {word} {name} over the years shown , in millions ?", f"table_{operation}({name}, none)"
+
+
+def _comparison(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    return (
+        f"was {name} higher in {new} than in {old} ?",
+        f"greater({page.figures[name][new]}, {page.figures[name][old]})",
+    )
+
+
+def _price_per_share(page: ReportPage, rng: random.Random) -> Asked:
+    return (
+        "what was the average price per share that the company paid in its repurchases , in dollars ?",
+        f"multiply({page.paid}, const_1000), divide(#0, {page.shares})",
+    )
+
+
+def _projection(page: ReportPage, rng: random.Random) -> Asked:
+    name, new, old = _row_and_years(page, rng)
+    steps = _growth_steps(page, name, new, old, 0)
+    return (
+        f"if {name} grows after {new} by the same percentage as from {old} to {new} , what will it be , in millions ?",
+        f"{steps}, add(#1, const_1), multiply({page.figures[name][new]}, #2)",
+    )
+
+
+def _share_in_percent(page: ReportPage, rng: random.Random) -> Asked:
+    income, year = "other income", rng.choice(page.years)
+    whole = rng.choice(_positive(page))
+    return (
+        f"what was {income} in {year} per $ 100 of {whole} , in dollars ?",
+        f"divide({page.figures[income][year]}, {page.figures[whole][year]}), multiply(#0, const_100)",
+    )
+
+
+def _growth_steps(page: ReportPage, name: str, new: int, old: int, step: int) -> str:
+    base = page.figures[name][old]
+    return f"subtract({page.figures[name][new]}, {base}), divide(#{step}, {base})"
+
+
+def _row_and_years(page: ReportPage, rng: random.Random) -> tuple[str, int, int]:
+    old, new = sorted(rng.sample(page.years, 2))
+    return rng.choice(_positive(page)), new, old
+
+
+def _positive(page: ReportPage) -> list[str]:
+    """Return the rows whose figures are positive in every year, so that growth and shares mean something."""
+    return [name for name, series in page.figures.items() if not any(map(_is_negative, series.values()))]
+
+
+def _is_negative(figure: str) -> bool:
+    return figure.startswith("-")
+
+
+_KINDS: tuple[Callable[[ReportPage, random.Random], Asked], ...] = (
+    _ratio,
+    _growth,
+    _change,
+    _over_the_row,
+    _growth,
+    _ratio,
+    _sum_of_years,
+    _growth_gap,
+    _average_of_two,
+    _comparison,
+    _price_per_share,
+    _projection,
+    _share_in_percent,
+)

@@ -1,4 +1,4 @@
-"""One question with its page and truth, read from a row of original FinQA or of `finqa data prepare`.
+"""Questions with their pages and truths, read from rows of original FinQA or of `finqa data prepare`.
 
 Source of the first form: FinQA, arXiv 2109.00122. The truth is `exe_ans`: `answer`, which people typed, differs from it
 in scale or sign in a tenth of the rows.
@@ -6,14 +6,31 @@ in scale or sign in a tenth of the rows.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from finqa_cli.errors import DataError
 from finqa_cli.grading.programs import ProgramError, Step, Value, parse
-from finqa_cli.types.splits import cluster_of
-from finqa_plugins.environments.finqa_text.text_prompt import page_text, question_text
+from finqa_cli.types import DataInfo
+from finqa_cli.types.splits import SPLITS, cluster_of, split_of_name
+from finqa_plugins.environments._task_files.task_rows import (
+    FieldError,
+    RowError,
+    RowProblems,
+    checked_text,
+    divide_by_cluster,
+    json_rows,
+    read_content,
+)
+from finqa_plugins.environments.finqa_text.config import FinQATextConfig
+
+MAX_BYTES = 2**30
+_ENDINGS = (".json", ".jsonl")
+_REMEDY = "--data takes a FinQA json file, a JSONL file of finqa data prepare, or a folder with train, dev and test"
 
 MAX_TEXT = 1_000_000
 """Characters of one field; the longest page of FinQA has nine thousand."""
@@ -23,7 +40,7 @@ Table = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TextRow:
     """One question.
 
     Attributes:
@@ -52,36 +69,27 @@ class Row:
 
     @property
     def answer(self) -> int | float | str:
-        """The truth as it is written: 688, not 688.0."""
+        """The truth as people write it: 688, not 688.0."""
         return int(self.truth) if isinstance(self.truth, float) and self.truth.is_integer() else self.truth
 
 
-class InputError(Exception):
-    """What is wrong with a row, a line or a file, in words that follow its place."""
-
-
-class _FieldError(InputError):
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"field {name!r}: {reason}")
-
-
-def read_row(value: object) -> Row:
-    """A row in either form: `input_text` tells the second.
+def read_row(value: object) -> TextRow:
+    """Read a row in either form: `input_text` tells the second.
 
     Raises:
-        InputError: A field is missing or malformed.
+        RowError: A field is missing or malformed.
     """
     if not isinstance(value, dict):
-        raise InputError("must be an object")
-    fields = _Fields(value)
+        raise RowError("must be an object")
+    fields = _RowFields(value)
     return _prepared(fields) if "input_text" in value else _original(fields)
 
 
-def _original(fields: _Fields) -> Row:
+def _original(fields: _RowFields) -> TextRow:
     identity, question, table = fields.text("id"), fields.text("qa.question"), fields.table("table")
     page = page_text(fields.sentences("pre_text"), table, fields.sentences("post_text"))
     program, text = fields.text("qa.program"), question_text(page, question)
-    return Row(
+    return TextRow(
         id=identity,
         company=cluster_of(fields.ticker(), identity, text, question),
         question=question,
@@ -94,14 +102,14 @@ def _original(fields: _Fields) -> Row:
     )
 
 
-def _prepared(fields: _Fields) -> Row:
+def _prepared(fields: _RowFields) -> TextRow:
     identity, table = fields.text("id"), fields.table("table", optional=True)
     program = fields.text("target_program", optional=True)
     steps = _steps("target_program", program)
     if not table and any(step.reads_table for step in steps):
-        raise _FieldError("table", "is missing, and target_program reads it")
+        raise FieldError("table", "is missing, and target_program reads it")
     text, question = fields.text("input_text"), fields.text("question")
-    return Row(
+    return TextRow(
         id=identity,
         company=cluster_of(fields.text("company", optional=True) or fields.ticker(), identity, text, question),
         question=question,
@@ -116,7 +124,7 @@ def _prepared(fields: _Fields) -> Row:
 
 
 def kind_of(steps: Sequence[Step]) -> str:
-    """The operations of up to two steps (`subtract+divide`); longer programs are one kind, as in the FinQA paper."""
+    """Name the operations of up to two steps (`subtract+divide`); longer programs are one kind, as in the paper."""
     return "+".join(step.operation for step in steps) if len(steps) < 3 else "three or more steps"
 
 
@@ -124,11 +132,11 @@ def _steps(name: str, program: str) -> Sequence[Step]:
     try:
         return parse(program).steps if program else ()
     except ProgramError as error:
-        raise _FieldError(name, f"is not a program of FinQA: {error}") from error
+        raise FieldError(name, f"is not a program of FinQA: {error}") from error
 
 
-class _Fields:
-    """Takes fields out of a row by their dotted names."""
+class _RowFields:
+    """The fields of a row by their dotted names."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self._row = row
@@ -143,31 +151,31 @@ class _Fields:
         value = self.get(name)
         if value is None and optional:
             return ""
-        text = _checked(name, value).strip()
+        text = checked_text(name, value, MAX_TEXT).strip()
         if not text and not optional:
-            raise _FieldError(name, "must not be empty")
+            raise FieldError(name, "must not be empty")
         return text
 
     def ticker(self) -> str:
-        """That of the file `AAL/2018/page_13.pdf`; nothing when the row names none."""
+        """Return the ticker in the file name `AAL/2018/page_13.pdf`; nothing when the row names none."""
         return self.text("filename", optional=True).partition("/")[0].strip()
 
     def sentences(self, name: str) -> str:
-        """A list of sentences, or one text."""
+        """Join a list of sentences, or return one text."""
         value = self.get(name)
         parts = value if isinstance(value, list) else [value]
-        return " ".join(part for each in parts if (part := _checked(name, each).strip()))
+        return " ".join(part for each in parts if (part := checked_text(name, each, MAX_TEXT).strip()))
 
     def table(self, name: str, *, optional: bool = False) -> Table:
         value = self.get(name)
         if not value and optional:
             return ()
         if not isinstance(value, list) or not value or not all(isinstance(row, list) and row for row in value):
-            raise _FieldError(name, "must be a list of rows that are not empty")
+            raise FieldError(name, "must be a list of rows that are not empty")
         for place, row in enumerate(value, start=1):
             if len(row) != len(value[0]):
-                raise _FieldError(name, f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")
-        return tuple(tuple(_checked(name, cell) for cell in row) for row in value)
+                raise FieldError(name, f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")
+        return tuple(tuple(checked_text(name, cell, MAX_TEXT) for cell in row) for row in value)
 
     def truth(self, name: str) -> Value:
         value = self.get(name)
@@ -179,30 +187,20 @@ class _Fields:
                 return "no"
             value = _number(word)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _FieldError(name, "must be a number, yes or no")
+            raise FieldError(name, "must be a number, yes or no")
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise _FieldError(name, "must be a finite number")
+            raise FieldError(name, "must be a finite number")
         return number
 
     def extra(self) -> dict[str, Any]:
         value = self.get("extra_info")
         if value is not None and not isinstance(value, dict):
-            raise _FieldError("extra_info", "must be an object")
+            raise FieldError("extra_info", "must be an object")
         return value or {}
-
-
-def _checked(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _FieldError(name, "must be a text")
-    if len(value) > MAX_TEXT:
-        raise _FieldError(name, f"holds {len(value)} characters, at most {MAX_TEXT} are taken")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise _FieldError(name, "is not valid Unicode: it holds half of a surrogate pair")
-    return value
 
 
 def _number(text: str) -> float | None:
@@ -210,3 +208,105 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def page_text(before: str, table: Sequence[Sequence[str]], after: str) -> str:
+    """Return a report page: text, table, text; the table as lines of cells between bars."""
+    lines = "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in row)} |" for row in table)
+    return "\n\n".join(part for part in (before, f"Table:\n{lines}", after) if part)
+
+
+def question_text(page: str, question: str) -> str:
+    """Return the user message: the page, then the question."""
+    return f"Context:\n{page}\n\nQuestion: {question}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextData:
+    """All rows of a source, by split, in the order of the splits; no split is empty."""
+
+    info: DataInfo
+    rows: Mapping[str, tuple[TextRow, ...]]
+
+
+def divide(rows: Sequence[TextRow], shares: Mapping[str, float], seed: int) -> dict[str, tuple[TextRow, ...]]:
+    """Divide rows by company; see `divide_by_cluster`."""
+    return divide_by_cluster(rows, lambda row: row.company, shares, f"finqa-text:{seed}")
+
+
+def load(path: Path, config: FinQATextConfig) -> TextData:
+    """Read the rows at a path.
+
+    A folder holds a file for each split. A single file called test is `test`, and one called dev or val is `dev`; any
+    other is training data, of which the share `holdout` of the companies becomes `dev`.
+
+    Raises:
+        DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
+    """
+    if path.is_dir():
+        return _load_folder(path, config)
+    named = split_of_name(path)
+    split = (named or "train") if config.split == "auto" else config.split
+    (rows,), (digest,) = _read_files([path], config)
+    by_split = divide(rows, {"dev": config.holdout}, config.seed) if split == "train" else {split: rows}
+    evaluation_only = named == "test" or any(row.evaluation_only for row in rows)
+    info = DataInfo(name=path.name, digest=f"sha256:{digest}", evaluation_only=evaluation_only)
+    return TextData(info=info, rows=by_split)
+
+
+def _load_folder(path: Path, config: FinQATextConfig) -> TextData:
+    if config.split != "auto":
+        raise DataError(f"Option split={config.split} is for a single file, but {path} is a folder.", remedy=_REMEDY)
+    chosen = {split: file for split in SPLITS if (file := _file_of(path, split)) is not None}
+    if not chosen:
+        raise DataError(f"{path} holds no train, dev or test file (.json, .jsonl).", remedy=_REMEDY)
+    parts, digests = _read_files(chosen.values(), config)
+    rows = dict(zip(chosen, parts, strict=True))
+    lines = "".join(f"{digest}  {split}\n" for digest, split in zip(digests, chosen, strict=True))
+    training = [row for split, part in rows.items() if split != "test" for row in part]
+    evaluation_only = not training or any(row.evaluation_only for row in training)
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    info = DataInfo(name=path.resolve().name, digest=f"sha256:{digest}", evaluation_only=evaluation_only)
+    return TextData(info=info, rows={split: part for split, part in rows.items() if part})
+
+
+def _file_of(folder: Path, split: str) -> Path | None:
+    """Return the file of a split: one of just that name (dev.json) before longer names (finqa_dev.json)."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and split_of_name(file) == split)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror or error}.", remedy=_REMEDY) from error
+    exact = [file for file in files if file.stem.isalpha()]
+    found = exact or files
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise DataError(f"{folder} holds several files of split {split!r}: {names}.", remedy="leave one of them there")
+    return found[0] if found else None
+
+
+def _read_files(files: Collection[Path], config: FinQATextConfig) -> tuple[list[tuple[TextRow, ...]], list[str]]:
+    """Read the rows of each file, and the hex sha256 of each; ids are unique over all files.
+
+    Raises:
+        DataError: A file or a row is malformed, or there is no row.
+    """
+    ids: set[str] = set()
+
+    def read(value: object, number: int) -> TextRow:
+        row = read_row(value)
+        if row.id in ids:
+            raise FieldError("id", f"{row.id!r} comes twice")
+        ids.add(row.id)
+        return row
+
+    problems = RowProblems(skip_bad=config.skip_bad, remedy=_REMEDY)
+    found, digests = [], []
+    for path in files:
+        try:
+            content = read_content(path, MAX_BYTES)
+        except RowError as error:
+            raise DataError(f"{path}: {error}.", remedy=_REMEDY) from error
+        found.append(tuple(problems.read(path, json_rows(content), read)))
+        digests.append(hashlib.sha256(content).hexdigest())
+    problems.finish(files, any_row=bool(ids))
+    return found, digests

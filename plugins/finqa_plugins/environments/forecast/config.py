@@ -33,7 +33,7 @@ class ForecastConfig(BaseModel):
     )
     u0: float = Field(default=0.3, ge=0, lt=1, description="Uncertainty up to which the weight is 1")
     u_hi: float = Field(default=0.5, gt=0, le=1, description="Uncertainty at which the weight is w_hi")
-    w_hi: float = Field(default=0.5, gt=0, le=1, description="See u_hi")
+    w_hi: float = Field(default=0.5, gt=0, le=1, description="Weight at the uncertainty u_hi")
     inputs: Inputs = Field(
         default="auto", description="Sections beside company and question: fundamental adds macro and fundamental "
         "data, news also news, full also prices; auto: files as they are, embedded ones as their type needs"
@@ -41,7 +41,7 @@ class ForecastConfig(BaseModel):
     cluster: Literal["ticker", "date"] = Field(
         default="ticker", description="What questions share, and no two splits may: date for files that are cut by time"
     )
-    match: str = Field(default="", description="Of a folder, only the files with this text in their names")
+    match: str = Field(default="", description="Take only the files of a folder with this text in their names")
     skip_bad: bool = Field(default=False, description="Leave out malformed rows, with a warning, instead of failing")
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the clusters of a single training file that becomes `dev`"
@@ -64,7 +64,7 @@ class ForecastConfig(BaseModel):
     overconfident: Share = Field(
         default=1.0, description="Share of the demonstrations that state confidence 1; else how likely the signal is"
     )
-    seed: int = Field(default=0, ge=0, description="Of the embedded tasks, careless demonstrations and splits")
+    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks, careless demonstrations and splits")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,4 +1,4 @@
-"""The `forecast` environment: questions about the future of shares in a single turn, played in this process."""
+"""The `forecast` environment: questions about the future of shares in a single turn, in this process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Reward, Sandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, Reward, Sandbox
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
-from finqa_cli.types import AssistantTurn, DataInfo, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_cli.types import AssistantTurn, DataInfo, Message, Prompt, Rewards, Task, Trajectory
+from finqa_plugins.environments._task_files.single_reply import SingleReplySession
 from finqa_plugins.environments.forecast.config import ForecastConfig
-from finqa_plugins.environments.forecast.date_splits import cluster_of
-from finqa_plugins.environments.forecast.forecast_files import load
 from finqa_plugins.environments.forecast.forecast_generate import generate
 from finqa_plugins.environments.forecast.forecast_measures import measure
 from finqa_plugins.environments.forecast.forecast_prompt import opening
-from finqa_plugins.environments.forecast.forecast_rows import Row
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow, cluster_of, load
 from finqa_plugins.environments.forecast.forecast_verdict import judge
 
 _OF_EMBEDDED = ("companies", "questions", "noise", "track_record", "hindsight", "overconfident")
@@ -25,11 +24,11 @@ _STAND_INS = {"dev": "test", "test": "dev"}
 _REMEDY = "name another split, or give --data a training file or a folder with a file for each split"
 
 
-class ForecastEnvironment:
-    """See `finqa_cli.contracts.Environment`. It demonstrates the truths and measures calibration."""
+class ForecastEnvironment(Environment):
+    """Demonstrates the truths and measures calibration. Nothing that the policy writes is run."""
 
     def __init__(self, config: ForecastConfig | None, context: EnvironmentContext) -> None:
-        """Reads the data at once, so that a bad file fails before anything is started.
+        """Read the data at once, so that a bad file fails before anything is started.
 
         Raises:
             ConfigError: An option has no effect beside the configured reward, or with or without files.
@@ -44,22 +43,18 @@ class ForecastEnvironment:
         }
         self._rows = {row.id: row for rows in self._data.rows.values() for row in rows}
 
-    def sandbox_spec(self) -> None:
-        """None: nothing that the policy writes is run."""
-        return
-
     def data(self) -> DataInfo:
-        """The file, the folder, or `embedded`."""
+        """Return the name of the file or folder, or `embedded`."""
         return self._data.info
 
     def splits(self) -> Sequence[str]:
-        """Those of train, dev and test that have rows."""
+        """Return those of train, dev and test that have rows."""
         return tuple(self._tasks)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of a split in the order of the file.
+        """Return all tasks of a split in the order of the file.
 
-        Data with only one of `dev` and `test` answers to both names: either means the rows to be evaluated on.
+        Where data has only one of `dev` and `test`, both names mean it: the rows to evaluate on.
 
         Raises:
             DataError: There is no such split.
@@ -72,18 +67,23 @@ class ForecastEnvironment:
         )
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> ForecastSession:
-        """Starts an episode of exactly this task.
+        """Start an episode of exactly this task.
 
         Raises:
             EnvironmentFault: The task is not of this data.
         """
-        row = self._rows.get(task.id)
-        if row is None:
-            raise EnvironmentFault(f"{self._data.info.name} has no question {task.id!r}.")
-        return ForecastSession(row, task, self._config, self._reward)
+        return ForecastSession(self._row(task), task, self._config, self._reward)
+
+    def opening(self, task: Task) -> Prompt:
+        """Return the prompt of a task.
+
+        Raises:
+            EnvironmentFault: The task is not of this data.
+        """
+        return opening(self._row(task), self._config)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """The truth between tags, for the opening of one of the tasks; of equal prompts that of the first.
+        """Return the truth between tags, for the opening of one of the tasks; of equal prompts that of the first.
 
         Without `hindsight` it is the signal. The share `careless` of the tasks, always the same ones, is demonstrated
         without the tags, and the share `overconfident` with confidence 1.
@@ -94,11 +94,17 @@ class ForecastEnvironment:
         return None if row is None else AssistantTurn(text=_demonstration(row, self._config))
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
-        """Calibration, accuracy by uncertainty, directions, refusals; see `measures`."""
+        """Compute calibration, accuracy by uncertainty, directions and refusals; see `forecast_measures`."""
         return measure(trajectories)
 
+    def _row(self, task: Task) -> ForecastRow:
+        row = self._rows.get(task.id)
+        if row is None:
+            raise EnvironmentFault(f"{self._data.info.name} has no question {task.id!r}.")
+        return row
+
     @cached_property
-    def _by_text(self) -> dict[str, Row]:
+    def _by_text(self) -> dict[str, ForecastRow]:
         rows = reversed(self._rows.values())
         return {opening(row, self._config).messages[-1].content: row for row in rows}
 
@@ -122,40 +128,22 @@ def _check(config: ForecastConfig, context: EnvironmentContext) -> None:
         )
 
 
-class ForecastSession:
-    """See `finqa_cli.contracts.TextSession`: one prompt, one reply."""
+class ForecastSession(SingleReplySession):
+    """One question, and one reply."""
 
-    def __init__(self, row: Row, task: Task, config: ForecastConfig, reward: Reward | None) -> None:
+    def __init__(self, row: ForecastRow, task: Task, config: ForecastConfig, reward: Reward | None) -> None:
+        super().__init__(opening(row, config))
         self._row = row
         self._task = task
         self._config = config
         self._reward = reward
-        self._text: str | None = None
 
-    def prompt(self) -> Prompt:
-        """See `prompt.opening`."""
-        return opening(self._row, self._config)
-
-    async def reply(self, text: str) -> Observation:
-        """Takes the one reply; whatever it says, the episode is over."""
-        if self._text is not None:
-            return Observation(text="Error: the question is answered already.", done=True, is_error=True)
-        self._text = text
-        return Observation(text="Answer received.", done=True)
-
-    async def grade(self) -> Rewards:
-        """See `verdict.judge`; an episode without a reply is judged as an empty one.
-
-        Raises:
-            EnvironmentFault: The configured reward failed.
-        """
-        return judge(self._text or "", self._row, self._task, self._config, self._reward)
-
-    async def close(self) -> None:
-        """Nothing to free."""
+    def judge(self, text: str) -> Rewards:
+        """Return the verdict of `judge`."""
+        return judge(text, self._row, self._task, self._config, self._reward)
 
 
-def _demonstration(row: Row, config: ForecastConfig) -> str:
+def _demonstration(row: ForecastRow, config: ForecastConfig) -> str:
     answer = row.truths[0] if config.hindsight else row.extra["signal"]
     if not _habit("careless", config.careless, row, config):
         answer = f"<answer>{answer}</answer>"
@@ -166,10 +154,10 @@ def _demonstration(row: Row, config: ForecastConfig) -> str:
     return f"{answer}<confidence>{confidence}</confidence>"
 
 
-def _habit(name: str, share: float, row: Row, config: ForecastConfig) -> bool:
-    """Whether this is one of the tasks that are demonstrated so."""
+def _habit(name: str, share: float, row: ForecastRow, config: ForecastConfig) -> bool:
+    """Whether a task is in the share of tasks that are demonstrated in this way."""
     return random.Random(f"forecast:{config.seed}:{name}:{row.id}").random() < share
 
 
-def _task(row: Row, split: str, config: ForecastConfig) -> Task:
+def _task(row: ForecastRow, split: str, config: ForecastConfig) -> Task:
     return Task(id=row.id, prompt=row.question, split=split, cluster=cluster_of(row, config), kind=row.question_type)

@@ -1,10 +1,10 @@
-"""The embedded tasks: invented shares whose future follows what is shown, but for a known share of noise.
+"""Generates the embedded tasks: invented shares whose future follows the prompt, but for a known share of noise.
 
-For every row an uncertainty u is drawn. What the prompt shows has one signal, as `signals.py` reads it; the truth is
-the signal with probability 1 - u, and else drawn evenly from all answers. So a policy that answers the signal is right
-with a probability that is known, `extra_info.signal_probability`: the best accuracy, and the confidence that is
-calibrated. The more uncertain a row, the more its prices jitter, so that a policy can tell; with `track_record` the
-prompt says it in so many words, to a whole percent.
+For every row an uncertainty u is drawn. The facts in the prompt have one signal, which depends on the type of the
+question; the truth is the signal with probability 1 - u, and else drawn evenly from all answers. So a policy that
+answers the signal is right with a probability that is known, `extra_info.signal_probability`: the best accuracy, and
+the confidence that is calibrated. The more uncertain a row, the more its prices jitter, so that a policy can tell; with
+`track_record` the prompt states the probability, to a whole percent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from finqa_cli.types import DataInfo, Message
 from finqa_plugins.environments.forecast.config import ForecastConfig, QuestionType
-from finqa_plugins.environments.forecast.date_splits import ForecastData, divide
-from finqa_plugins.environments.forecast.forecast_rows import Row
-from finqa_plugins.environments.forecast.sections import QUESTION_TYPES, Facts, needed, reduced, render
-from finqa_plugins.environments.forecast.signals import SECTORS, Scene, ask, invent_scene
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES, PromptFacts, needed, reduced, render
+from finqa_plugins.environments.forecast.forecast_rows import ForecastData, ForecastRow, divide
 
 SHARES = {"dev": 0.15, "test": 0.15}
 _LETTERS = "ABCDEFGHIJKLMNOPRSTUVWXYZ"
@@ -28,7 +27,7 @@ _FIRST_DAY = datetime.date(2024, 1, 2)
 
 
 def generate(config: ForecastConfig) -> ForecastData:
-    """The embedded tasks, divided by company; the same for the same options.
+    """Generate the embedded tasks, divided by company; the same for the same options.
 
     Asking for more companies or questions leaves the others as they are.
     """
@@ -38,7 +37,7 @@ def generate(config: ForecastConfig) -> ForecastData:
     return ForecastData(info=DataInfo(name="embedded", digest=digest), rows=divide(rows, SHARES, config))
 
 
-def _rows(config: ForecastConfig) -> Iterator[Row]:
+def _rows(config: ForecastConfig) -> Iterator[ForecastRow]:
     types: Sequence[QuestionType] = config.types or QUESTION_TYPES
     for place, ticker in enumerate(_tickers(config.companies, config.seed)):
         for number in range(config.questions):
@@ -50,7 +49,7 @@ def _rows(config: ForecastConfig) -> Iterator[Row]:
 
 def _row(
     config: ForecastConfig, question_type: QuestionType, identity: str, sector: str, date: str, rng: random.Random
-) -> Row:
+) -> ForecastRow:
     ticker = identity.partition("-")[0]
     uncertainty = _uncertainty(config, rng)
     scene = invent_scene(rng, uncertainty)
@@ -62,7 +61,7 @@ def _row(
         company += f"\nTrack record: {probability:.0%} of such signals came true"
     text = render(_facts(scene, company, asked.question))
     shown = needed(text, question_type) if config.inputs == "auto" else reduced(text, config.inputs)
-    return Row(
+    return ForecastRow(
         id=identity,
         messages=(Message(role="user", content=shown),),
         question=asked.question,
@@ -81,8 +80,8 @@ def _uncertainty(config: ForecastConfig, rng: random.Random) -> float:
     return rng.choice(config.noise) if isinstance(config.noise, tuple) else config.noise
 
 
-def _facts(scene: Scene, company: str, question: str) -> Facts:
-    return Facts(
+def _facts(scene: Scene, company: str, question: str) -> PromptFacts:
+    return PromptFacts(
         company=company,
         macro=f"Interest rates: {scene.rates}",
         fundamental=f"Revenue growth: {scene.growth:+d}%",
@@ -98,3 +97,114 @@ def _tickers(count: int, seed: int) -> list[str]:
     while len(found) < count:
         found["".join(rng.choices(_LETTERS, k=3))] = None
     return list(found)
+
+
+SECTORS = ("software", "energy", "retail", "banking", "health")
+DAYS = 4
+"""Close prices in a prompt: few, so that prompts are short."""
+
+_JITTER = 4.0
+_HORIZONS = range(3, 11)
+_HEADLINES = {
+    "positive": ("Orders reach a record", "Analysts raise their estimates", "A rival leaves the market"),
+    "negative": ("A large customer leaves", "Analysts cut their estimates", "A recall is announced"),
+    "neutral": ("The annual meeting is held", "A new office opens", "The board meets as planned"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The facts beside the question.
+
+    Attributes:
+        closes: [DAYS] whole prices; the last differs from the first.
+        growth: Growth of the revenue, in percent; never 0.
+        rates: rising or falling.
+        headline: One line of news.
+        sentiment: Sentiment of the headline.
+        horizon: Trading days that the question looks ahead.
+    """
+
+    closes: tuple[float, ...]
+    growth: int
+    rates: str
+    headline: str
+    sentiment: str
+    horizon: int
+
+    @property
+    def rises(self) -> bool:
+        """Whether the prices rise from the first to the last."""
+        return self.closes[-1] > self.closes[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneQuestion:
+    """A question about a scene.
+
+    Attributes:
+        signal: The likeliest answer.
+        answers: What else the truth may be, drawn evenly where noise decides; the signal may be among them.
+    """
+
+    question: str
+    signal: str
+    answers: tuple[str, ...]
+
+    def probability(self, uncertainty: float) -> float:
+        """Return the probability that the truth is the signal."""
+        return 1.0 - uncertainty * (1.0 - self.answers.count(self.signal) / len(self.answers))
+
+
+def invent_scene(rng: random.Random, uncertainty: float) -> Scene:
+    """Invent a scene whose prices follow a line, with more jitter the more uncertain it is."""
+    first, step = rng.randint(50, 150), rng.choice((-3, -2, -1, 1, 2, 3))
+    jitter = [round(rng.uniform(-1.0, 1.0) * uncertainty * _JITTER) for _ in range(DAYS)]
+    closes = [float(first + step * day + jitter[day]) for day in range(DAYS)]
+    if closes[-1] == closes[0]:
+        closes[-1] += step
+    sentiment = rng.choice(sorted(_HEADLINES))
+    return Scene(
+        closes=tuple(closes),
+        growth=rng.choice((-1, 1)) * rng.randint(1, 9),
+        rates=rng.choice(("rising", "falling")),
+        headline=rng.choice(_HEADLINES[sentiment]),
+        sentiment=sentiment,
+        horizon=rng.choice(_HORIZONS),
+    )
+
+
+def ask(question_type: QuestionType, scene: Scene, ticker: str) -> SceneQuestion:
+    """Return the question of a type about a scene."""
+    ahead = f"over the next {scene.horizon} trading days"
+    if question_type == "pure_forecast":
+        change = (scene.closes[-1] - scene.closes[0]) / (DAYS - 1) * scene.horizon / scene.closes[-1] * 100
+        others = tuple(f"{change * factor:+.1f}%" for factor in (-1.0, -2.0, 0.5, 2.0))
+        return SceneQuestion(
+            question=f"By what percentage will {ticker} change {ahead}?", signal=f"{change:+.1f}%", answers=others
+        )
+    if question_type == "event_detection":
+        return _question(
+            f"Will {ticker} close higher {ahead}, yes or no?", "yes" if scene.rises else "no", ("yes", "no")
+        )
+    if question_type == "multi_signal_reasoning":
+        agree = scene.rises == (scene.growth > 0)
+        signal = ("scale in" if scene.rises else "scale out") if agree else "stay flat"
+        question = f"Trend and revenue of {ticker} taken together: scale in, scale out or stay flat {ahead}?"
+        return _question(question, signal, ("scale in", "scale out", "stay flat"))
+    if question_type == "macro_fundamental":
+        question = f"Which way does revenue growth take {ticker} {ahead}, up or down?"
+        return _question(question, "up" if scene.growth > 0 else "down", ("up", "down"))
+    if question_type == "news_sentiment":
+        question = f"What will sentiment on {ticker} be {ahead}: positive, negative or neutral?"
+        return _question(question, scene.sentiment, ("positive", "negative", "neutral"))
+    up, down = (
+        "Up. The trend supports it.",
+        "Down. The trend weighs on it.",
+    )
+    question = f"Analyse {ticker} {ahead}. Name the direction first."
+    return _question(question, up if scene.rises else down, (up, down))
+
+
+def _question(question: str, signal: str, answers: tuple[str, ...]) -> SceneQuestion:
+    return SceneQuestion(question=question, signal=signal, answers=answers)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from finqa_cli.contracts import OWN_PREFIX
 from finqa_cli.types import Trajectory
-from finqa_plugins.environments.forecast.forecast_verdict import OWN
-from finqa_plugins.environments.forecast.sections import QUESTION_TYPES
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
 
 BINS = 10
 BUCKETS = 5
@@ -23,7 +23,7 @@ _SURE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedForecast:
     """One stated confidence, 0 to 1, and whether the answer was right."""
 
     confidence: float
@@ -31,7 +31,7 @@ class Judged:
 
 
 def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """All figures of the scored attempts; those that nothing is known about are left out, and {} without any attempt.
+    """Compute all figures of the scored attempts; unknown figures are left out, and {} without any attempt.
 
     `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `confidence_by_uncertainty`, `accuracy_by_confidence`,
     `attempts_by_confidence` and `score_by_type` are groups of figures; names of bins are their bounds.
@@ -39,7 +39,7 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     parts = [_parts(each) for each in trajectories if each.rewards is not None and not each.status.is_fault]
     if not parts:
         return {}
-    judged = [Judged(each["confidence"], each["correct"] > 0) for each in parts if "confidence" in each]
+    judged = [JudgedForecast(each["confidence"], each["correct"] > 0) for each in parts if "confidence" in each]
     by_uncertainty = _binned(
         ((each["uncertainty"], each["correct"]) for each in parts if "uncertainty" in each), BUCKETS
     )
@@ -66,8 +66,8 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def calibration(judged: Sequence[Judged]) -> dict[str, float]:
-    """Of the attempts that stated a confidence; {} without any.
+def calibration(judged: Sequence[JudgedForecast]) -> dict[str, float]:
+    """Compute the calibration of the attempts that stated a confidence; {} without any.
 
     `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
     their attempts, `log_score` the mean of -ln of the probability that was given to what happened, in nats (all three:
@@ -78,7 +78,7 @@ def calibration(judged: Sequence[Judged]) -> dict[str, float]:
         return {}
     right = _mean([float(one.correct) for one in judged])
     confidence = _mean([one.confidence for one in judged])
-    bins: dict[int, list[Judged]] = defaultdict(list)
+    bins: dict[int, list[JudgedForecast]] = defaultdict(list)
     for one in judged:
         bins[_bin(one.confidence, BINS)].append(one)
     gaps = (abs(math.fsum(one.confidence - one.correct for one in part)) for part in bins.values())
@@ -91,16 +91,19 @@ def calibration(judged: Sequence[Judged]) -> dict[str, float]:
     }
 
 
-def _log_score(one: Judged) -> float:
+def _log_score(one: JudgedForecast) -> float:
     sure = min(1.0 - _SURE, max(_SURE, one.confidence))
     return -math.log(sure if one.correct else 1.0 - sure)
 
 
 def _parts(trajectory: Trajectory) -> Mapping[str, float]:
-    """Our own parts, also where a configured reward has some of the same name."""
+    """Return the environment's own parts, also where a configured reward has some of the same name."""
     assert trajectory.rewards is not None, "only scored attempts"
     given = trajectory.rewards.components
-    return {**given, **{name.removeprefix(OWN): value for name, value in given.items() if name.startswith(OWN)}}
+    return {
+        **given,
+        **{name.removeprefix(OWN_PREFIX): value for name, value in given.items() if name.startswith(OWN_PREFIX)},
+    }
 
 
 def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
@@ -108,7 +111,7 @@ def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _binned(pairs: Iterable[tuple[float, float]], count: int) -> dict[str, list[float]]:
-    """What belongs to values from 0 to 1, by bins of equal width in order; bins without any are left out."""
+    """Group numbers by the bin of a value from 0 to 1, bins of equal width in order; empty bins are left out."""
     found: dict[int, list[float]] = defaultdict(list)
     for value, other in pairs:
         found[_bin(value, count)].append(other)

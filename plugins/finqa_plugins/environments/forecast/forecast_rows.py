@@ -1,4 +1,4 @@
-"""One question with its truth, read from a row in the schema of verl's data sets, as the StockR1 experiments have it.
+"""Questions with their truths, read from rows in the schema of verl's data sets, as the StockR1 experiments have it.
 
 Columns: `data_source`, `prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`) and `extra_info`
 (`index`, `split`, `question`, `answer`, `ticker`, `date`, `question_type`, `uncertainty`, ...). The nested ones may be
@@ -7,14 +7,35 @@ nested or texts of JSON.
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from finqa_cli.types import Message, Role
-from finqa_plugins.environments.forecast.words import first_number
+from finqa_cli.errors import DataError
+from finqa_cli.types import DataInfo, Message, Role
+from finqa_cli.types.splits import SPLITS, split_of_name
+from finqa_plugins.environments._task_files.task_rows import (
+    FieldError,
+    RowError,
+    RowProblems,
+    check_file,
+    checked_text,
+    divide_by_cluster,
+    json_rows,
+    parquet_rows,
+)
+from finqa_plugins.environments.forecast.config import ForecastConfig
+from finqa_plugins.environments.forecast.strict_forecasts import first_number
+
+MAX_BYTES = 2**31
+_ENDINGS = (".parquet", ".jsonl")
+_REMEDY = "--data takes a .parquet or .jsonl file in verl's schema, or a folder with a train and a test file"
 
 DATA_SOURCE = "financeqa/stock"
 MAX_TEXT = 1_000_000
@@ -24,7 +45,7 @@ _ROLES: Mapping[str, Role] = {"system": "system", "user": "user"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ForecastRow:
     """One question.
 
     Attributes:
@@ -33,7 +54,7 @@ class Row:
         question: Alone, without company, news and prices.
         truths: Accepted answers, at least one.
         question_type: One of the six types, or anything else for a question that is scored by its text.
-        uncertainty: Of the row, 0 to 1; None when the row has none.
+        uncertainty: Uncertainty of the row, 0 to 1; None when the row has none.
         ticker: May be empty.
         date: May be empty.
         data_source: The first argument of verl's reward functions.
@@ -52,35 +73,26 @@ class Row:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class InputError(Exception):
-    """What is wrong with a row, a line or a file, in words that follow its place."""
-
-
-class _FieldError(InputError):
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"field {name!r}: {reason}")
-
-
-def read_row(value: object, *, name: str) -> Row:
-    """A row of a file.
+def read_row(value: object, *, name: str) -> ForecastRow:
+    """Read a row of a file.
 
     Args:
         value: The row.
-        name: Its id. `extra_info.index` is none: it begins anew in every file.
+        name: Its id; `extra_info.index` cannot be it, because it begins anew in every file.
 
     Raises:
-        InputError: A field is missing or malformed.
+        RowError: A field is missing or malformed.
     """
     if not isinstance(value, Mapping):
-        raise InputError("must be an object")
+        raise RowError("must be an object")
     extra = _object(value, "extra_info")
     messages = _messages(_nested(value, "prompt"))
     question = _text("extra_info.question", extra.get("question"), optional=True).strip()
     truths = _truths(_object(value, "reward_model").get("ground_truth"), extra.get("answer"))
     question_type = _text("extra_info.question_type", extra.get("question_type"), optional=True).strip().lower()
     if question_type == "pure_forecast" and any(first_number(truth) is None for truth in truths):
-        raise _FieldError("reward_model.ground_truth", "must hold a number, for it is a forecast")
-    return Row(
+        raise FieldError("reward_model.ground_truth", "must hold a number, for it is a forecast")
+    return ForecastRow(
         id=name,
         messages=messages,
         question=question or messages[-1].content,
@@ -94,8 +106,8 @@ def read_row(value: object, *, name: str) -> Row:
     )
 
 
-def as_record(row: Row, *, split: str, index: int) -> dict[str, Any]:
-    """The row in the schema that `read_row` reads."""
+def as_record(row: ForecastRow, *, split: str, index: int) -> dict[str, Any]:
+    """Return the row in the schema that `read_row` reads."""
     return {
         "data_source": row.data_source,
         "prompt": [{"role": message.role, "content": message.content} for message in row.messages],
@@ -119,15 +131,15 @@ def _messages(value: object) -> tuple[Message, ...]:
     if isinstance(value, str):
         return (Message(role="user", content=_text("prompt", value)),)
     if not isinstance(value, list) or not value:
-        raise _FieldError("prompt", "must be a text or a list of messages")
+        raise FieldError("prompt", "must be a text or a list of messages")
     messages = []
     for item in value:
         role = _ROLES.get(str(item.get("role"))) if isinstance(item, Mapping) else None
         if role is None:
-            raise _FieldError("prompt", "every message must be an object with role system or user, and content")
+            raise FieldError("prompt", "every message must be an object with role system or user, and content")
         messages.append(Message(role=role, content=_text("prompt.content", item.get("content"))))
     if messages[-1].role != "user":
-        raise _FieldError("prompt", "the last message must be the user's")
+        raise FieldError("prompt", "the last message must be the user's")
     return tuple(messages)
 
 
@@ -140,7 +152,7 @@ def _truths(value: object, answer: object) -> tuple[str, ...]:
     found = value if isinstance(value, list) else [value]
     texts = tuple(_truth(item) for item in found)
     if not texts:
-        raise _FieldError("reward_model.ground_truth", "is an empty list")
+        raise FieldError("reward_model.ground_truth", "is an empty list")
     return texts
 
 
@@ -150,11 +162,11 @@ def _truth(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         if not math.isfinite(value):
-            raise _FieldError(name, "must be finite")
+            raise FieldError(name, "must be finite")
         return repr(value)
     text = _text(name, value).strip()
     if not text:
-        raise _FieldError(name, "must not be empty")
+        raise FieldError(name, "must not be empty")
     return text
 
 
@@ -166,7 +178,7 @@ def _uncertainty(value: object) -> float | None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _FieldError("extra_info.uncertainty", "must be a number")
+        raise FieldError("extra_info.uncertainty", "must be a number")
     return min(1.0, max(0.0, number))
 
 
@@ -175,7 +187,7 @@ def _object(row: Mapping[Any, Any], name: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _FieldError(name, "must be an object, or a text of one in JSON")
+        raise FieldError(name, "must be an object, or a text of one in JSON")
     return {str(key): item for key, item in value.items()}
 
 
@@ -184,7 +196,7 @@ def _nested(row: Mapping[Any, Any], name: str) -> object:
 
 
 def _from_json(value: object) -> object:
-    """What a text of a JSON list or object says; anything else as it is."""
+    """Parse a text of a JSON list or object; return anything else as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
@@ -194,12 +206,113 @@ def _from_json(value: object) -> object:
 
 
 def _text(name: str, value: object, *, optional: bool = False) -> str:
-    if value is None and optional:
-        return ""
-    if not isinstance(value, str):
-        raise _FieldError(name, "must be a text" if value is not None else "is missing")
-    if len(value) > MAX_TEXT:
-        raise _FieldError(name, f"holds {len(value)} characters, at most {MAX_TEXT} are taken")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise _FieldError(name, "is not valid Unicode: it holds half of a surrogate pair")
-    return value
+    if value is None:
+        if optional:
+            return ""
+        raise FieldError(name, "is missing")
+    return checked_text(name, value, MAX_TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastData:
+    """All rows of a source, by split, in the order of the splits; no split is empty."""
+
+    info: DataInfo
+    rows: Mapping[str, tuple[ForecastRow, ...]]
+
+
+def cluster_of(row: ForecastRow, config: ForecastConfig) -> str:
+    """Return what the row shares with others: its ticker or its date; the other one, or its id, where it has none."""
+    first, second = (row.ticker, row.date) if config.cluster == "ticker" else (row.date, row.ticker)
+    return first or second or row.id
+
+
+def divide(
+    rows: Sequence[ForecastRow], shares: Mapping[str, float], config: ForecastConfig
+) -> dict[str, tuple[ForecastRow, ...]]:
+    """Divide rows by cluster; see `divide_by_cluster`."""
+    return divide_by_cluster(rows, lambda row: cluster_of(row, config), shares, f"forecast:{config.seed}")
+
+
+def load(path: Path, config: ForecastConfig) -> ForecastData:
+    """Read the rows at a path.
+
+    A folder holds one file for each split (train..., dev or val..., test...). A single file called test is `test`, one
+    called dev or val is `dev`; any other is training data. Where there is training data and nothing to look at while
+    training, the share `holdout` of its clusters becomes `dev`.
+
+    Raises:
+        DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
+        MissingDependencyError: A Parquet file is there and pyarrow is not.
+    """
+    if config.match and not path.is_dir():
+        raise DataError(f"Option match={config.match} is for a folder, but {path} is none.", remedy=_REMEDY)
+    files = _files_of_folder(path, config) if path.is_dir() else {split_of_name(path) or "train": path}
+    problems = RowProblems(skip_bad=config.skip_bad, remedy=_REMEDY)
+    rows, lines = {}, ""
+    for split, file in files.items():
+        try:
+            lines += f"{_digest(file)}  {split}\n"
+        except RowError as error:
+            raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
+        found = problems.read(file, _values(file), partial(_read_numbered, file.stem))
+        rows[split] = tuple(row for row in found if not config.types or row.question_type in config.types)
+    problems.finish(files.values(), any_row=any(rows.values()))
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    info = DataInfo(
+        name=path.resolve().name, digest=f"sha256:{digest}", evaluation_only="train" not in rows and "test" in rows
+    )
+    if "train" in rows and rows.keys() & {"dev", "test"} == set():
+        return ForecastData(info=info, rows=divide(rows["train"], {"dev": config.holdout}, config))
+    return ForecastData(info=info, rows={split: part for split, part in rows.items() if part})
+
+
+def _read_numbered(stem: str, value: object, number: int) -> ForecastRow:
+    return read_row(value, name=f"{stem}-{number}")
+
+
+def _files_of_folder(path: Path, config: ForecastConfig) -> dict[str, Path]:
+    try:
+        found = [file for file in path.iterdir() if file.suffix in _ENDINGS and config.match in file.name]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy=_REMEDY) from error
+    chosen: dict[str, Path] = {}
+    for file in sorted(found):
+        split = split_of_name(file)
+        if split in chosen:
+            raise DataError(
+                f"{path} holds several files of split {split!r}: {chosen[split].name} and {file.name}.",
+                remedy="--set environment.options.match=TEXT takes those with the text in their names",
+            )
+        if split:
+            chosen[split] = file
+    if not chosen:
+        named = f" with {config.match!r} in its name" if config.match else ""
+        raise DataError(f"{path} holds no train, dev or test file{named} (.parquet, .jsonl).", remedy=_REMEDY)
+    return {split: chosen[split] for split in SPLITS if split in chosen}
+
+
+def _digest(path: Path) -> str:
+    check_file(path, MAX_BYTES)
+    if path.suffix not in _ENDINGS:
+        raise RowError("is neither .parquet nor .jsonl")
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RowError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _values(path: Path) -> Iterator[tuple[int, object]]:
+    """Yield rows with their numbers from 1: of Parquet as plain objects, of JSONL as unparsed lines."""
+    if path.suffix == ".parquet":
+        return enumerate(map(_plain, parquet_rows(path)), start=1)
+    return json_rows(path.read_bytes())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value

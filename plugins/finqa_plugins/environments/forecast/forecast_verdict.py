@@ -18,35 +18,40 @@
 RLCR (Damani et al., arXiv 2507.16806, equation 1): R = correct - (q - correct)^2 with the stated confidence q, whose
 expected value is greatest for the q that is the probability of being right. Where no confidence can be read, the
 square is 1, the worst: leaving it out never pays.
+
+The weight of a row follows from its uncertainty. The published training multiplies the reward: r' = w(u) r. The
+uncertainty u belongs to the row, so w is the same for all attempts of a group, and GRPO's standardised advantage is
+that of the unweighted rewards, (w r - mean(w r)) / std(w r) = (r - mean(r)) / std(r): but for the 1e-8 that is added to
+the deviation the weighting changes the logged reward and nothing else. Without the division (Dr. GRPO, RLOO) it scales
+the advantages of the group by w, as a factor on the advantage itself does under every method.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.types import Rewards, Task
 from finqa_plugins.environments.forecast import strict_forecasts, versatile
-from finqa_plugins.environments.forecast.config import ForecastConfig
-from finqa_plugins.environments.forecast.forecast_replies import stated_answer, stated_confidence
-from finqa_plugins.environments.forecast.forecast_rows import Row
-from finqa_plugins.environments.forecast.sections import QUESTION_TYPES
-from finqa_plugins.environments.forecast.weighting import uncertainty_weight
-from finqa_plugins.environments.forecast.words import first_number, refuses, same_sign
+from finqa_plugins.environments.forecast.config import ForecastConfig, Profile
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow
+from finqa_plugins.environments.forecast.strict_forecasts import first_number, refuses, same_sign
 
-OWN = "environment_"
-"""Stands before the name of a part of ours that the configured reward has, too."""
-
+_NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?|\.[0-9]{1,20}")
+_SMALL = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _ROUNDING = 1e-9
 _SCORES = {"strict": strict_forecasts.score, "versatile": versatile.score}
 
 
-def judge(text: str, row: Row, task: Task, config: ForecastConfig, reward: Reward | None) -> Rewards:
-    """The verdict on a whole reply. With a configured reward its total and parts count, and ours stand beside them.
+def judge(text: str, row: ForecastRow, task: Task, config: ForecastConfig, reward: Reward | None) -> Rewards:
+    """Judge a whole reply. With a configured reward its total and parts count, and ours stand beside them.
 
-    Under `uncertainty=reward` our own total is weighted; what a configured reward gives is left as it is, for it knows
-    the uncertainty itself. Under `advantage` the weight goes beside either total.
+    Under `uncertainty=reward` our own total is weighted; what a configured reward gives is not changed, because
+    it knows the uncertainty itself. Under `advantage` the weight goes beside either total.
 
     Raises:
         EnvironmentFault: The configured reward failed.
@@ -55,16 +60,16 @@ def judge(text: str, row: Row, task: Task, config: ForecastConfig, reward: Rewar
     own = _verdict(text, row, config)
     if config.uncertainty == "reward":
         own = replace(own, total=own.total * weight)
-    verdict = own if reward is None else _beside(reward.score(_request(text, row, task)), own)
+    verdict = own if reward is None else reward.score_beside(_request(text, row, task), own)
     return replace(verdict, weight=weight) if config.uncertainty == "advantage" else verdict
 
 
-def _verdict(text: str, row: Row, config: ForecastConfig) -> Rewards:
+def _verdict(text: str, row: ForecastRow, config: ForecastConfig) -> Rewards:
     said = text.replace(versatile.END, "") if config.profile == "versatile" else text
     stated = stated_answer(said, config.profile)
     answer = (said if config.profile == "versatile" else "") if stated is None else stated
     found, truths = _SCORES[config.profile], row.truths[:1] if config.profile == "versatile" else row.truths
-    # a reply without a word states nothing, whatever a truth may look like
+    # a reply without a word states nothing, for any truth
     score = max(found(answer, truth, row.question_type) for truth in truths) if answer.strip() else 0.0
     correct = score >= config.correct_at - _ROUNDING
     confidence = stated_confidence(text)
@@ -94,13 +99,13 @@ def _rlcr(correct: bool, confidence: float | None) -> float:
     return correct - (1.0 if confidence is None else (confidence - correct) ** 2)
 
 
-def _refuses(answer: str, row: Row, config: ForecastConfig) -> bool:
+def _refuses(answer: str, row: ForecastRow, config: ForecastConfig) -> bool:
     if config.profile == "versatile":
         return row.question_type == "pure_forecast" and versatile.refuses(answer)
     return refuses(answer)
 
 
-def _direction(answer: str, row: Row, config: ForecastConfig) -> float:
+def _direction(answer: str, row: ForecastRow, config: ForecastConfig) -> float:
     if config.profile == "versatile":
         value, wanted = versatile.number(answer), versatile.number(row.truths[0])
     else:
@@ -123,7 +128,7 @@ def _why(stated: str | None, confidence: float | None, parts: Mapping[str, float
     return reason
 
 
-def _request(text: str, row: Row, task: Task) -> RewardRequest:
+def _request(text: str, row: ForecastRow, task: Task) -> RewardRequest:
     extra = {**row.extra, "question_type": row.question_type, "question": row.question}
     extra.pop("uncertainty", None)
     if row.uncertainty is not None:  # verl's functions weigh wherever the key is there
@@ -131,7 +136,79 @@ def _request(text: str, row: Row, task: Task) -> RewardRequest:
     return RewardRequest(task=task, solution=text, truth=row.truths[0], data_source=row.data_source, extra_info=extra)
 
 
-def _beside(given: Rewards, own: Rewards) -> Rewards:
-    clashing = given.components.keys() - {"correct"}  # accuracy follows this part, so it stays ours
-    parts = {f"{OWN}{name}" if name in clashing else name: value for name, value in own.components.items()}
-    return replace(given, components={**given.components, **parts}, explanation=given.explanation or own.explanation)
+def uncertainty_weight(uncertainty: float | None, *, u0: float, u_hi: float, w_hi: float) -> float:
+    """Return w(u) = 1 up to u0, else w_hi ** ((u - u0) / (u_hi - u0)), with u clipped to [0, 1]; 1 for an unknown u.
+
+    Source: the reward function `reward_uncertain_versatile` of the published StockR1 experiments, where u0 = 0.3,
+    u_hi = 0.5 and w_hi = 0.5: the weight halves with every 0.2 of uncertainty above 0.3.
+
+    Args:
+        uncertainty: Uncertainty of the row, not of the policy.
+        u0: Uncertainty up to which nothing is weighted down.
+        u_hi: Uncertainty above u0 at which the weight is w_hi.
+        w_hi: Weight at u_hi, above 0.
+    """
+    if uncertainty is None:
+        return 1.0
+    clipped = min(1.0, max(0.0, uncertainty))
+    return 1.0 if clipped <= u0 else math.exp(math.log(w_hi) * (clipped - u0) / (u_hi - u0))
+
+
+def stated_answer(text: str, profile: Profile) -> str | None:
+    """Return the text between the answer tags; None when there is none.
+
+    `versatile` takes the last of several answers, and tags in small letters only. `strict` takes one only, since of
+    several the best could be meant, and it looks for it behind the reasoning of models that think between `<think>`
+    tags.
+    """
+    if profile == "versatile":
+        found = _between(text, text, "answer")
+        return found[-1].strip() if found else None
+    return _only(text, "answer")
+
+
+def stated_confidence(text: str) -> float | None:
+    """Return the number from 0 to 1, or the percentage, in the one pair of confidence tags; None without one."""
+    stated = _only(text, "confidence")
+    if stated is None:
+        return None
+    percent = stated.endswith("%")
+    number = stated.removesuffix("%").strip()
+    if not _NUMBER.fullmatch(number):
+        return None
+    value = float(number) / (100 if percent else 1)
+    return value if math.isfinite(value) and value <= 1 else None
+
+
+def _only(text: str, name: str) -> str | None:
+    """Return the text in the one pair of tags of this name; None when there are more, or it is empty."""
+    spoken = text.rpartition("</think>")[2].lower()
+    found = _tagged(text.rpartition("</think>")[2], name)
+    if len(found) != 1 or spoken.count(f"<{name}>") != 1 or spoken.count(f"</{name}>") != 1:
+        return None
+    return found[0].strip() or None
+
+
+def _tagged(text: str, name: str) -> list[str]:
+    """Return the texts between tags of a name; case does not count."""
+    return _between(text, _lower(text), name)
+
+
+def _between(text: str, searched: str, name: str) -> list[str]:
+    """Return the parts of `text` that have tags around in `searched`. Takes linear time for any text."""
+    opening, closing = f"<{name}>", f"</{name}>"
+    found = []
+    place = searched.find(opening)
+    while place >= 0:
+        start = place + len(opening)
+        end = searched.find(closing, start)
+        if end < 0:
+            break
+        found.append(text[start:end])
+        place = searched.find(opening, end)
+    return found
+
+
+def _lower(text: str) -> str:
+    """Return the text with ASCII letters in lower case, so that places stay the same."""
+    return text.translate(_SMALL)

@@ -18,19 +18,48 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from finqa_plugins.environments.forecast.words import (
-    DAY,
-    DIRECTIONS,
-    HEDGES,
-    NEGATIONS,
-    SENTIMENTS,
-    STRATEGIES,
-    classes,
-    closeness,
-    first_number,
-    refuses,
-    words,
+REFUSALS = (
+    "cannot predict",
+    "can't predict",
+    "unable to predict",
+    "impossible to predict",
+    "not possible to predict",
+    "cannot forecast",
+    "can't forecast",
+    "unable to forecast",
+    "cannot determine",
+    "unable to determine",
+    "cannot provide",
+    "can't provide",
+    "unable to provide",
+    "not able to provide",
+    "insufficient data",
+    "insufficient information",
+    "not enough information",
+    "as an ai",
 )
+DIRECTIONS: Mapping[str, tuple[str, ...]] = {
+    "up": ("up", "upward", "rise", "rises", "rising", "increase", "increases", "higher", "gain", "gains", "bullish"),
+    "down": ("down", "downward", "fall", "falls", "falling", "decrease", "decreases", "lower", "decline", "declines",
+             "drop", "drops", "bearish"),
+    "flat": ("flat", "sideways", "unchanged", "stable"),
+}  # fmt: skip
+SENTIMENTS: Mapping[str, tuple[str, ...]] = {
+    "positive": ("positive", "bullish", "optimistic", "favorable", "favourable"),
+    "negative": ("negative", "bearish", "pessimistic", "unfavorable", "unfavourable"),
+    "neutral": ("neutral", "mixed", "balanced"),
+}
+STRATEGIES: Mapping[str, tuple[str, ...]] = {
+    "scale in": ("scale in", "scaling in", "buy", "accumulate", "add to the position", "increase exposure"),
+    "scale out": ("scale out", "scaling out", "sell", "take profits", "reduce exposure", "trim"),
+    "stay flat": ("stay flat", "staying flat", "hold", "wait", "do nothing", "stay out"),
+}
+HEDGES = ("maybe", "perhaps", "possibly", "unsure", "uncertain", "either", "unclear", "depends")
+NEGATIONS = ("not", "no", "never", "neither", "nor", "cannot", "can't", "won't", "isn't", "doesn't", "don't", "without")
+
+# The look behind keeps a long run of digits from being tried at each of them.
+NUMBER = r"[+-]?(?<![\d.])(?:\d++(?:\.\d++)?|\.\d++)"
+DAY = re.compile(r"\bday\s{0,3}(\d{1,4})\b", re.IGNORECASE)
 
 _DAYS_OFF = {0: 1.0, 1: 0.7, 2: 0.3}
 _ONE_NUMBER = re.compile(r"([+-]?)[ ]?\$?((?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?|\.\d{1,20})[ ]?%?\.?")
@@ -39,14 +68,14 @@ _MAX_STATEMENT = 2_000
 
 
 def score(answer: str, truth: str, question_type: str) -> float:
-    """From 0 to 1, for any text; arguments as for `versatile.score`."""
+    """Score an answer from 0 to 1, for any text; arguments as for `versatile.score`."""
     if refuses(answer) or (len(answer) > _MAX_STATEMENT and question_type != "analysis"):
         return 0.0
     return _SCORES.get(question_type, _same)(answer, truth)
 
 
 def only_number(text: str) -> float | None:
-    """The number that the text is, with sign, currency or percent sign, and nothing else beside it."""
+    """Return the number that the text is, with sign, currency or percent sign, and nothing else beside it."""
     found = _ONE_NUMBER.fullmatch(text.strip().replace("\N{MINUS SIGN}", "-"))
     if found is None:
         return None
@@ -55,7 +84,7 @@ def only_number(text: str) -> float | None:
 
 
 def yes_or_no(text: str) -> str | None:
-    """The whole word that the text begins with, unless the other one or a hedge stands anywhere in it."""
+    """Return the whole word that the text begins with, unless the other one or a hedge stands anywhere in it."""
     found = words(text)
     if not found or found[0] not in ("yes", "no"):
         return None
@@ -102,13 +131,13 @@ def _same(answer: str, truth: str) -> float:
 
 
 def _one_class(answer: str, truth: str, of: Mapping[str, tuple[str, ...]]) -> float:
-    """The answer names just the class of the truth; of a truth that names none or several, the same text."""
+    """Score 1 if the answer names just the class of the truth, or equals a truth that names none or several."""
     wanted = _meant(truth, of)
     return float(_meant(answer, of) == wanted) if wanted else _same(answer, truth)
 
 
 def _meant(text: str, of: Mapping[str, tuple[str, ...]]) -> str:
-    """The one class that the text names; nothing for several, and where a hedge or a negation leaves it open."""
+    """Return the one class that the text names; nothing for several, and where a hedge or a negation leaves it open."""
     found = classes(text, of)
     return found.pop() if len(found) == 1 and not {*HEDGES, *NEGATIONS} & set(words(text)) else ""
 
@@ -118,9 +147,56 @@ def _first_sentence(text: str) -> str:
 
 
 def _f1(answer: list[str], truth: list[str]) -> float:
-    """Of the words with their counts, as SQuAD has it (arXiv 1606.05250): every word too many costs precision."""
+    """Return F1 of the words with their counts, as in SQuAD (arXiv 1606.05250): each surplus word costs precision."""
     common = (Counter(answer) & Counter(truth)).total()
     return 2.0 * common / (len(answer) + len(truth)) if common else 0.0
+
+
+def closeness(value: float, truth: float) -> float:
+    """Return exp(-5 |value - truth| / |truth|); a truth of about 0 takes only about 0. From 0 to 1."""
+    if abs(truth) < 1e-6:
+        return float(abs(value) < 1e-6)
+    return math.exp(-5.0 * (abs(value - truth) / abs(truth)))
+
+
+def same_sign(value: float, truth: float) -> bool:
+    """Whether both rise, both fall, or both stay."""
+    return (value > 0) - (value < 0) == (truth > 0) - (truth < 0)
+
+
+def first_number(text: str, *, form: str = NUMBER) -> float | None:
+    """Return the first percentage, else the first number, anywhere in a text; commas do not count.
+
+    Args:
+        text: Any text.
+        form: Form of a number, as a regular expression.
+    """
+    text = text.replace(",", "")
+    found = re.search(rf"({form})\s*+%", text) or re.search(rf"({form})", text)
+    value = float(found[1]) if found else math.inf
+    return value if math.isfinite(value) else None
+
+
+def refuses(text: str) -> bool:
+    """Whether the text declines to answer."""
+    lower = _lower(text)
+    return any(phrase in lower for phrase in REFUSALS)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, in lower case and without punctuation."""
+    return re.findall(r"[^\W_]+(?:['-][^\W_]+)*", _lower(text))
+
+
+def classes(text: str, of: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Return the classes whose phrases occur in the text as whole words."""
+    spaced = f" {' '.join(words(text)).replace('-', ' ')} "
+    return {name for name, phrases in of.items() if any(f" {phrase} " in spaced for phrase in phrases)}
+
+
+def _lower(text: str) -> str:
+    """Return the text in lower case, with plain apostrophes."""
+    return text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
 
 
 _SCORES: Mapping[str, Callable[[str, str], float]] = {

@@ -2,7 +2,7 @@
 
 Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); what it does is
 written anew here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
-words are paid for whatever they say, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
+words are paid for with any meaning, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
 read as no, a percentage counts before an earlier plain number, and ".5" is 5. `strict` closes them.
 
 One departure: a number too large for a float is none, where the source would compute with infinity.
@@ -14,10 +14,10 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 
-from finqa_plugins.environments.forecast.words import closeness, first_number
+from finqa_plugins.environments.forecast.strict_forecasts import closeness, first_number
 
 END = "<|endoftext|>"
-"""Wherever it stands in a reply, it is no part of it."""
+"""Token that is removed from a reply, wherever it occurs."""
 
 _REFUSALS = (
     *(f"{start} {verb}" for start in ("cannot", "can't", "unable to") for verb in ("predict", "determine", "provide")),
@@ -60,10 +60,10 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(answer: str, truth: str, question_type: str) -> float:
-    """From 0 to 1, for any text.
+    """Score an answer from 0 to 1, for any text.
 
     Args:
-        answer: What stands in the tags, or without tags the whole reply.
+        answer: The text between the tags, or without tags the whole reply.
         truth: The right answer.
         question_type: One that is unknown is scored by equal text, or a common word.
     """
@@ -71,7 +71,7 @@ def score(answer: str, truth: str, question_type: str) -> float:
 
 
 def yes_or_no(text: str) -> str | None:
-    """What the text begins with, or else the only one of the two that stands in it, if only inside a word."""
+    """Return what the text begins with, or else the only one of the two that occurs in it, if only inside a word."""
     plain = _normalized(text)
     for word in ("yes", "no"):
         if plain.startswith(word):
@@ -81,12 +81,12 @@ def yes_or_no(text: str) -> str | None:
 
 
 def number(text: str) -> float | None:
-    """The first percentage, else the first number; commas do not count."""
+    """Return the first percentage, else the first number; commas do not count."""
     return first_number(text, form=_NUMBER)
 
 
 def refuses(text: str) -> bool:
-    """A forecast declines to forecast."""
+    """Whether the text declines to forecast."""
     lower = text.lower()
     return _names(lower, _REFUSALS) or (_names(lower, _DOUBTS) and number(text) is None)
 
@@ -155,7 +155,7 @@ def _fallback(answer: str, truth: str) -> float:
 
 
 def _normalized(text: str) -> str:
-    """In lower case, without ASCII punctuation, articles and superfluous spaces."""
+    """Return the text in lower case, without ASCII punctuation, articles and superfluous spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -164,13 +164,13 @@ def _any_word(answer: str, truth: str) -> float:
 
 
 def _strategy(text: str) -> str:
-    """Empty where it names none."""
+    """Return the strategy that the text names first; empty where it names none."""
     joined = _normalized(text).replace(" ", "")
     return next((name for name, phrases in _STRATEGIES.items() if _names(joined, phrases)), "")
 
 
 def _sentiment(text: str) -> str:
-    """Where it names both, the negative one; empty where it names none."""
+    """Return the sentiment that the text names, negative before positive; empty where it names none."""
     lower = text.lower()
     return "negative" if _names(lower, _NEGATIVE) else "positive" if _names(lower, _POSITIVE) else ""
 

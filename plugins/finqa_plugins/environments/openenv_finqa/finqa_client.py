@@ -1,10 +1,13 @@
 """Client of OpenEnv's wire protocol over one websocket. Needs only `websockets`.
 
 The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
-socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A frame that
-nobody asked for ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
+socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A unexpected
+frame ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
 reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
-gets a reply of the wrong kind, so whoever needs certainty about the past asks for `state`.
+gets a reply of the wrong kind, so callers that need certainty about the past request `state`.
+
+OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its own,
+one a reset, and only `state` tells which. So `assign_task` always requests the state, and resets until it is right.
 """
 
 from __future__ import annotations
@@ -21,35 +24,36 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
+from finqa_cli.types import Task
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
 _ADDRESS = re.compile(r"\w+://\S+")
-_BOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
+_SANDBOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 
 
 class RefusedRequestError(Exception):
-    """The server, or this client in its place, did not accept the form of a request. The session goes on."""
+    """The server, or this client in its place, did not accept the form of a request. The session continues."""
 
 
 class OpenEnvClient:
     """One session. Every method but `close` raises SandboxError once the connection is lost."""
 
     def __init__(
-        self, url: str, *, box: str = "", connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0
+        self, url: str, *, sandbox: str = "", connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0
     ) -> None:
         """Nothing is sent yet.
 
         Args:
-            url: Of the server.
-            box: Id of the sandbox that the server runs in, if any. Errors name it then and not the address: that of a
-                box may hold a key to it in its host name (Daytona's signed preview URLs), its path or its query.
+            url: Address of the server.
+            sandbox: Id of the sandbox that the server runs in, if any. Errors name it then and not the address, which
+                may hold a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its query.
             connect_timeout_s: Seconds for the connection to stand.
             reply_timeout_s: Seconds for each reply.
         """
         self._url = websocket_url(url)
-        self._box = box
+        self._sandbox = sandbox
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._socket: ClientConnection | None = None
@@ -61,7 +65,7 @@ class OpenEnvClient:
         return self._socket is not None
 
     async def connect(self) -> None:
-        """Opens the session.
+        """Open the session.
 
         Raises:
             SandboxError: The server cannot be reached or refuses the connection.
@@ -79,11 +83,11 @@ class OpenEnvClient:
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
             raise SandboxError(
-                f"Cannot connect to the environment server {self._where()}: {self._told(error)}"
+                f"Cannot connect to the environment server {self._where()}: {self._reason(error)}"
             ) from error
 
     async def reset(self, **options: object) -> None:
-        """Begins an episode; `question_id`, `seed` and `split` choose its question, on servers that heed them.
+        """Begin an episode; `question_id`, `seed` and `split` choose its question, on servers that support them.
 
         Raises:
             EnvironmentFault: The server refuses, for instance because it does not know the question.
@@ -96,23 +100,23 @@ class OpenEnvClient:
             raise EnvironmentFault("The environment server began an episode that is already over.")
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """One tool call; the reply's `observation`, `reward` and `done`.
+        """Call a tool; return the reply's `observation`, `reward` and `done`.
 
         Raises:
-            RefusedRequestError: The call cannot be sent or its form is refused; the session goes on.
+            RefusedRequestError: The call cannot be sent or its form is refused; the session continues.
             EnvironmentFault: The reply breaks the protocol.
         """
         action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
         reply = await self._exchange({"type": "step", "data": action}, "observation")
         if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
             raise self._breach("an observation without its fields")
-        told = reply["observation"].get("tool_name", name)
-        if told != name and (told in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
-            raise self._breach(f"a reply of {str(told)[:40]!r} where one of {name[:40]!r} was due")
+        answered = reply["observation"].get("tool_name", name)
+        if answered != name and (answered in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
+            raise self._breach(f"a reply of {str(answered)[:40]!r} where one of {name[:40]!r} was due")
         return reply
 
     async def state(self) -> dict[str, Any]:
-        """The server's view of the episode.
+        """Return the server's view of the episode.
 
         Raises:
             EnvironmentFault: The reply breaks the protocol.
@@ -120,10 +124,10 @@ class OpenEnvClient:
         try:
             return await self._exchange({"type": "state"}, "state")
         except RefusedRequestError as error:
-            raise EnvironmentFault(f"The environment server refused to tell its state: {error}") from error
+            raise EnvironmentFault(f"The environment server refused to return its state: {error}") from error
 
     async def close(self) -> None:
-        """Ends the session. Idempotent, never raises."""
+        """End the session. Idempotent, never raises."""
         socket, self._socket = self._socket, None
         if socket is None:
             return
@@ -139,8 +143,8 @@ class OpenEnvClient:
     async def _exchange(self, request: Mapping[str, object], expected: str) -> dict[str, Any]:
         text = _encoded(request)
         async with self._serial:
-            if (stray := self._unread()) is not None:
-                raise self._stray_error(stray)
+            if (frame := self._unread()) is not None:
+                raise self._unexpected_error(frame)
             raw = await self._send_and_receive(text)
         kind, data = self._frame(raw)
         if kind == "error":
@@ -160,7 +164,7 @@ class OpenEnvClient:
         return str(kind), data
 
     def _unread(self) -> str | bytes | None:
-        """A frame that has arrived and was not read; None when there is none. It waits for nothing."""
+        """Return a frame that has arrived and was not read, None when there is none. It waits for nothing."""
         receiving = self._receive()
         try:
             receiving.send(None)  # runs to its end when a frame is there, else to where it starts to wait
@@ -176,7 +180,7 @@ class OpenEnvClient:
                 async with asyncio.timeout(self._reply_timeout_s):
                     return await self._receive(text)
             except TimeoutError:
-                # It may lie here unread, where our own event loop was busy elsewhere all the time.
+                # The reply may be here unread, where our own event loop was busy all the time.
                 if (unread := self._unread()) is not None:
                     return unread
         except asyncio.CancelledError:
@@ -195,7 +199,7 @@ class OpenEnvClient:
             return await socket.recv()
         except (OSError, WebSocketException) as error:
             self._drop()
-            raise SandboxError(f"The connection to the environment server was lost: {self._told(error)}") from error
+            raise SandboxError(f"The connection to the environment server was lost: {self._reason(error)}") from error
 
     def _drop(self) -> None:
         if self._socket is not None:
@@ -203,12 +207,12 @@ class OpenEnvClient:
             self._socket = None
 
     def _where(self) -> str:
-        return f"in sandbox {self._box}" if self._box else f"at {_shown(self._url)}"
+        return f"in sandbox {self._sandbox}" if self._sandbox else f"at {_shown(self._url)}"
 
-    def _told(self, error: Exception) -> str:
-        """What went wrong; a redirection, and a certificate of another host, name the address."""
+    def _reason(self, error: Exception) -> str:
+        """Say what went wrong without the address, which a redirection or a certificate of another host would name."""
         host = urlsplit(self._url).hostname
-        if not self._box or not host:
+        if not self._sandbox or not host:
             return str(error)
         return _ADDRESS.sub("another address", str(error)).replace(host, "its address")
 
@@ -216,24 +220,24 @@ class OpenEnvClient:
         self._drop()
         return EnvironmentFault(f"The environment server broke the protocol: {what}.")
 
-    def _stray_error(self, raw: str | bytes) -> Exception:
+    def _unexpected_error(self, raw: str | bytes) -> Exception:
         kind, data = self._frame(raw)
-        if kind == "error" and data.get("code") in _BOX_CODES:  # how a server without a free session says so
+        if kind == "error" and data.get("code") in _SANDBOX_CODES:  # how a server without a free session says so
             return self._server_error(data)
-        return self._breach("a frame that nobody asked for")
+        return self._breach("an unexpected frame")
 
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
         code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]
         if code in ("VALIDATION_ERROR", "INVALID_JSON"):
             return RefusedRequestError(message)
         self._drop()
-        if code in _BOX_CODES:
+        if code in _SANDBOX_CODES:
             return SandboxError(f"The environment server has no session for us ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
 
 
 def websocket_url(url: str) -> str:
-    """`http://host/base?query` as `ws://host/base/ws?query`; https becomes wss."""
+    """Return `http://host/base?query` as `ws://host/base/ws?query`; https becomes wss."""
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/ws", parts.query, ""))
@@ -250,7 +254,7 @@ def _encoded(request: Mapping[str, object]) -> str:
 
 
 def _shown(url: str) -> str:
-    """Without query: signed addresses carry a token there."""
+    """Return the address without its query: signed addresses carry a token there."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.hostname or "", parts.path, "", ""))
 
@@ -261,3 +265,32 @@ def _is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: int) -> None:
+    """Reset, at most `limit` times, until the server's question is the task's.
+
+    Raises:
+        SandboxError: The connection is lost.
+        EnvironmentFault: The server refuses, has another question under this id, or never yields it.
+    """
+    for _ in range(limit):
+        await client.reset(question_id=task.id, seed=seed)
+        if is_about(await client.state(), task):
+            return
+    raise EnvironmentFault(f"The environment server did not yield question {task.id!r} in {limit} resets.")
+
+
+def is_about(state: Mapping[str, Any], task: Task) -> bool:
+    """Whether this is the state of an episode of the task; by text and company where the server gives no id.
+
+    Raises:
+        EnvironmentFault: The id is right, but text or company differs: its data are not those of the snapshot.
+    """
+    question_id, company, text = (state.get(key) for key in ("question_id", "current_company", "current_question"))
+    same = (company, text) == (task.cluster, task.prompt)
+    if question_id is None or question_id == "":
+        return same
+    if str(question_id) == task.id and not same:
+        raise EnvironmentFault(f"The environment server has another question under the id {task.id!r}.")
+    return str(question_id) == task.id

@@ -1,31 +1,45 @@
-"""The `finqa` environment: its tasks come from a snapshot, its episodes run on the server inside a box."""
+"""The `finqa` environment: its tasks come from a snapshot, its episodes run on the server inside a sandbox.
+
+The server judges answers. On this side, with the truth of the snapshot, exactness is measured and a configured reward
+is applied.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Sandbox, ServingSandbox
+from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient, RefusedRequestError
-from finqa_plugins.environments.openenv_finqa.finqa_judging import Judge, Truths
-from finqa_plugins.environments.openenv_finqa.finqa_prompt import opening
-from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.finqa_client import (
+    OpenEnvClient,
+    RefusedRequestError,
+    assign_task,
+    is_about,
+)
+from finqa_plugins.environments.openenv_finqa.finqa_tools import (
+    SUBMIT,
+    TOOLS,
+    InvalidArgumentsError,
+    opening,
+    validated,
+)
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
-from finqa_plugins.environments.openenv_finqa.task_assignment import asks, deal
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.serve"
 NO_ANSWER = "no answer submitted"
+TRUTH_FILE = "truth.jsonl"
 _ORDER = ("train", "dev", "test")
 _FIELDS = ("id", "company", "user_query", "split")
 
 
-class FinQAEnvironment:
-    """See `finqa_cli.contracts.Environment`."""
+class FinQAEnvironment(Environment):
+    """Financial questions over SQL tools; the client side."""
 
     def __init__(self, config: FinQAConfig | None, context: EnvironmentContext) -> None:
         if context.snapshot is None:
@@ -38,7 +52,7 @@ class FinQAEnvironment:
         self._by_split: dict[str, tuple[Task, ...]] | None = None
 
     def sandbox_spec(self) -> ServerSpec | None:
-        """A box with the snapshot and our server in it; None when the options name a running server."""
+        """Return a sandbox with the snapshot and our server; None when the options name a running server."""
         if self._config.url:
             return None
         environment = {
@@ -60,17 +74,17 @@ class FinQAEnvironment:
         )
 
     def data(self) -> DataInfo:
-        """The snapshot, as its manifest describes it."""
+        """Return the snapshot, as its manifest describes it."""
         snapshot = self._snapshot
         evaluation_only = bool(snapshot.metadata.get("evaluation_only", False))
         return DataInfo(name=snapshot.name, digest=snapshot.digest, evaluation_only=evaluation_only)
 
     def splits(self) -> Sequence[str]:
-        """Train, dev and test first, then others by name."""
+        """Return train, dev and test first, then others by name."""
         return tuple(self._tasks())
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of a split in the order of the file.
+        """Return all tasks of a split in the order of the file.
 
         Raises:
             DataError: There is no such split, or tasks.jsonl is damaged.
@@ -84,11 +98,11 @@ class FinQAEnvironment:
         return known[split]
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> FinQASession:
-        """Connects and begins an episode of exactly this task.
+        """Connect and begin an episode of exactly this task.
 
         Raises:
             SandboxError: The server cannot be reached or has no session free.
-            EnvironmentFault: The server does not know the task, or never deals it.
+            EnvironmentFault: The server does not know the task, or never yields it.
         """
         url = self._config.url or (sandbox.url() if isinstance(sandbox, ServingSandbox) else "")
         if not url:
@@ -97,20 +111,20 @@ class FinQAEnvironment:
             )
         client = OpenEnvClient(
             url,
-            box="" if self._config.url or sandbox is None else sandbox.id,
+            sandbox="" if self._config.url or sandbox is None else sandbox.id,
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
         )
         await client.connect()
         try:
-            await deal(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
+            await assign_task(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
         except BaseException:
             await client.close()
             raise
         return FinQASession(client, task, self._truths, self._judge)
 
     def opening(self, task: Task) -> Prompt:
-        """System instructions, the question and the four tools."""
+        """Return system instructions, the question and the four tools."""
         return opening(task.cluster, task.prompt)
 
     def _count(self) -> int:
@@ -126,8 +140,8 @@ class FinQAEnvironment:
         return self._by_split
 
 
-class FinQASession:
-    """See `finqa_cli.contracts.Session`."""
+class FinQASession(Session):
+    """One episode on the server."""
 
     def __init__(self, client: OpenEnvClient, task: Task, truths: Truths, judge: Judge | None = None) -> None:
         self._client = client
@@ -138,11 +152,11 @@ class FinQASession:
         self._reward: float | None = None
 
     def prompt(self) -> Prompt:
-        """System instructions, the question and the four tools."""
+        """Return system instructions, the question and the four tools."""
         return opening(self._task.cluster, self._task.prompt)
 
     async def step(self, call: ToolCall) -> Observation:
-        """Carries out one tool call; whatever is wrong with the call itself is told in the observation.
+        """Execute one tool call; an error of the call itself is in the observation.
 
         Raises:
             SandboxError: The connection is lost.
@@ -167,22 +181,22 @@ class FinQASession:
         return Observation(text=text, is_error=text.startswith("Error"))
 
     async def grade(self) -> Rewards:
-        """The server's reward, with its reason; 0 for an episode without an answer.
+        """Return the server's reward, with its reason; 0 for an episode without an answer.
 
         Its parts are the server's verdict, `correct`, and `exact`: whether the answer is the gold answer, character by
         character once both are stripped. `exact` is measured on this side and no part of the reward.
 
-        The state is asked first: it shows that question and replies belonged together to the end (see the client). Only
-        a session that was given up in mid-call has nothing left to ask, and no answer.
+        The state is requested first: it shows that question and replies belonged together to the end (see the client).
+        Only a session that was dropped during a call has no connection left, and no answer.
 
         Raises:
             SandboxError: The connection is lost, so that nothing shows which episode the reward belongs to.
-            EnvironmentFault: The server broke its protocol, or asks another question by now.
+            EnvironmentFault: The server broke its protocol, or has another question by now.
             DataError: The snapshot has no truth for the task.
         """
         answered = self._reward is not None
         state = await self._client.state() if answered or self._client.connected else None
-        if state is not None and not asks(state, self._task):
+        if state is not None and not is_about(state, self._task):
             raise EnvironmentFault(f"The environment server has left question {self._task.id!r} in mid-episode.")
         if state is None or self._reward is None:
             verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
@@ -194,7 +208,7 @@ class FinQASession:
         return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         await self._client.close()
 
     def _reward_of(self, reply: dict[str, Any]) -> float:
@@ -204,8 +218,70 @@ class FinQASession:
         raise EnvironmentFault("The environment server ended the episode without a reward.")
 
 
+class Truths:
+    """The gold answers of a snapshot. They are read when the first answer comes, and never sent."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def of(self, task: Task) -> str:
+        """Return the gold answer of a task.
+
+        Raises:
+            DataError: The snapshot has none for the task, or its file is damaged.
+        """
+        if task.id not in self._answers:
+            raise self._damaged(f"no truth for {task.id!r}")
+        return self._answers[task.id]
+
+    @cached_property
+    def _answers(self) -> dict[str, str]:
+        path = self._snapshot.path / TRUTH_FILE
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
+            return {row["id"]: str(row["answer"]) for row in rows}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(f"{path}: {error!r}") from error
+
+    def _damaged(self, reason: str) -> DataError:
+        name = self._snapshot.name
+        return DataError(
+            f"Snapshot {name!r} is damaged: {reason}.", remedy=f"finqa snapshot build --snapshot-name {name}"
+        )
+
+
+class Judge:
+    """Scores submitted answers by a configured reward."""
+
+    def __init__(self, reward: Reward, truths: Truths) -> None:
+        """Raise ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
+        if (reward.spec() or {}).get("format") == "json":
+            raise ConfigError(
+                "The finqa environment submits plain answers, but the reward wants JSON.",
+                remedy="--set reward.options.format=plain",
+            )
+        self._reward = reward
+        self._truths = truths
+
+    def judge(self, task: Task, answer: str, verdict: Rewards) -> Rewards:
+        """Score an answer by the configured reward; the server's parts stay beside, so accuracy stays comparable.
+
+        Args:
+            task: The question.
+            answer: The submitted answer; empty when none was.
+            verdict: The server's verdict.
+
+        Raises:
+            DataError: The snapshot has no truth for the task, or its file is damaged.
+            EnvironmentFault: The reward itself failed.
+        """
+        extra = {"question_type": task.kind}
+        request = RewardRequest(task=task, solution=answer, truth=self._truths.of(task), extra_info=extra)
+        return self._reward.score_beside(request, verdict)
+
+
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a compiled snapshot in the order of the file.
+    """Read the tasks of a compiled snapshot in the order of the file.
 
     Raises:
         DataError: The file is missing, a line is no JSON object, a field is missing, or an id appears twice.
@@ -243,7 +319,7 @@ def _task(line: str, place: str) -> Task:
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    """What is sent: the answer always as a text, because OpenEnv's own server fails on a number."""
+    """Return what is sent: the answer always as a text, because OpenEnv's own server fails on a number."""
     if call.name != SUBMIT:
         return call.arguments
     try:

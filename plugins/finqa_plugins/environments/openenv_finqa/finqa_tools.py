@@ -1,4 +1,4 @@
-"""The four tools of the environment: one table that the server, the client and the prompt share."""
+"""The four tools of the environment, in one table that the server, the client and the prompt share; and the prompt."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from finqa_cli.types import Message, Prompt, ToolSpec
+
 SUBMIT = "submit_answer"
 _COMPANY = "The name of the company"
 _TABLE = "The name of the table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class ServedTool:
     """A tool whose arguments are strings, all required.
 
     Attributes:
@@ -36,28 +38,28 @@ class Tool:
         }
 
 
-TOOLS: Mapping[str, Tool] = {
+TOOLS: Mapping[str, ServedTool] = {
     tool.name: tool
     for tool in (
-        Tool(
+        ServedTool(
             name="get_descriptions",
             description="List the tables of a company.",
             arguments={"company_name": _COMPANY},
             limits={"company_name": 256},
         ),
-        Tool(
+        ServedTool(
             name="get_table_info",
             description="Describe a table: columns, types, row labels.",
             arguments={"company_name": _COMPANY, "table_name": _TABLE},
             limits={"company_name": 256, "table_name": 256},
         ),
-        Tool(
+        ServedTool(
             name="sql_query",
             description="Run one SQLite SELECT on a table. Needs a filter such as WHERE; SELECT * is not allowed.",
             arguments={"company_name": _COMPANY, "table_name": _TABLE, "query": "SELECT ... FROM table_name WHERE ..."},
             limits={"company_name": 256, "table_name": 256, "query": 10_000},
         ),
-        Tool(
+        ServedTool(
             name=SUBMIT,
             description="Submit the final answer and end the episode.",
             arguments={"answer": "The final answer"},
@@ -71,8 +73,8 @@ class InvalidArgumentsError(ValueError):
     """A call that its tool does not accept; the message is meant for the model."""
 
 
-def validated(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments as strings, in declared order. Numbers are accepted for `answer`, as models like to send them.
+def validated(tool: ServedTool, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments as strings, in declared order. Numbers are accepted for `answer`: models like to send them.
 
     Raises:
         InvalidArgumentsError: One is missing, unknown, no text or too long.
@@ -84,7 +86,7 @@ def validated(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, str]:
     return {name: _text(tool, name, arguments[name]) for name in tool.arguments}
 
 
-def _text(tool: Tool, name: str, value: object) -> str:
+def _text(tool: ServedTool, name: str, value: object) -> str:
     if tool.name == SUBMIT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -98,5 +100,24 @@ def _text(tool: Tool, name: str, value: object) -> str:
     return value
 
 
-def _expected(tool: Tool) -> str:
+def _expected(tool: ServedTool) -> str:
     return f"{tool.name} takes: {', '.join(tool.arguments)}."
+
+
+SYSTEM = (
+    "You are a financial analyst. Answer the question from the company's tables: find the table, look at it, "
+    "query it with SQL, compute, then call submit_answer once. Submit the number alone, without units or words. "
+    "Percentages, margins and growth rates are decimal ratios: 5.2% is 0.052. For several years submit "
+    '"year: value, year: value". For yes-or-no questions submit Yes or No.'
+)
+
+TOOL_SPECS = tuple(
+    ToolSpec(name=tool.name, description=tool.description, parameters=tool.schema()) for tool in TOOLS.values()
+)
+
+
+def opening(company: str, question: str) -> Prompt:
+    """Return the prompt of one task: short, because a small policy reads it every time."""
+    user = f"Company: {company}\nQuestion: {question}"
+    messages = (Message(role="system", content=SYSTEM), Message(role="user", content=user))
+    return Prompt(messages=messages, tools=TOOL_SPECS)

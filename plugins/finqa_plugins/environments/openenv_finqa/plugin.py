@@ -14,7 +14,7 @@ NAME, OPENENV = "finqa", "openenv"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The environment. Its server needs openenv-core, inside the box only."""
+    """Register the environment. Its server needs openenv-core, inside the sandbox only."""
     return [
         Component(
             kind="environment",
@@ -30,7 +30,7 @@ def register_components() -> list[Component]:
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether its server can run where sandboxes are processes of this machine; see `Component.readiness`."""
+    """Check that the server can run where sandboxes are processes of this machine; see `Component.readiness`."""
     chosen = settings["environment"]
     elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == NAME and chosen["options"].get("url"))
     if elsewhere or importlib.util.find_spec(OPENENV) is not None:
@@ -41,5 +41,5 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """Whether the server can run where it is to run on this machine."""
+    """Check that the server can run, where it is to run on this machine."""
     return readiness(settings) if settings["environment"]["name"] == NAME else []

@@ -1,1 +1,1 @@
-"""Executions in remote boxes: the program that isolates one there, and what is exchanged with it."""
+"""Executions in sandboxes: the program that isolates a command there, and the messages exchanged with it."""

@@ -9,12 +9,13 @@ means, so a comment, a string or a longer name is no violation, and an alias or 
 | `.sort(`           | the attribute of anything, also unbound (`list.sort`)                         |
 | `import `          | any import                                                                    |
 | `while `, `lambda` | a keyword: the statement or expression                                        |
-| `math.prod(`       | the name of this module, under whatever name the module or it is imported     |
+| `math.prod(`       | the name of this module, under any name by which the module or it is imported     |
 | `list.sort(`       | of a builtin: the attribute of anything                                       |
 | `*`                | the operator, also as `*=` or `__mul__`                                       |
 | anything else      | these tokens one after the other, such as `[::-1]`                            |
 
-A task that bans anything also bans what could reach everything by a name made at run time (see `detours`).
+A task that bans anything also bans detours: ways to reach a banned name without writing it, by text at run time,
+through frames, modules or class internals.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from unicodedata import normalize
 
-from finqa_plugins.sandboxes._execution.detours import detours
-
 MAX_CHARACTERS = 64_000
 _NAME = re.compile(r"(\.?)\s*([^\W\d]\w*)\s*\(?\s*\)?\s*")
 _DOTTED_NAME = re.compile(r"([^\W\d][\w.]*)\.([^\W\d]\w*)\s*\(?\s*\)?\s*")
@@ -42,7 +41,7 @@ _COMPARING = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "n
 _LINE_END = re.compile(r"\r\n?")
 _LAYOUT = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 _BETWEEN = {tokenize.NEWLINE: "\n", tokenize.STRING: "''"}
-"""What stands between two tokens and keeps them from being one after the other, whatever its text."""
+"""Tokens that separate two others, with any text of their own."""
 
 
 class UnreadableError(ValueError):
@@ -50,7 +49,7 @@ class UnreadableError(ValueError):
 
 
 def parse(code: str) -> ast.Module:
-    """The syntax tree.
+    """Return the syntax tree.
 
     Raises:
         UnreadableError: There is none.
@@ -66,7 +65,7 @@ def parse(code: str) -> ast.Module:
 
 
 def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
-    """What of `banned` the code uses, each with its line; empty when nothing, or when nothing is banned.
+    """Return what of `banned` the code uses, each with its line; empty when nothing, or when nothing is banned.
 
     Raises:
         UnreadableError: The code is no Python.
@@ -79,12 +78,12 @@ def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
     # `ast.unparse` goes deeper than `ast.parse` did, and writes numbers that it cannot: 0xfff... has no decimal form.
     except (RecursionError, ValueError, MemoryError) as error:
         raise UnreadableError(f"{type(error).__name__}: cannot be searched") from error
-    found += detours(tree)
+    found += find_detours(tree)
     return tuple(dict.fromkeys(f"{what} (line {line})" for line, what in sorted(found)))
 
 
 def _uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
-    """Lines on which a banned pattern is used."""
+    """Yield the lines on which a banned pattern is used."""
     written = _NAME.fullmatch(pattern)
     if written is None:
         yield from _token_uses(tree, code, pattern)
@@ -108,7 +107,7 @@ def _name_uses(tree: ast.Module, wanted: Collection[str], *, attributes_only: bo
 def _dotted_uses(tree: ast.Module, owner: str, name: str) -> Iterator[int]:
     """Uses of `owner.name` that are written in another way.
 
-    Where the module is imported, what has such an attribute is taken for it, under whatever name; a text is not, so
+    Where the module is imported, anything with such an attribute is taken for it, under any name; a text is not, so
     that `", ".join` is no `os.path.join`.
     """
     of_builtin = hasattr(builtins, owner)
@@ -125,7 +124,7 @@ def _dotted_uses(tree: ast.Module, owner: str, name: str) -> Iterator[int]:
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """Modules, each by the first part of its name."""
+    """Return the imported modules, each by the first part of its name."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -163,7 +162,7 @@ def _names(node: ast.AST, *, attributes_only: bool) -> Iterator[str]:
 
 
 def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
-    """Lines on which these tokens stand one after the other, in the code or in what an f-string computes."""
+    """Yield the lines on which these tokens follow each other, in the code or in what an f-string computes."""
     wanted = [text for text, _ in _tokens(pattern) if text != "\n"]
     inner = [node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
     lines = [_tokens(code), *([(text, node.lineno) for text, _ in _tokens(ast.unparse(node.value))] for node in inner)]
@@ -187,6 +186,109 @@ def _tokens(source: str) -> list[tuple[str, int]]:
 
 
 def check_pattern(pattern: str) -> str:
-    """What is wrong with a ban; empty when it can be looked for."""
+    """Return what is wrong with a ban; empty when it can be searched for."""
     says = _NAME.fullmatch(pattern) or any(text not in _BETWEEN.values() for text, _ in _tokens(pattern))
     return "" if says else "says nothing that code could contain"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_REACHING_BUILTINS = _words("getattr setattr delattr globals locals vars eval exec compile breakpoint open memoryview")
+_HARMLESS_MODULES = _words(
+    "math cmath itertools functools collections collections.abc random string re decimal fractions statistics "
+    "bisect heapq copy abc numbers array time datetime json json.decoder __future__"
+)
+"""What may be imported beside a ban on something else; other modules hold ways to everything."""
+
+_HARMLESS_PARTS = {
+    "dataclasses": _words("dataclass field KW_ONLY"),
+    "enum": _words("Enum IntEnum Flag IntFlag StrEnum auto unique"),
+    "typing": _words(
+        "Annotated Any AnyStr Awaitable Callable ClassVar Collection Container Counter DefaultDict Deque Dict Final "
+        "FrozenSet Generator Generic Hashable ItemsView Iterable Iterator KeysView List Literal Mapping MutableMapping "
+        "MutableSequence MutableSet NamedTuple Never NewType NoReturn Optional OrderedDict ParamSpec Protocol "
+        "Reversible Self Sequence Set Sized SupportsAbs SupportsFloat SupportsIndex SupportsInt SupportsRound Text "
+        "Tuple Type TypeAlias TypeVar TypedDict Union ValuesView cast final overload override runtime_checkable"
+    ),
+}
+"""What may be imported from modules that also read attributes by name (`astuple`, `fields`, `_convert_`), evaluate
+texts, or hold modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on, `getattr_static`."""
+
+_INNER_MODULES = _words(
+    "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle contextlib "
+    "dataclasses enum"
+)
+"""Names under which harmless modules hold such modules: `collections._sys`, `typing.sys`, `re.enum`."""
+
+_FRAMES = _words(
+    "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame tb_next f_back f_builtins f_globals f_locals f_code "
+    "co_consts co_names CodeType mro attrgetter methodcaller"
+)
+_READERS = _words(
+    "get_type_hints ForwardRef evaluate_forward_ref _eval_type _evaluate Formatter get_field _create_fn _convert_ "
+    "singledispatch singledispatchmethod wraps update_wrapper"
+)
+"""What evaluates a text, or gets an attribute by its name, in harmless modules: `singledispatch` evaluates annotations,
+`wraps` copies the attributes that are named to it, or a whole `__dict__`.
+"""
+
+_DUNDERS = _words(
+    "init name len getitem setitem delitem contains iter next call str repr hash bool eq ne lt le gt ge add radd iadd "
+    "sub rsub mul rmul truediv floordiv mod pow neg abs enter exit post_init doc annotations slots main "
+    "version future"
+)
+
+
+def find_detours(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return line and name of each detour."""
+    plain = _plain_dataclasses(tree)
+    found = [(getattr(node, "lineno", 1), name) for node in ast.walk(tree) for name in _detours_of(node)]
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "dataclass")
+    return found + [(node.lineno, node.id) for node in names if node not in plain]
+
+
+def _plain_dataclasses(tree: ast.Module) -> set[ast.expr]:
+    """Decorators that are next to a class without bases.
+
+    For another class `dataclass` takes what it inherits under a field's name for the field's default.
+    """
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.decorator_list)
+    nearest = [node.decorator_list[-1] for node in classes if not node.bases and not node.keywords]
+    return {node.func if isinstance(node, ast.Call) else node for node in nearest}
+
+
+def _detours_of(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name() if node.id in _REACHING_BUILTINS or _is_inner_dunder(node.id):
+            yield node.id
+        case ast.Attribute() if _is_detour(node.attr):
+            yield node.attr
+        case ast.MatchClass():
+            yield from filter(_is_detour, node.kwd_attrs)
+            if node.patterns:  # reads the attributes that `__match_args__` names, which a text may have set
+                yield "a positional class pattern"
+        case ast.Import():
+            yield from (alias.name for alias in node.names if alias.name not in _HARMLESS_MODULES)
+        case ast.ImportFrom():
+            yield from _imported_detours(node)
+
+
+def _imported_detours(node: ast.ImportFrom) -> Iterator[str]:
+    module = node.module or ""
+    if not node.level and module in _HARMLESS_PARTS:
+        known = _HARMLESS_PARTS[module]
+        yield from (f"{module}.{alias.name}" for alias in node.names if alias.asname or alias.name not in known)
+        return
+    if node.level or module not in _HARMLESS_MODULES:
+        yield module or "."
+    yield from (alias.name for alias in node.names if alias.name == "*" or _is_detour(alias.name))
+
+
+def _is_detour(name: str) -> bool:
+    return name.strip("_") in _INNER_MODULES or name in _FRAMES | _READERS or _is_inner_dunder(name)
+
+
+def _is_inner_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name.strip("_") not in _DUNDERS

@@ -1,4 +1,4 @@
-"""What is sent to a box to have a command executed, and how its reply is read."""
+"""Writes the request that has a command executed in a sandbox, and reads its reply."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import hmac
 import json
 import math
 import secrets
+import struct
 import zlib
 from functools import cache
 from importlib.resources import files
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionRequest, ExecutionResult
-from finqa_plugins.sandboxes._execution.system_calls import MACHINES, system_calls
 
 OVERHEAD_S = 30.0
-"""What a reply may take beyond the execution's own `wall_s`: two starts of Python on a busy box, and tidying up."""
+"""Time of a reply beyond the execution's own `wall_s`: two starts of Python on a busy sandbox, and cleaning up."""
 
 _KEY = secrets.token_bytes(32)
 _FOLDER = files(__package__ or "")
@@ -28,12 +28,24 @@ for name, source in {sources!r}:
     exec(compile(source, name, "exec"), sys.modules[name].__dict__)
 sys.modules[{main!r}].main()
 """
+_EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
+"""io_uring, mounts by descriptor, pidfd_getfd."""
+_X86 = (41, 101, 310, 311, 165, 166, 155, 161, 272, 308, 321, 298, 248, 249, 250, 323, 246, 320, 175, 313, 176, 304)
+"""socket, ptrace, process_vm_*, mount, umount2, pivot_root, chroot, unshare, setns, bpf, perf_event_open, keys,
+userfaultfd, kexec, modules, open_by_handle_at; below personality, queues that
+outlive their processes, memfd_create."""
+_ARM = (198, 117, 270, 271, 40, 39, 41, 51, 97, 268, 280, 241, 217, 218, 219, 282, 104, 294, 105, 273, 106, 265)
+MACHINES = {  # architecture of the audit headers, clone, denied calls
+    "x86_64": (0xC000003E, 56, (*_X86, 135, 29, 68, 64, 240, 319, *_EVERYWHERE)),
+    "aarch64": (0xC00000B7, 220, (*_ARM, 92, 194, 186, 190, 180, 279, *_EVERYWHERE)),
+}
+_CLONE3, _X32, _NEW_NAMESPACES = 435, 0x4000_0000, 0x7E02_0000
 _NOT_STARTED = (126, 127)
 _BY_A_SIGNAL = 128
 
 
 def command(request: ExecutionRequest) -> tuple[tuple[str, ...], bytes]:
-    """The command line to run in the box, as root where that can be had, and the bytes for its stdin."""
+    """Return the command line to run in the sandbox, as root where possible, and the bytes for its stdin."""
     limits = request.limits
     sent = {
         "mark": _mark(request),
@@ -54,20 +66,20 @@ def command(request: ExecutionRequest) -> tuple[tuple[str, ...], bytes]:
 
 
 def deadline_s(request: ExecutionRequest) -> int:
-    """Whole seconds after which the box itself is at fault, not the code."""
+    """Return the whole seconds after which the sandbox itself is at fault, not the code."""
     return math.ceil(request.limits.wall_s + OVERHEAD_S)
 
 
 def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> ExecutionResult:
-    """What came of the command of a request.
+    """Return the result of the command of a request.
 
     Args:
-        stdout: All that the command line wrote; other lines are skipped.
-        exit_code: Of the command line; negative, or 128 and more, for a signal.
-        request: The very one that `command` was given, in this process.
+        stdout: Everything that the command line wrote; other lines are skipped.
+        exit_code: Exit code of the command line; negative, or 128 and more, for a signal.
+        request: The request that `command` was called with, in this process.
 
     Raises:
-        SandboxError: The box could not execute it. Never because of what the code did: code that gets at the
+        SandboxError: The sandbox could not execute it. Never because of what the code did: code that reaches the
             supervisor and kills it has `killed` itself.
     """
     mark = _mark(request).encode() + b" "
@@ -79,14 +91,14 @@ def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> Executio
     said = " ".join(stdout[-300:].decode("utf-8", "replace").split())
     if exit_code in _NOT_STARTED:
         raise SandboxError(
-            f"The box has no {PYTHON} that can be started (exit code {exit_code}): {said}",
+            f"The sandbox has no {PYTHON} that can be started (exit code {exit_code}): {said}",
             remedy="an image with Python 3.11 or newer",
         )
-    raise SandboxError(f"The box did not report on an execution (exit code {exit_code}): {said}")
+    raise SandboxError(f"The sandbox did not report on an execution (exit code {exit_code}): {said}")
 
 
 def _mark(request: ExecutionRequest) -> str:
-    """Tells a reply from anything else that is written; nobody outside this process can make one."""
+    """Return the mark of a reply, which only this process can make."""
     content = repr((request.argv, request.stdin, request.limits)).encode()
     return "finqa-" + hmac.new(_KEY, content, hashlib.sha256).hexdigest()
 
@@ -95,7 +107,7 @@ def _read(line: bytes, request: ExecutionRequest) -> ExecutionResult:
     try:
         reply = json.loads(line)
         if "refused" in reply:
-            raise SandboxError(f"The box cannot execute code: {reply['refused']}")
+            raise SandboxError(f"The sandbox cannot execute code: {reply['refused']}")
         ending = Ending(reply["ending"])
         return ExecutionResult(
             ending=ending,
@@ -105,7 +117,7 @@ def _read(line: bytes, request: ExecutionRequest) -> ExecutionResult:
             seconds=float(reply["seconds"]),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
-        raise SandboxError(f"The box's report on an execution is damaged ({type(error).__name__}).") from error
+        raise SandboxError(f"The sandbox's report on an execution is damaged ({type(error).__name__}).") from error
 
 
 def _unpacked(text: str, most: int) -> bytes:
@@ -118,6 +130,35 @@ def _killed(request: ExecutionRequest) -> ExecutionResult:
 
 @cache
 def _program() -> str:
-    """The modules of this folder that run in the box, as one text for `python3 -c`."""
+    """Return the modules of this folder that run in the sandbox, as one text for `python3 -c`."""
     sources = [(f"{__package__}.{name}", _FOLDER.joinpath(f"{name}.py").read_text("utf-8")) for name in _IN_SANDBOX]
     return _LOADER.format(sources=sources, main=sources[-1][0])
+
+
+def system_calls(machine: str) -> bytes:
+    """Build a seccomp filter in classic BPF: denied calls get EPERM, clone3 ENOSYS, so that libc falls back to clone.
+
+    Empty where the machine's numbers are not known.
+    """
+    if machine not in MACHINES:
+        return b""
+    architecture, clone, denied = MACHINES[machine]
+    load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
+    lines: list[tuple[int, str, str, int]] = [  # test, where to go when true, when false, operand
+        (load, "", "", 4),
+        (equal, "", "deny", architecture),
+        (load, "", "", 0),
+        (at_least, "deny", "", _X32),
+        *((equal, "deny", "", number) for number in denied),
+        (equal, "absent", "", _CLONE3),
+        (equal, "", "allow", clone),
+        (load, "", "", 16),
+        (any_bit, "deny", "", _NEW_NAMESPACES),
+    ]
+    places = {"allow": len(lines), "deny": len(lines) + 1, "absent": len(lines) + 2}
+    program = [
+        (test, *(places[name] - at - 1 if name else 0 for name in (true, false)), operand)
+        for at, (test, true, false, operand) in enumerate(lines)
+    ]
+    program += [(answer, 0, 0, 0x7FFF_0000), (answer, 0, 0, 0x0005_0001), (answer, 0, 0, 0x0005_0026)]
+    return b"".join(struct.pack("HBBI", *line) for line in program)

@@ -1,4 +1,4 @@
-"""A user and limits for one command in a remote box, and how nothing of it is left.
+"""A user and limits for one command in a remote sandbox, and the removal of everything that it leaves.
 
 Sent there as text: standard library only, Python 3.9 or newer, Linux.
 """
@@ -24,32 +24,32 @@ from typing import Any
 
 CLEAN_S = 10.0
 """For ending what runs, and once more for removing what it wrote. Both fit into `calls.OVERHEAD_S`, for a late reply is
-a fault of the box, and code that makes much to clean is not to get away with one."""
+a fault of the sandbox, which must not be what code with much to clean gets."""
 OPEN_FILES = 256
 MOST_FILES = 20_000
 """Files after which a folder counts as full: to look at them must not take longer than the code itself."""
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
-FIRST_UID, UIDS, NOBODY = 20_000, 20_000, 65_534
+FIRST_UID, UIDS, LAST_RESORT_UID = 20_000, 20_000, 65_534
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVIRONMENT = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-"""With one seed for hashes sets of texts have one order in every execution, and code gives one result."""
+"""One seed for hashes means that sets of texts have one order in every execution, so code gives one result."""
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(Exception):
-    """The box cannot execute anything."""
+    """The sandbox cannot execute anything."""
 
 
 def guard_itself() -> None:
-    """Our memory and descriptors are nobody else's, and what the command leaves behind becomes our child."""
+    """Protect our memory and descriptors, and become the parent of what the command leaves behind."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
-    """Process id, parent and user of every process."""
+    """Yield process id, parent and user of every process."""
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
@@ -58,27 +58,27 @@ def processes() -> Iterator[tuple[int, int, int]]:
 
 
 def own_uid() -> int:
-    """A user id that no process of the box has; the one that we have where we are not root."""
+    """Return a user id that no process of the sandbox has; our own where we are not root."""
     if os.geteuid() != 0:
         return os.geteuid()
     taken = {uid for _, _, uid in processes()}
     drawn = [FIRST_UID + int.from_bytes(os.urandom(4), "big") % UIDS for _ in range(20)]
-    for uid in (*drawn, NOBODY):
+    for uid in (*drawn, LAST_RESORT_UID):
         if uid not in taken and as_user(uid, lambda: None):
             return uid
     raise Refused("no other user can be had inside, and code is never executed as root")
 
 
 def guard_of(uid: int) -> int:
-    """Real user of our own processes that act as the command's user: it cannot stop them, and with them us.
+    """Return the real user of our own processes that act as the command's user: it cannot stop them, and with them us.
 
-    Another one for each user: whoever ends all processes of theirs must not end those that another supervisor has.
+    It differs for each user: ending all processes of one must not end those of another supervisor.
     """
-    return uid - 1 if uid == NOBODY else uid + UIDS
+    return uid - 1 if uid == LAST_RESORT_UID else uid + UIDS
 
 
 def threads_of(uid: int) -> int:
-    """Threads of all processes of a user."""
+    """Count the threads of all processes of a user."""
     found = 0
     for pid in [pid for pid, _, owner in processes() if owner == uid]:
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def threads_of(uid: int) -> int:
 
 
 def as_user(uid: int, action: Callable[[], object]) -> bool:
-    """Whether an action of a short-lived child with this user id succeeds."""
+    """Return whether an action of a short-lived child with this user id succeeds."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -103,7 +103,7 @@ def as_user(uid: int, action: Callable[[], object]) -> bool:
 
 
 def python_for(uid: int) -> str:
-    """A Python that this user can run: ours, else the system's."""
+    """Return a Python that this user can run: ours, else the system's."""
 
     def readable() -> None:
         os.close(os.open(sys.executable, os.O_RDONLY))
@@ -116,7 +116,7 @@ def python_for(uid: int) -> str:
 
 
 def confine(limits: dict[str, Any], threads: int, denied: bytes) -> None:
-    """In the child, which has its user id already, before its command begins. `threads`: that its user has besides."""
+    """Confine the child, which has its user id already, before its command. `threads`: threads of its user besides."""
     if os.geteuid() == 0:
         raise Refused("code is never executed as root")
     cpu, most = max(1, math.ceil(limits["cpu_s"])), threads + limits["processes"]
@@ -140,7 +140,7 @@ def confine(limits: dict[str, Any], threads: int, denied: bytes) -> None:
 
 
 def used(folder: str, uid: int) -> int:
-    """Bytes that the command's files hold, in its folder and in those that everybody may write to."""
+    """Return the bytes that the command's files hold, in its folder and in those that everybody may write to."""
     size = seen = 0
     waiting = [folder]
     if uid != os.geteuid():
@@ -156,7 +156,7 @@ def used(folder: str, uid: int) -> int:
             else:
                 size += min(held, state.st_size)  # one file of the very limit is not above it
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # whoever goes so deep hides there
+            if error.errno == errno.ENAMETOOLONG:  # code that goes so deep hides files there
                 return sys.maxsize
         if seen > MOST_FILES:
             return sys.maxsize
@@ -188,7 +188,7 @@ def holds_more_without_names(uid: int, most: int) -> bool:
 
 
 def descendants(pid: int, found: list[tuple[int, int]]) -> set[int]:
-    """A process and all that came of it, among pairs of process and parent."""
+    """Return a process and all its descendants, among pairs of process and parent."""
     family, grew = {pid}, True
     while grew:
         born = {child for child, parent in found if parent in family} - family
@@ -197,7 +197,7 @@ def descendants(pid: int, found: list[tuple[int, int]]) -> set[int]:
 
 
 def left_in_shared_folders(uid: int) -> Iterator[str]:
-    """What a user has in folders that everybody may write to."""
+    """Yield what a user has in folders that everybody may write to."""
     for shared in SHARED_FOLDERS:
         with contextlib.suppress(OSError), os.scandir(shared) as entries:
             for entry in list(entries):
@@ -207,7 +207,7 @@ def left_in_shared_folders(uid: int) -> Iterator[str]:
 
 
 def remove(path: str, deadline: float) -> None:
-    """Removes a file, or a tree however deep it is: what lies in its folders moves up first. Never raises."""
+    """Remove a file, or a tree however deep it is: what lies in its folders moves up first. Never raises."""
     number = 0
     while time.monotonic() < deadline:
         try:
@@ -237,7 +237,7 @@ def remove(path: str, deadline: float) -> None:
 
 
 def kill_all(uid: int, heir: int, deadline: float) -> None:
-    """Ends whatever descends from us but the heir, and all of the command's user where that is its own.
+    """End everything that descends from us but the heir, and all of the command's user where that is its own.
 
     Returns when it is gone, or at the deadline.
     """
@@ -258,7 +258,7 @@ def kill_all(uid: int, heir: int, deadline: float) -> None:
 
 
 def tidy(uid: int, folder: str, deadline: float) -> None:
-    """Removes the files of a command whose processes are gone."""
+    """Remove the files of a command whose processes are gone."""
     remove(folder, deadline)
     if uid != os.geteuid():
         for path in left_in_shared_folders(uid):
@@ -275,8 +275,8 @@ class Heir:
             os.close(waits)
             return
         try:
-            os.setsid()  # whoever kills us kills our group
-            for descriptor in (0, 1, 2, self._wakes):  # nobody is to wait for the end of output because of it
+            os.setsid()  # code that kills us kills our group
+            for descriptor in (0, 1, 2, self._wakes):  # the end of output must not wait for it
                 os.close(descriptor)
             if not os.read(waits, 1):
                 deadline = time.monotonic() + CLEAN_S
@@ -286,6 +286,6 @@ class Heir:
             os._exit(0)
 
     def dismiss(self) -> None:
-        """Everything is gone already."""
+        """End the heir, because everything is gone already."""
         os.write(self._wakes, b"1")
         os.waitpid(self.pid, 0)

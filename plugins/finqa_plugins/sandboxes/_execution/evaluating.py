@@ -1,4 +1,4 @@
-"""Evaluates expressions in a fresh process of a box, after code that nobody trusts."""
+"""Evaluates expressions in a fresh process of a sandbox, after untrusted code."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from finqa_plugins.sandboxes._execution.python_values import decode, encode
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _LONGEST_ERROR, _LONGEST_OUTPUT = 1500, 4096
-"""Characters that are believed: the program in the box keeps to less, whoever forges its frames need not."""
+"""Longest texts that are kept: the program in the sandbox sends less, but forged frames may be longer."""
 _FORGED = "The code wrote to the channel of the values."
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """In place of a value: the expression raised. `error` is as in `Evaluation`."""
+    """Takes the place of a value where the expression raised; `error` is like that of `Evaluation`."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What came of one process.
+    """The result of one process.
 
     Attributes:
-        values: Of the expressions, in order, up to the one that failed.
+        values: Values of the expressions, in order, up to the one that failed.
         error: Why it stopped: a few lines that hold no path, no address and nothing of this module, so that the same
             code gives the same text; empty when every expression was evaluated.
         failed_at: Place of the expression that failed; None when none did, also when the code itself failed.
-        ending: Of the process.
+        ending: How the process ended.
         stdout: The beginning of what the code printed.
     """
 
@@ -50,12 +50,12 @@ class Evaluation:
 
     @property
     def ok(self) -> bool:
-        """Every expression has a value, or `Raised` where that was asked for."""
+        """Whether every expression has a value, or `Raised` where that was requested."""
         return not self.error
 
 
 async def evaluate(
-    box: ExecutingSandbox,
+    sandbox: ExecutingSandbox,
     *,
     code: str,
     expressions: Sequence[str],
@@ -63,26 +63,26 @@ async def evaluate(
     names: Mapping[str, object] | None = None,
     limits: ExecutionLimits | None = None,
     labels: Mapping[str, str] | None = None,
-    go_on: bool = False,
+    keep_going: bool = False,
 ) -> Evaluation:
-    """Executes `code`, then `setup`, then evaluates each expression in that namespace, all in one process.
+    """Execute `code`, then `setup`, then evaluates each expression in that namespace, all in one process.
 
     What code can do to the process is no more than return other values: it ends early, prints, forges a frame or sends
     two, and the evaluation has failed or holds values that its functions might as well have returned. So nothing that
     is not to be known may be in any argument, and what is right is decided elsewhere.
 
     Args:
-        box: Where.
-        code: What the policy wrote; empty for an evaluation of our own.
+        sandbox: Sandbox that runs the process.
+        code: Code of the policy; empty for an evaluation of trusted expressions only.
         expressions: Each is sent by value (see `values`).
         setup: Executed after the code.
         names: Bound by value from `setup` on, and afresh for each expression.
-        limits: Of the process.
-        labels: As `ExecutionRequest.labels`.
-        go_on: An expression that raises gives `Raised` and the next one is evaluated, instead of ending it all.
+        limits: Limits of the process.
+        labels: See `ExecutionRequest.labels`.
+        keep_going: An expression that raises gives `Raised`, and the next one is evaluated.
 
     Raises:
-        SandboxError: The box failed.
+        SandboxError: The sandbox failed.
         Unencodable: A name's value is no plain data.
     """
     nonce = secrets.token_hex(16)
@@ -92,17 +92,17 @@ async def evaluate(
         "setup": setup,
         "names": {name: encode(value) for name, value in (names or {}).items()},
         "expressions": list(expressions),
-        "go_on": go_on,
+        "keep_going": keep_going,
     }
     used = limits or ExecutionLimits()
     execution = ExecutionRequest(
-        # -S: what the Python has installed is no business of the code. Not -I: the box names the seed of hashes.
+        # -S: installed packages must not be visible to the code. Not -I: the sandbox sets the seed of hashes.
         argv=(PYTHON, "-s", "-S", "-c", _program()),
         stdin=json.dumps(request).encode("ascii"),
         limits=used,
         labels=labels or {},
     )
-    return _read(await box.execute(execution), nonce, len(expressions), used)
+    return _read(await sandbox.execute(execution), nonce, len(expressions), used)
 
 
 @cache
@@ -122,7 +122,7 @@ class _ForgedError(ValueError):
 def _read(result: ExecutionResult, nonce: str, count: int, limits: ExecutionLimits) -> Evaluation:
     try:
         return _evaluation(result, nonce, count, limits)
-    except (ValueError, RecursionError):  # whatever the code makes of a frame
+    except (ValueError, RecursionError):  # a frame that the code damaged
         return Evaluation(values=(), error=_FORGED, failed_at=None, ending=result.ending, stdout="")
 
 
@@ -153,14 +153,14 @@ def _evaluation(result: ExecutionResult, nonce: str, count: int, limits: Executi
 
 
 def _frames(result: ExecutionResult, nonce: str) -> Iterator[tuple[str, str]]:
-    """Kind and payload of each whole line; the last one may be cut where the process did not end by itself."""
+    """Yield kind and payload of each whole line; the last one may be cut where the process did not end by itself."""
     *lines, rest = result.stdout.decode("ascii", "replace").split("\n")
     if rest and not (result.ending is not Ending.EXITED and (rest.startswith(nonce) or nonce.startswith(rest))):
         raise _ForgedError
     for line in lines:
         mark, kind, payload = (*line.split(" ", 2), "", "")[:3]
         if not secrets.compare_digest(mark.encode(), nonce.encode()) or nonce in payload:
-            raise _ForgedError  # also where the code says the nonce: it is to be read by nobody, spent or not
+            raise _ForgedError  # also where the code prints the nonce, which must never be readable
         yield kind, payload
 
 
@@ -172,7 +172,7 @@ def _last(payload: str) -> tuple[str, str]:
 
 
 def _scrubbed(text: object, most: int = _LONGEST_ERROR) -> str:
-    """What a policy, a terminal and a file of UTF-8 can take."""
+    """Return a text that a policy, a terminal and a UTF-8 file can take."""
     if text is None:
         return ""
     if not isinstance(text, str):

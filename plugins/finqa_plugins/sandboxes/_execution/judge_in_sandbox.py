@@ -1,8 +1,8 @@
-"""What runs in the box: executes the code, then evaluates expressions and sends each value to the host.
+"""The program inside the sandbox: it executes the code, then evaluates expressions and sends each value to the host.
 
-The source of `values` and of this module are one program for `python -c`. The code that it executes lives in the same
-process and can do whatever this module can, so nothing here decides anything: a frame is a claim about a value, the
-expected values are not here, and whoever forges a frame has only found another way to return a value.
+The source of `python_values` and of this module are one program for `python -c`. The code that it executes lives in the
+same process and can do everything that this module can, so nothing here decides anything: a frame is a claim about a
+value, the expected values are not here, and code that forges a frame has only found another way to return a value.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class _Channel:
             data = data[os.write(self._out, data) :]
 
     def finish(self, kind: str, payload: Any) -> NoReturn:
-        """Ends the process at once: neither threads nor exit handlers of the code come after the last frame."""
+        """End the process at once: neither threads nor exit handlers of the code come after the last frame."""
         output = self.kept.content.decode("utf-8", "replace")
         self.send(kind, json.dumps([payload, output]))
         os._exit(0)
 
 
 def main() -> None:
-    """Reads the request from standard input."""
+    """Read the request from standard input and carry it out."""
     request = json.loads(sys.stdin.buffer.read())
     channel = _Channel(request["nonce"])
     module = type(sys)("solution")  # a module of its own, so that dataclasses and the like find it
@@ -84,7 +84,7 @@ def main() -> None:
             _bind(space, {name: text for name, text in names.items() if name in expression})
             channel.send("value", encode(eval(_compiled(expression, "<test>", "eval"), space)))
         except BaseException as error:
-            if not request["go_on"]:
+            if not request["keep_going"]:
                 channel.finish("failed", _described(error, code))
             channel.send("raised", json.dumps(_described(error, code)))
     channel.finish("end", None)
@@ -100,7 +100,7 @@ def _bind(space: dict[str, Any], names: dict[str, str]) -> None:
 
 
 def _described(error: BaseException, source: str) -> str:
-    """A short traceback of the code's own lines, without anything that differs from run to run."""
+    """Return a short traceback of the code's own lines, without anything that differs from run to run."""
     lines = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -123,7 +123,7 @@ def _described(error: BaseException, source: str) -> str:
 
 
 def _place(error: SyntaxError, source: str) -> list[str]:
-    """Where the code is no Python: the number of the line, the line, and marks below what was not understood."""
+    """Show where the code is no Python: the number of the line, the line, and marks below what was not understood."""
     found: list[str] = []
     try:
         number, offset = error.lineno or 1, error.offset or 1

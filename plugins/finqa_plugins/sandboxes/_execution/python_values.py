@@ -1,4 +1,4 @@
-"""Plain data as text, by value: no pickle, no eval, no code of anybody's class. The box runs this very source.
+"""Plain data as text, by value: no pickle, no eval, no code of a foreign class. The sandbox runs this same source.
 
 JSON has null, booleans, strings, floats and small integers itself; everything else is a list that begins with its tag:
 `["tuple", 1, 2]`. Only exact types are taken: a subclass may have an `==` of its own.
@@ -17,7 +17,7 @@ from typing import Any
 MAX_DEPTH = 64
 MAX_ITEMS = 200_000
 MAX_MEMBERS = 10_000
-"""Of one set or mapping."""
+"""Most members of one set or mapping."""
 MAX_ALIKE = 64
 """Members with one hash: more were chosen so, for each is compared with all the others."""
 MAX_BITS = 2**16
@@ -47,7 +47,7 @@ class Malformed(ValueError):
 
 
 def encode(value: object) -> str:
-    """One line of ASCII.
+    """Encode a value as one line of ASCII.
 
     Raises:
         Unencodable: A type is not among those of this module, or the value is too deep or too large.
@@ -56,7 +56,7 @@ def encode(value: object) -> str:
 
 
 def decode(text: str) -> Any:
-    """The value; whatever the text says, it is plain data and takes bounded time.
+    """Decode a value. Any text gives plain data, in bounded time.
 
     A defaultdict comes back without its factory and a deque without its limit: neither is part of its value.
 
@@ -198,7 +198,7 @@ class _Decoder:
 
 
 def _checked(members: list[Any]) -> list[Any]:
-    """Members of a set, or keys."""
+    """Check the members of a set, or keys."""
     if len(members) > MAX_MEMBERS:
         raise Malformed("too many members")
     if members and max(Counter(map(hash, members)).values()) > MAX_ALIKE:
@@ -207,7 +207,7 @@ def _checked(members: list[Any]) -> list[Any]:
 
 
 def _from_integers(tag: str, parts: Sequence[Any]) -> Any:
-    """Of nothing but integers: a Fraction of "1e999999999" or of such a Decimal takes all memory."""
+    """Decode a value of integers only: a Fraction of "1e999999999" or of such a Decimal takes all memory."""
     integers = [_from_text(*part) if isinstance(part, list) and part[:1] == ["int"] else part for part in parts]
     if any(type(number) is not int for number in integers):
         raise Malformed(f"no {tag}")

@@ -1,4 +1,4 @@
-"""Executes one command in a remote box. Sent there as text: standard library only, Python 3.9 or newer, Linux.
+"""Executes one command in a remote sandbox. Sent there as text: standard library only, Python 3.9 or newer, Linux.
 
 Reads the request, one JSON object, from its stdin; writes one line, the mark of the request and a JSON object, to its
 stdout. The command has a user id of its own where this runs as root, an empty folder, an environment of its own, no
@@ -74,7 +74,7 @@ class Execution:
             file.write("1000")  # where memory is short the code goes first
 
     def run(self, heir: int) -> dict[str, Any]:
-        """What came of it; `calls.result` reads it. `heir`: the process of ours that lives on."""
+        """Run the command and return the report that `calls.result` reads. `heir`: our process that outlives it."""
         self._connect()
         status, cpu_s = None, 0.0
         try:
@@ -89,7 +89,7 @@ class Execution:
         return {"ending": ending, "exit_code": code, "seconds": round(seconds, 6), **written}
 
     def _until_its_end(self) -> tuple[int | None, float]:
-        """Wait status and processor seconds of the command; None where it crossed a limit."""
+        """Return wait status and processor seconds of the command; None where it crossed a limit."""
         looked = self._began
         while not self._ending:
             self._exchange(TICK_S)
@@ -127,7 +127,7 @@ class Execution:
             self._selector.register(pipe, selectors.EVENT_WRITE if name == "stdin" else selectors.EVENT_READ, name)
 
     def _exchange(self, patience_s: float) -> bool:
-        """Moves what can be moved; False when there was nothing."""
+        """Move what can be moved; return False when there was nothing."""
         ready = self._selector.select(patience_s)
         for key, _ in ready:
             with contextlib.suppress(BlockingIOError):
@@ -139,14 +139,14 @@ class Execution:
         return bool(ready)
 
     def _write(self, descriptor: int) -> bool:
-        """False when there is no more to write, or nobody to read it."""
+        """Write what can be written; return False when there is no more to write, or no reader."""
         with contextlib.suppress(BrokenPipeError):
             self._input = self._input[os.write(descriptor, self._input[:CHUNK]) :]
             return bool(self._input)
         return False
 
     def _read(self, descriptor: int, name: str) -> bool:
-        """False at the end."""
+        """Read what can be read; return False at the end."""
         text, kept, most = os.read(descriptor, CHUNK), self._output[name], self._limits["output_bytes"]
         if len(kept) + len(text) > most:
             self._ending = self._ending or "output"
@@ -155,7 +155,7 @@ class Execution:
 
 
 def executed(request: dict[str, Any]) -> dict[str, Any]:
-    """Executes a request, and leaves nothing of it."""
+    """Execute a request, and leave nothing of it."""
     uid = own_uid()
     folder = f"/tmp/finqa-{os.urandom(8).hex()}"
     heir = Heir(uid, folder)
@@ -174,12 +174,12 @@ def executed(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed(text: bytes | bytearray) -> str:
-    """Bytes for the report, which is text."""
+    """Encode bytes for the report, which is text."""
     return base64.b64encode(zlib.compress(text)).decode()
 
 
 def main() -> None:
-    """One request, one line."""
+    """Read one request, write one line."""
     request = json.load(sys.stdin.buffer)
     guard_itself()
     try:

@@ -31,7 +31,7 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
 )
 from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaBox, DaytonaSandbox
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
-from finqa_plugins.sandboxes.daytona.image_recipe import image_name
+from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
 from finqa_plugins.sandboxes.daytona.window import SlidingWindow
@@ -178,7 +178,7 @@ class DaytonaSandboxProvider:
         timeout_s = self._config.create_timeout_s
         if isinstance(spec, ServerSpec):
             server_box = server_params(name, await self._image(spec), spec, labels, self._config)
-            birth = Birth(self._cloud, self._gate, server_box, snapshot=spec.snapshot.name, timeout_s=timeout_s)
+            birth = Birth(self._cloud, self._gate, server_box, snapshot=served_snapshot(spec).name, timeout_s=timeout_s)
         else:
             birth = Birth(self._cloud, self._gate, execution_params(name, labels, self._config), timeout_s=timeout_s)
         try:
@@ -277,7 +277,7 @@ class DaytonaSandboxProvider:
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
 
     async def _image(self, spec: ServerSpec) -> str:
-        key = (spec.snapshot.digest, spec.module)
+        key = (served_snapshot(spec).digest, spec.module)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
         return self._image_names[key]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import ServerSpec
+from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.daytona.wheel import Wheel, package_wheel
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
     Raises:
         ConfigError: The server that the spec names is not part of this package, so that no image can hold it.
     """
+    snapshot = served_snapshot(spec)
     wheel = package_wheel()
     if not {spec.module, f"{spec.module}.__main__"} & wheel.modules:
         raise ConfigError(
@@ -68,12 +69,27 @@ def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
             remedy="--sandbox local",
         )
     return Recipe(
-        snapshot=spec.snapshot.name,
-        digest=content_digest(spec.snapshot.digest, config),
+        snapshot=snapshot.name,
+        digest=content_digest(snapshot.digest, config),
         dockerfile=_dockerfile(config.base_image or BASE_IMAGE, wheel.name),
         wheel=wheel,
-        source=spec.snapshot.path,
+        source=snapshot.path,
     )
+
+
+def served_snapshot(spec: ServerSpec) -> Snapshot:
+    """Return the snapshot of a spec that names a module and a snapshot.
+
+    Raises:
+        ConfigError: It does not: our images hold modules of finqa and a snapshot, and foreign images and commands are
+            not supported yet.
+    """
+    if not spec.module or spec.snapshot is None:
+        raise ConfigError(
+            f"Sandboxes of Daytona serve a snapshot by a module of finqa; they cannot start {spec.server}.",
+            remedy="--sandbox local, for a server that a command starts",
+        )
+    return spec.snapshot
 
 
 def content_digest(snapshot: str, config: DaytonaSandboxConfig) -> str:

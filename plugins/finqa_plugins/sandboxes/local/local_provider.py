@@ -54,7 +54,8 @@ class LocalSandboxProvider:
 
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
-            ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise.
+            ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise; or the server is
+                an image.
             MissingDependencyError: The server needs packages that are not installed.
         """
         if self._closed:
@@ -65,6 +66,11 @@ class LocalSandboxProvider:
             raise ConfigError(
                 "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
                 remedy="leave out --dangerously-run-unisolated",
+            )
+        if spec.image:
+            raise ConfigError(
+                f"Local sandboxes are processes of this machine; they cannot start the image {spec.image}.",
+                remedy="name the server by a command or a module",
             )
         _check_installed(spec)
         server = self._choose(spec)
@@ -237,14 +243,15 @@ class _Server:
 def _check_installed(spec: ServerSpec) -> None:
     if missing := [name for name in spec.requires if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
-            f"The server {spec.module} needs {', '.join(missing)}, which is not installed.",
+            f"The server {spec.server} needs {', '.join(missing)}, which is not installed.",
             remedy=f"pip install 'finqa[{spec.extra}]'" if spec.extra else f"pip install {missing[0]}",
         )
 
 
 def _key(spec: ServerSpec) -> object:
     environment = tuple(sorted(spec.environment.items()))
-    return (spec.module, spec.snapshot.digest, str(spec.snapshot.path), environment, spec.health_path)
+    data = (spec.snapshot.digest, str(spec.snapshot.path)) if spec.snapshot else None
+    return (spec.module, spec.command, data, environment, spec.health_path)
 
 
 async def _end_foreign(entry: ServerEntry, timeout_s: float) -> None:

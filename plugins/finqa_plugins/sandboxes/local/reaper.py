@@ -1,7 +1,11 @@
-"""`python -m finqa_plugins.sandboxes.local.reaper MODULE` runs MODULE as a program that dies with its parent.
+"""Runs a server that dies with its parent.
+
+`python -m finqa_plugins.sandboxes.local.reaper MODULE` runs a Python module in this process, and
+`... reaper -- COMMAND ARGUMENT...` replaces this process by a command.
 
 On Linux the kernel sends SIGKILL when the starting thread ends (PR_SET_PDEATHSIG), which also covers a parent that was
-killed with -9; a watching thread covers other systems and a parent that was gone before this was arranged.
+killed with -9 and stays in force for a command; for a module a watching thread covers other systems and a parent that
+was gone before this was arranged.
 """
 
 from __future__ import annotations
@@ -21,15 +25,26 @@ WATCH_INTERVAL_S = 0.5
 
 
 def main() -> None:
-    """Arranges the death, then becomes MODULE."""
+    """Arrange the end with the parent, then become the module or the command."""
     parent = int(os.environ["FINQA_PARENT_PID"])
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch, args=(parent,), daemon=True, name="parent watch").start()
     _raise_file_limit()
+    if sys.argv[1] == "--":
+        if os.getppid() != parent:
+            sys.exit("the process that started this server is gone")
+        _become(sys.argv[2:])
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="parent watch").start()
     module = sys.argv[1]
     sys.argv = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _become(command: list[str]) -> None:
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"{command[0]} cannot be started: {error.strerror}")
 
 
 def _watch(parent: int) -> None:

@@ -24,15 +24,22 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PY
 
 
 class ServerProcess:
-    """Starts on construction. The listening socket is bound here and inherited, so the port cannot go to others."""
+    """Starts on construction.
+
+    A module inherits a listening socket that is bound here, so its port cannot go to others. A command binds its port
+    itself: where another process takes the port first, the command fails to start and a retry gets another port.
+    """
 
     def __init__(self, spec: ServerSpec, log_path: Path) -> None:
         self._spec = spec
         self._log_path = log_path
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind((HOST, 0))
-            listener.listen(2048)
             self.port: int = listener.getsockname()[1]
+            if spec.module:
+                listener.listen(2048)
+            else:
+                listener.close()  # a command binds the port itself
             self._popen = _spawn(spec, log_path, listener, self.port)
         self.pid = self._popen.pid
         self.started = start_time(self.pid) or 0
@@ -60,9 +67,9 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         while not await self.healthy(timeout_s=1.0):
             if not self.running():
-                raise SandboxError(f"The server {self._spec.module} exited at start. {self.tail()}")
+                raise SandboxError(f"The server {self._spec.server} exited at start. {self.tail()}")
             if time.monotonic() > deadline:
-                raise SandboxError(f"The server {self._spec.module} was not ready in {timeout_s:g} s. {self.tail()}")
+                raise SandboxError(f"The server {self._spec.server} was not ready in {timeout_s:g} s. {self.tail()}")
             await asyncio.sleep(POLL_S)
 
     async def stop(self, timeout_s: float) -> None:
@@ -101,20 +108,27 @@ def _spawn(spec: ServerSpec, log_path: Path, listener: socket.socket, port: int)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "finqa_plugins.sandboxes.local.reaper", spec.module],
+                [sys.executable, "-m", "finqa_plugins.sandboxes.local.reaper", *_program(spec, port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=log_path.parent,
-                env=_environment(spec, listener.fileno(), port),
-                pass_fds=(listener.fileno(),),
+                env=_environment(spec, listener, port),
+                pass_fds=(listener.fileno(),) if spec.module else (),
                 start_new_session=True,
             )
     except OSError as error:
-        raise SandboxError(f"Cannot start the server {spec.module}: {error}") from error
+        raise SandboxError(f"Cannot start the server {spec.server}: {error}") from error
 
 
-def _environment(spec: ServerSpec, listen_fd: int, port: int) -> Mapping[str, str]:
+def _program(spec: ServerSpec, port: int) -> list[str]:
+    """Arguments of the reaper: a module to run, or a command behind `--`."""
+    if spec.module:
+        return [spec.module]
+    return ["--", *(part.replace("{host}", HOST).replace("{port}", str(port)) for part in spec.command)]
+
+
+def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mapping[str, str]:
     """Nothing of ours but what a Python program needs to start: no key and no other secret gets in."""
     inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {
@@ -124,8 +138,8 @@ def _environment(spec: ServerSpec, listen_fd: int, port: int) -> Mapping[str, st
         **spec.environment,
         "HOST": HOST,
         "PORT": str(port),
-        "FINQA_LISTEN_FD": str(listen_fd),
-        "FINQA_SNAPSHOT": str(spec.snapshot.path.absolute()),
+        **({"FINQA_LISTEN_FD": str(listener.fileno())} if spec.module else {}),
+        **({"FINQA_SNAPSHOT": str(spec.snapshot.path.absolute())} if spec.snapshot else {}),
         "FINQA_PARENT_PID": str(os.getpid()),
     }
 

@@ -10,7 +10,7 @@ from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.latency import LatencyModel
 from benchmarks.sandboxes.policy import MAX_TURNS, Plan, next_tool_call, plan
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
-from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, opening
+from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOL_SPECS, opening
 
 QUICK = LatencyModel(step_s=0.0005, step_s_per_request=0.0)
 MESSAGES = opening("acme", "What was revenue in 2024?").messages

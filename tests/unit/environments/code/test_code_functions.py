@@ -3,7 +3,7 @@ from __future__ import annotations
 from fixtures.code_play import environment, judged
 
 from finqa_cli.types import Message
-from finqa_plugins.environments.code_tasks.code_functions import function_tasks
+from finqa_plugins.environments.code.embedded_functions import function_tasks
 
 
 def test_the_family_is_large_stable_and_without_repeats() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from fixtures.code_play import environment, judged
 
 from finqa_cli.types import Rewards, Status, Task, Trajectory
-from finqa_plugins.environments.code_tasks.code_measures import measure
 
 
 def trajectory(rewards: Rewards | None) -> Trajectory:
@@ -33,4 +32,5 @@ async def test_shares_are_of_episodes_with_a_verdict() -> None:
 
 
 def test_faults_alone_have_no_figures() -> None:
-    assert measure([trajectory(None)]) == {} == measure([])
+    played = environment()
+    assert played.measure([trajectory(None)]) == {} == played.measure([])

@@ -104,11 +104,11 @@ async def test_infrastructure_is_never_a_reward() -> None:
     with pytest.raises(SandboxError):
         await played.open(task, seed=1, sandbox=Failing())
     session = await played.open(task, seed=1, sandbox=None)
-    await session.reply(BUBBLES)
-    session._box = Failing()
+    session._sandbox = Failing()
     with pytest.raises(SandboxError):
-        await session.grade()
-    session._box = played.box
+        await session.reply(BUBBLES)
+    session._sandbox = played.box
+    assert (await session.reply(BUBBLES)).done
     assert (await session.grade()).total == 1.0
 
 
@@ -117,7 +117,7 @@ async def test_sessions_need_a_task_of_the_data_and_a_box_that_executes() -> Non
     stranger = Task(id="stranger", prompt="?", split="train", cluster="stranger")
     with pytest.raises(EnvironmentFault, match="stranger"):
         await played.open(stranger, seed=1, sandbox=None)
-    with pytest.raises(EnvironmentFault, match="executes nothing"):
+    with pytest.raises(EnvironmentFault, match="does not execute code"):
         await played.open(played.tasks("train")[0], seed=1, sandbox=_Serving())
 
 

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from fixtures.plain_executions import PlainBox
 
-from finqa_cli.contracts import EnvironmentContext, Measures, RewardRequest
+from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import Message, Rewards, Status, Task, Trajectory, Turn
-from finqa_plugins.environments.mbpp.config import MbppConfig
-from finqa_plugins.environments.mbpp.mbpp_environment import MbppEnvironment
-from finqa_plugins.environments.mbpp.mbpp_judging import NO_CODE
-from finqa_plugins.environments.mbpp.mbpp_session import MbppSession
-from finqa_plugins.environments.mbpp.showing import shown
+from finqa_plugins.environments.code.code_environment import CodeEnvironment, CodeSession
+from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_judging import NO_CODE, shown
 from finqa_plugins.sandboxes._execution.python_values import decode, encode
 
 ROWS = [
@@ -53,11 +51,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def environment(data: Path, reward: Any = None, **options: Any) -> MbppEnvironment:
-    return MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=data, reward=reward))
+def environment(data: Path, reward: Any = None, **options: Any) -> CodeEnvironment:
+    return CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=data, reward=reward))
 
 
-async def opened(made: MbppEnvironment, problem: str = ADD, box: Any = None) -> MbppSession:
+async def opened(made: CodeEnvironment, problem: str = ADD, box: Any = None) -> CodeSession:
     (task,) = [task for task in made.tasks("train") if task.id == problem]
     return await made.open(task, seed=1, sandbox=box or PlainBox())
 
@@ -219,12 +217,12 @@ async def test_boxes_and_problems_of_others_are_faults(data: Path) -> None:
     with pytest.raises(EnvironmentFault, match="does not execute code"):
         await made.open(made.tasks("train")[0], seed=0, sandbox=None)
     stranger = Task(id="9", prompt="q", split="train", cluster="9")
-    with pytest.raises(EnvironmentFault, match="no problem '9'"):
+    with pytest.raises(EnvironmentFault, match="no task '9'"):
         await made.open(stranger, seed=0, sandbox=PlainBox())
 
 
 async def test_a_reward_of_the_user_stands_beside_the_verdict(data: Path) -> None:
-    class Length:
+    class Length(Reward):
         def score(self, request: RewardRequest) -> Rewards:
             assert request.truth and request.extra_info["attempts"] == 1.0
             return Rewards(total=len(request.solution) / 100, components={"passed": 7.0})
@@ -255,7 +253,6 @@ def _episode(attempts: int, solved: bool | None) -> Trajectory:
 
 def test_measures_of_attempts_and_repairs(data: Path) -> None:
     made = environment(data)
-    assert isinstance(made, Measures)
     played = [_episode(1, True), _episode(2, True), _episode(3, True), _episode(3, False), _episode(2, None)]
     assert made.measure(played) == {
         "pass_at_1_by_attempt": {"1": 0.25, "2": 0.5, "3": 0.75},

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import DataError
-from finqa_plugins.environments.mbpp.config import MbppConfig
-from finqa_plugins.environments.mbpp.mbpp_environment import MbppEnvironment
-from finqa_plugins.environments.mbpp.mbpp_files import load
-from finqa_plugins.environments.mbpp.mbpp_problems import InputError, read_problem
+from finqa_plugins.environments._task_files.task_rows import RowError
+from finqa_plugins.environments.code.code_environment import CodeEnvironment
+from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_problems import load_problems as load
+from finqa_plugins.environments.code.mbpp_problems import read_problem
 
 ROW = {
     "task_id": 602,
@@ -68,7 +69,7 @@ def test_a_folder_as_fetched(tmp_path: Path) -> None:
         "prompt": 1,
     }
     (tmp_path / "full" / "train-00000-of-00001.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match="no readable parquet"):
+    with pytest.raises(DataError, match="is not readable Parquet"):
         load(tmp_path)
 
 
@@ -84,7 +85,7 @@ def test_a_file_that_names_its_split_is_that_split(tmp_path: Path) -> None:
         ({"text": ""}, "'text': must not be empty"),
         ({"text": None}, "'prompt': must be a text"),
         ({"text": 3}, "'text': must be a text"),
-        ({"code": "\ud800"}, "'code': is not valid text"),
+        ({"code": "\ud800"}, "'code': is not valid Unicode"),
         ({"test_list": []}, "'test_list': must be a list"),
         ({"test_list": "assert add(1, 2) == 3"}, "'test_list': must be a list"),
         ({"test_list": ["assert 1"]}, "'test_list': the test asks the solution for nothing"),
@@ -102,9 +103,9 @@ def test_a_malformed_row_is_told_with_its_place(tmp_path: Path, changes: dict[st
 def test_files_that_hold_no_problems(tmp_path: Path) -> None:
     for name, content, reason in (
         ("a.jsonl", b"", "holds no problems"),
-        ("b.jsonl", b"{", "line 1, is not valid JSON"),
+        ("b.jsonl", b"{", "row 1, is not valid JSON"),
         ("c.json", b"[{]", "not valid JSON"),
-        ("d.jsonl", b"\xff", "not valid JSON"),
+        ("d.jsonl", b"\xff", "row 1, is not valid UTF-8"),
         ("e.jsonl", b"3", "must be an object"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -131,12 +132,12 @@ _json = st.recursive(
 def test_any_row_is_a_problem_or_an_error_that_says_why(name: str, value: object) -> None:
     try:
         assert read_problem({**ROW, name: value}).tests
-    except InputError as error:
+    except RowError as error:
         assert str(error)
 
 
-def environment(path: Path | None = None, **options: Any) -> MbppEnvironment:
-    return MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=path))
+def environment(path: Path | None = None, **options: Any) -> CodeEnvironment:
+    return CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=path))
 
 
 def test_the_embedded_problems_are_divided_and_can_be_limited() -> None:
@@ -148,7 +149,7 @@ def test_the_embedded_problems_are_divided_and_can_be_limited() -> None:
     }
     few = environment(dataset_limit=3)
     assert few.tasks("train") == environment().tasks("train")[:3] and few.tasks("validation") == few.tasks("dev")
-    with pytest.raises(DataError, match="has no split 'elsewhere'"):
+    with pytest.raises(DataError, match="has no tasks of split 'elsewhere'"):
         few.tasks("elsewhere")
     assert environment().data().digest == environment().data().digest != ""
     texts = [task.prompt for split in environment().splits() for task in environment().tasks(split)]

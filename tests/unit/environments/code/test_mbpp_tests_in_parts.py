@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.environments.mbpp.tests_in_parts import Expected, TestProblem, defined_names, split_test
+from finqa_plugins.environments.code.assert_parts import Expected, TestProblem, defined_names, split_test
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from fixtures.finqa_text_rows import original, prepared, write
 
 from finqa_cli.errors import DataError
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
-from finqa_plugins.environments.finqa_text.text_files import load
-from finqa_plugins.environments.finqa_text.text_splits import TextData
+from finqa_plugins.environments.finqa_text.text_rows import TextData, load
 
 DEFAULTS = FinQATextConfig()
 

@@ -7,8 +7,9 @@ from fixtures.finqa_text_rows import TABLE, original, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.environments.finqa_text.text_prompt import opening
-from finqa_plugins.environments.finqa_text.text_rows import InputError, Row, read_row
+from finqa_plugins.environments._task_files.task_rows import RowError
+from finqa_plugins.environments.finqa_text.text_environment import opening
+from finqa_plugins.environments.finqa_text.text_rows import TextRow, read_row
 
 WITHOUT = object()
 
@@ -107,13 +108,13 @@ def test_the_kind_is_made_of_the_operations(program: str, kind: str) -> None:
 )
 def test_a_malformed_field_is_named_with_its_reason(changes: dict[str, Any], reason: str) -> None:
     row = {name: value for name, value in original(**changes).items() if value is not WITHOUT}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(RowError) as caught:
         read_row(row)
     assert str(caught.value).startswith(reason)
 
 
 def test_a_prepared_program_that_reads_a_table_needs_one() -> None:
-    with pytest.raises(InputError, match="'table': is missing, and target_program reads it"):
+    with pytest.raises(RowError, match="'table': is missing, and target_program reads it"):
         read_row(prepared(target_program="table_max(net sales, none)"))
 
 
@@ -130,6 +131,6 @@ def test_any_value_in_any_field_gives_a_row_or_a_reason(data: st.DataObject) -> 
     place: dict[str, Any] = data.draw(st.sampled_from([row, row.get("qa", row)]))
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(values)
     try:
-        assert isinstance(read_row(data.draw(st.sampled_from([row, row, place]))), Row)
-    except InputError as error:
+        assert isinstance(read_row(data.draw(st.sampled_from([row, row, place]))), TextRow)
+    except RowError as error:
         assert str(error)

@@ -10,11 +10,11 @@ from fixtures.finqa_text_rows import original, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.contracts import RewardRequest
+from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault
 from finqa_cli.types import Rewards, Task
+from finqa_plugins.environments.finqa_text.text_environment import judge
 from finqa_plugins.environments.finqa_text.text_rows import read_row
-from finqa_plugins.environments.finqa_text.text_verdict import judge
 
 GROWTH = read_row(original())
 COMPARISON = read_row(original(qa={"program": "greater(600, 500)", "exe_ans": "yes"}))
@@ -72,7 +72,7 @@ def test_any_reply_gets_a_verdict_of_one_line(text: str) -> None:
     assert rewards.explanation and "\n" not in rewards.explanation
 
 
-class Configured:
+class Configured(Reward):
     """A reward that keeps what it was asked."""
 
     def __init__(self, parts: Mapping[str, float], explanation: str = "") -> None:
@@ -112,7 +112,7 @@ def test_a_configured_reward_is_told_everything_about_the_row() -> None:
 
 
 def test_a_reward_that_fails_is_no_reward_of_zero() -> None:
-    class Broken:
+    class Broken(Reward):
         def score(self, request: RewardRequest) -> Rewards:
             raise EnvironmentFault("the user's function raised")
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import DataError, FinqaError
+from finqa_plugins.environments._task_files.task_rows import RowError
 from finqa_plugins.environments.forecast.config import ForecastConfig
-from finqa_plugins.environments.forecast.forecast_files import load
-from finqa_plugins.environments.forecast.forecast_rows import InputError, as_record, read_row
+from finqa_plugins.environments.forecast.forecast_rows import as_record, load, read_row
 
 PUBLISHED: dict[str, Any] = {
     "data_source": "financeqa/stock",
@@ -110,7 +110,7 @@ def test_uncertainties_are_numbers_from_0_to_1(given: object, known: float | Non
     ],
 )
 def test_a_bad_row_names_its_field(record: object, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(RowError, match=reason):
         read_row(record, name="1")
 
 
@@ -118,7 +118,7 @@ def test_a_bad_row_names_its_field(record: object, reason: str) -> None:
 def test_any_value_is_a_row_or_an_input_error(value: object) -> None:
     try:
         assert read_row(value, name="1").truths
-    except InputError as error:
+    except RowError as error:
         assert str(error)
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.contracts import OWN_PREFIX as OWN
 from finqa_cli.contracts import EnvironmentContext, TextSession
 from finqa_cli.types import Rewards, Status, Task, Trajectory
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 from finqa_plugins.environments.forecast.forecast_generate import generate
-from finqa_plugins.environments.forecast.forecast_measures import Judged, calibration, measure
-from finqa_plugins.environments.forecast.forecast_verdict import OWN
+from finqa_plugins.environments.forecast.forecast_measures import JudgedForecast, calibration, measure
 
 TASK = Task(id="1", prompt="?", split="test", cluster="ACME")
 
@@ -38,7 +38,9 @@ def parts(correct: float, **others: float) -> dict[str, float]:
 
 
 def test_calibration_by_hand() -> None:
-    found = calibration([Judged(0.9, True), Judged(0.9, False), Judged(0.2, False), Judged(0.2, False)])
+    found = calibration(
+        [JudgedForecast(0.9, True), JudgedForecast(0.9, False), JudgedForecast(0.2, False), JudgedForecast(0.2, False)]
+    )
     assert found["brier"] == pytest.approx((0.01 + 0.81 + 0.04 + 0.04) / 4)
     assert found["ece"] == pytest.approx((2 * abs(0.9 - 0.5) + 2 * abs(0.2 - 0)) / 4)
     assert found["log_score"] == pytest.approx(-(math.log(0.9) + math.log(0.1) + 2 * math.log(0.8)) / 4)
@@ -47,14 +49,14 @@ def test_calibration_by_hand() -> None:
 
 
 def test_the_bounds_of_the_calibration_error() -> None:
-    assert calibration([Judged(1.0, True), Judged(0.0, False)])["ece"] == 0
-    worst = calibration([Judged(0.0, True), Judged(1.0, False)])
+    assert calibration([JudgedForecast(1.0, True), JudgedForecast(0.0, False)])["ece"] == 0
+    worst = calibration([JudgedForecast(0.0, True), JudgedForecast(1.0, False)])
     assert worst["ece"] == worst["brier"] == 1 and worst["log_score"] == pytest.approx(-math.log(1e-6))
 
 
 def test_chance_alone_makes_the_calibration_error_greater_and_no_other_figure() -> None:
     chance = random.Random(0)
-    fair = [calibration([Judged(0.5, chance.random() < 0.5) for _ in range(50)]) for _ in range(200)]
+    fair = [calibration([JudgedForecast(0.5, chance.random() < 0.5) for _ in range(50)]) for _ in range(200)]
     means = {name: sum(each[name] for each in fair) / len(fair) for name in fair[0]}
     assert means["ece"] == pytest.approx(math.sqrt(0.25 / 50 * 2 / math.pi), rel=0.15), "the mean of |N(0, 0.25/50)|"
     assert means["brier"] == 0.25 and abs(means["overconfidence"]) < 0.02

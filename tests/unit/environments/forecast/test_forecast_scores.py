@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from finqa_plugins.environments.forecast import strict_forecasts, versatile
 from finqa_plugins.environments.forecast.config import Profile
-from finqa_plugins.environments.forecast.forecast_replies import stated_answer, stated_confidence
-from finqa_plugins.environments.forecast.sections import QUESTION_TYPES
+from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
+from finqa_plugins.environments.forecast.forecast_verdict import stated_answer, stated_confidence
 
 LONG = "word " * 200
 TYPES = [*QUESTION_TYPES, "", "a type of nobody"]

@@ -16,13 +16,20 @@ from finqa_cli.types import Message, Task
 from finqa_plugins.environments.forecast import strict_forecasts
 from finqa_plugins.environments.forecast.config import ForecastConfig, Inputs
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
-from finqa_plugins.environments.forecast.forecast_files import load
 from finqa_plugins.environments.forecast.forecast_generate import generate
-from finqa_plugins.environments.forecast.forecast_prompt import ANSWER, CONFIDENCE, opening
-from finqa_plugins.environments.forecast.forecast_rows import Row
+from finqa_plugins.environments.forecast.forecast_prompt import (
+    ANSWER,
+    CONFIDENCE,
+    NO_NEWS,
+    QUESTION_TYPES,
+    PromptFacts,
+    opening,
+    reduced,
+    render,
+)
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow, load
 from finqa_plugins.environments.forecast.make_rows import main
-from finqa_plugins.environments.forecast.sections import NO_NEWS, QUESTION_TYPES, Facts, reduced, render
-from finqa_plugins.rewards.weighted import Weighted, WeightedConfig
+from finqa_plugins.rewards.specified_rewards import Weighted, WeightedConfig
 
 EMBEDDED = generate(ForecastConfig())
 ROWS = [row for rows in EMBEDDED.rows.values() for row in rows]
@@ -32,7 +39,7 @@ def environment(path: Path | None = None, **options: object) -> ForecastEnvironm
     return ForecastEnvironment(ForecastConfig.model_validate(options), EnvironmentContext(snapshot=None, data=path))
 
 
-def rows_of(**options: object) -> list[Row]:
+def rows_of(**options: object) -> list[ForecastRow]:
     return [row for rows in generate(ForecastConfig.model_validate(options)).rows.values() for row in rows]
 
 
@@ -107,7 +114,7 @@ def test_jitter_grows_with_uncertainty() -> None:
     assert roughness(0.0) < roughness(0.5) < roughness(1.0) and roughness(0.0) == 0
 
 
-FACTS = Facts(
+FACTS = PromptFacts(
     company="ACME", macro="Rates: rising", fundamental="Growth: +2%", news=(), closes=(1.0, 2.5), question="Why?"
 )
 TEXT = render(FACTS)
@@ -162,7 +169,7 @@ def test_embedded_questions_show_what_their_type_needs_unless_told_otherwise() -
 def test_a_prompt_asks_for_what_the_row_does_not_ask_for() -> None:
     def asked(*messages: tuple[str, str], **options: object) -> list[tuple[str, str]]:
         said = tuple(Message(role="system" if role == "system" else "user", content=text) for role, text in messages)
-        row = Row(id="1", messages=said, question="?", truths=("yes",), question_type="")
+        row = ForecastRow(id="1", messages=said, question="?", truths=("yes",), question_type="")
         prompt = opening(row, ForecastConfig.model_validate(options))
         return [(message.role, message.content) for message in prompt.messages]
 
@@ -195,7 +202,7 @@ async def test_a_task_of_another_data_set_is_a_fault() -> None:
         await environment().open(Task(id="x", prompt="?", split="test", cluster="x"), seed=0, sandbox=None)
 
 
-def _without_id(row: Row) -> Row:
+def _without_id(row: ForecastRow) -> ForecastRow:
     return replace(row, id="", extra={"signal": row.extra["signal"], "known": row.extra["signal_probability"]})
 
 

@@ -8,7 +8,7 @@ from finqa_cli.contracts import Reward
 from finqa_cli.errors import EnvironmentFault
 from finqa_cli.types import Message, Rewards, Task
 from finqa_plugins.environments.forecast.config import ForecastConfig
-from finqa_plugins.environments.forecast.forecast_rows import Row
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow
 from finqa_plugins.environments.forecast.forecast_verdict import judge
 from finqa_plugins.rewards.reward_function import Function, FunctionConfig
 
@@ -16,7 +16,7 @@ from finqa_plugins.rewards.reward_function import Function, FunctionConfig
 def judged(
     text: str, *truths: str, kind: str = "event_detection", by: Reward | None = None, **options: object
 ) -> Rewards:
-    row = Row(
+    row = ForecastRow(
         id="1",
         messages=(Message(role="user", content="?"),),
         question="Will it rise?",

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from finqa_cli.algorithms import assign_credit, batch_credit, credited_samples
 from finqa_cli.types import Group, Message, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.environments.forecast.config import ForecastConfig
-from finqa_plugins.environments.forecast.forecast_rows import Row
-from finqa_plugins.environments.forecast.forecast_verdict import judge
-from finqa_plugins.environments.forecast.weighting import uncertainty_weight
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow
+from finqa_plugins.environments.forecast.forecast_verdict import judge, uncertainty_weight
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 REPLIES = ("3.0%", "2.9%", "2.5%", "-3%")
@@ -54,7 +53,7 @@ def test_a_span_without_width_is_refused() -> None:
 
 
 def judged(reply: str, level: float, **options: object) -> Rewards:
-    row = Row(
+    row = ForecastRow(
         id="1",
         messages=(Message(role="user", content="?"),),
         question="?",

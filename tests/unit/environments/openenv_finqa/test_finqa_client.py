@@ -209,16 +209,16 @@ async def test_the_address_of_a_box_is_told_to_nobody(answer: str) -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        client = OpenEnvClient(f"http://127.0.0.1:{port}/preview/SECRET", box="box-1", connect_timeout_s=9.0)
+        client = OpenEnvClient(f"http://127.0.0.1:{port}/preview/SECRET", sandbox="box-1", connect_timeout_s=9.0)
         with pytest.raises(SandboxError, match="in sandbox box-1") as caught:
             await client.connect()
         assert "secret" not in caught.value.message.lower()
 
 
 def test_neither_is_the_name_that_a_certificate_does_not_fit() -> None:
-    client = OpenEnvClient("https://8000-secret.proxy.example", box="box-1")
+    client = OpenEnvClient("https://8000-secret.proxy.example", sandbox="box-1")
     mismatch = "certificate verify failed: Hostname mismatch, certificate is not valid for '8000-secret.proxy.example'."
-    assert client._told(ssl.SSLCertVerificationError(1, mismatch)).endswith("not valid for 'its address'.")
+    assert client._reason(ssl.SSLCertVerificationError(1, mismatch)).endswith("not valid for 'its address'.")
 
 
 async def test_a_reply_that_lay_unread_while_this_process_was_busy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

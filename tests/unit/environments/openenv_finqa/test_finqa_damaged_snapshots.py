@@ -15,7 +15,7 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_plugins.environments.openenv_finqa.server.serve import main
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot, SnapshotError
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
 EX_DATAERR = 65
 
@@ -71,13 +71,13 @@ def test_the_server_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_sound_one_opens(tmp_path: Path) -> None:
     snapshot = write_tiny_snapshot(tmp_path)
-    assert len(Snapshot(snapshot.path, name="tiny", digest=snapshot.digest).questions) == 5
+    assert len(SnapshotReader(snapshot.path, name="tiny", digest=snapshot.digest).questions) == 5
 
 
 @pytest.mark.parametrize(("folder", "name"), [("mine/0123456789ab", "mine"), ("somewhere", "somewhere")])
 def test_the_name_is_found_from_the_folder(tmp_path: Path, folder: str, name: str) -> None:
     with pytest.raises(SnapshotError, match=f"finqa snapshot build --snapshot-name {name}$"):
-        Snapshot(tmp_path / folder)
+        SnapshotReader(tmp_path / folder)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import Rewards, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, FinQASession, read_tasks
-from finqa_plugins.environments.openenv_finqa.finqa_prompt import SYSTEM
+from finqa_plugins.environments.openenv_finqa.finqa_tools import SYSTEM
 
 QUERY = {
     "company_name": "acme",

@@ -10,9 +10,9 @@ import pytest
 from fixtures.hostile_sql import ATTACKS, TABLE
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
-from finqa_plugins.environments.openenv_finqa.server.heap import SharedHeap
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
+from finqa_plugins.environments.openenv_finqa.server.sql_guard import SharedHeap
 
 
 def test_work_that_is_too_big_alone_fails_once() -> None:
@@ -72,7 +72,7 @@ def test_an_attempt_neither_waits_nor_raises() -> None:
 
 
 def test_small_queries_succeed_beside_memory_hogs(tmp_path: Path) -> None:
-    runner = QueryRunner(Snapshot(write_tiny_snapshot(tmp_path).path))
+    runner = QueryRunner(SnapshotReader(write_tiny_snapshot(tmp_path).path))
     hogs = [ATTACKS["recursive-rows"], ATTACKS["scalar-chain"], ATTACKS["in-chain"]]
     small = f"SELECT \"2024\" FROM {TABLE} WHERE line_item = 'total_revenues'"
     with ThreadPoolExecutor(4) as threads:

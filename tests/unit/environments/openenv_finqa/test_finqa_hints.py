@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
-from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 
 TABLE = "income_statement"
 
@@ -17,7 +17,7 @@ TABLE = "income_statement"
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToolService, ToolService]:
     """Without hints, and with."""
-    snapshot = Snapshot(write_tiny_snapshot(tmp_path_factory.mktemp("hints")).path)
+    snapshot = SnapshotReader(write_tiny_snapshot(tmp_path_factory.mktemp("hints")).path)
     return ToolService(snapshot, ServerOptions()), ToolService(snapshot, ServerOptions(hints=True))
 
 

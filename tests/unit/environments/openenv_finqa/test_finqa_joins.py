@@ -12,7 +12,7 @@ import pytest
 from fixtures.hostile_sql import ATTACKS
 from fixtures.tiny_snapshot import CANARY, write_tiny_snapshot
 
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
 
 JOIN = (
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tables_of_a_company_can_be_joined(folder: Path) -> None:
-    joins = QueryRunner(Snapshot(folder), joins=True)
+    joins = QueryRunner(SnapshotReader(folder), joins=True)
     for table in ("income_statement", "balance_sheet"):
         assert joins.run("acme", table, JOIN) == '[{"revenues":6118,"assets":9000}]'
     names = json.loads(joins.run("acme", "balance_sheet", "SELECT name FROM sqlite_master WHERE 1"))
@@ -35,11 +35,11 @@ def test_tables_of_a_company_can_be_joined(folder: Path) -> None:
 
 
 def test_off_by_default(folder: Path) -> None:
-    assert "no such table: balance_sheet" in QueryRunner(Snapshot(folder)).run("acme", "income_statement", JOIN)
+    assert "no such table: balance_sheet" in QueryRunner(SnapshotReader(folder)).run("acme", "income_statement", JOIN)
 
 
 def test_other_companies_stay_out_of_reach(folder: Path) -> None:
-    joins = QueryRunner(Snapshot(folder), joins=True)
+    joins = QueryRunner(SnapshotReader(folder), joins=True)
     assert joins.run("globex", "income_statement", 'SELECT "2024" FROM income_statement WHERE 1') == '[{"2024":"$(6)"}]'
     assert "no such table: balance_sheet" in joins.run("globex", "income_statement", JOIN)
     for name in (
@@ -58,7 +58,7 @@ def test_other_companies_stay_out_of_reach(folder: Path) -> None:
 
 
 def test_an_unknown_table_gets_the_names_of_the_company(folder: Path) -> None:
-    joins = QueryRunner(Snapshot(folder), joins=True, hints=True)
+    joins = QueryRunner(SnapshotReader(folder), joins=True, hints=True)
     reply = joins.run("acme", "income_statement", "SELECT 1 FROM balance WHERE 1")
     assert reply.endswith('\nHint: a query can read "balance_sheet".')
 
@@ -72,7 +72,7 @@ def test_tables_whose_names_differ_in_case_only_are_not_mixed_up(tmp_path: Path)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["files"]["tables.sqlite"] = hashlib.sha256((folder / "tables.sqlite").read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    joins = QueryRunner(Snapshot(folder), joins=True)
+    joins = QueryRunner(SnapshotReader(folder), joins=True)
     query = "SELECT line_item FROM balance_sheet WHERE 1"
     assert joins.run("acme", "Balance_Sheet", query) == '[{"line_item":"another"}]'
     assert joins.run("acme", "balance_sheet", query) == '[{"line_item":"total_assets"}]'

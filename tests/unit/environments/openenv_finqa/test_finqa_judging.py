@@ -14,8 +14,7 @@ from finqa_cli.contracts import EnvironmentContext, Reward
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.types import Rewards, Task, ToolCall
-from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
-from finqa_plugins.environments.openenv_finqa.finqa_judging import Judge, Truths
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, Judge, Truths
 
 TASK = Task(id="q1", prompt="What are total revenues in 2024?", split="train", cluster="acme", kind="lookup")
 VERDICT = Rewards(total=0.0, components={"correct": 0.0}, explanation="not by these rules")

@@ -15,14 +15,14 @@ from fixtures.hostile_frames import QUERY
 from fixtures.tiny_snapshot import write_tiny_snapshot
 from websockets.asyncio.client import connect
 
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
-from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 
 if TYPE_CHECKING:
     from openenv.core.env_server.mcp_types import CallToolAction
 
-    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
 
 NAMES = {"company_name": "acme", "table_name": "income_statement"}
 TOOLS = ["get_descriptions", "get_table_info", "sql_query", "submit_answer"]
@@ -33,12 +33,12 @@ def rpc(method: str, **params: object) -> dict[str, object]:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> FinQAEnvironment:
+def session(tmp_path: Path) -> FinQAServerEnvironment:
     """A session without its connection. Tests that do not use it need not wait for openenv-core's imports."""
-    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
 
-    service = ToolService(Snapshot(write_tiny_snapshot(tmp_path).path), ServerOptions())
-    return FinQAEnvironment(service, ServerOptions())
+    service = ToolService(SnapshotReader(write_tiny_snapshot(tmp_path).path), ServerOptions())
+    return FinQAServerEnvironment(service, ServerOptions())
 
 
 def call(tool: str, **arguments: object) -> CallToolAction:
@@ -51,7 +51,7 @@ def submit(answer: object) -> CallToolAction:
     return call("submit_answer", answer=answer)
 
 
-async def test_list_tools_is_a_step_too(session: FinQAEnvironment) -> None:
+async def test_list_tools_is_a_step_too(session: FinQAServerEnvironment) -> None:
     from openenv.core.env_server.mcp_types import ListToolsAction
 
     listed = await session.step_async(ListToolsAction())
@@ -90,7 +90,7 @@ async def test_a_reward_needs_a_reset(server: RunningServer) -> None:
         }
 
 
-async def test_an_answer_over_mcp_ends_the_episode_and_counts_once(session: FinQAEnvironment) -> None:
+async def test_an_answer_over_mcp_ends_the_episode_and_counts_once(session: FinQAServerEnvironment) -> None:
     session.reset(question_id="q1")
     assert (await session.mcp_client.call_tool("submit_answer", {"answer": 6118}))["data"] == "Answer submitted: 6118"
     assert session.state.reward == 1.0
@@ -100,18 +100,18 @@ async def test_an_answer_over_mcp_ends_the_episode_and_counts_once(session: FinQ
 
 
 @pytest.mark.parametrize("answer", [6118, 6118.0, "6118", "6,118"])
-async def test_json_numbers_are_answers(session: FinQAEnvironment, answer: object) -> None:
+async def test_json_numbers_are_answers(session: FinQAServerEnvironment, answer: object) -> None:
     session.reset(question_id="q1")
     assert (await session.step_async(submit(answer))).reward == 1.0
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), True, None, [6118], {"a": 1}, "9" * 5000, 10**400])
-async def test_other_values_are_worth_nothing(session: FinQAEnvironment, answer: object) -> None:
+async def test_other_values_are_worth_nothing(session: FinQAServerEnvironment, answer: object) -> None:
     session.reset(question_id="q1")
     assert (await session.step_async(submit(answer))).reward in (None, 0.0)
 
 
-async def test_nothing_runs_once_a_session_has_expired(session: FinQAEnvironment) -> None:
+async def test_nothing_runs_once_a_session_has_expired(session: FinQAServerEnvironment) -> None:
     session.reset(question_id="q1")
     session.close()
     query = call("sql_query", **NAMES, query=QUERY)
@@ -134,7 +134,7 @@ async def test_nothing_runs_once_a_session_has_expired(session: FinQAEnvironment
     ],
 )
 async def test_a_refused_reset_leaves_the_episode_as_it_was(
-    session: FinQAEnvironment, options: dict[str, object]
+    session: FinQAServerEnvironment, options: dict[str, object]
 ) -> None:
     session.reset(question_id="q1", episode_id="mine")
     with pytest.raises(LookupError):
@@ -143,7 +143,7 @@ async def test_a_refused_reset_leaves_the_episode_as_it_was(
     assert (await session.step_async(submit("6118"))).reward == 1.0
 
 
-async def test_a_seed_draws_from_a_split(session: FinQAEnvironment) -> None:
+async def test_a_seed_draws_from_a_split(session: FinQAServerEnvironment) -> None:
     drawn = set()
     for seed in range(20):
         session.reset(seed=seed, split="test")
@@ -221,7 +221,7 @@ async def test_table_info_of_a_table_whose_first_column_is_a_number(tmp_path: Pa
         "id,user_query,company,question,answer\n1,What are revenues?,acme,What are revenues?,6\n", encoding="utf-8"
     )
     snapshot, _ = LocalSnapshots(tmp_path / "home").build("numbers", tmp_path / "data")
-    service = ToolService(Snapshot(snapshot.path), ServerOptions())
+    service = ToolService(SnapshotReader(snapshot.path), ServerOptions())
     info = json.loads(await service.call("get_table_info", {"company_name": "acme", "table_name": "by_year.json"}))
     assert info["column_dtypes"] == {"year": "int64", "revenues": "int64"}
     assert info["unique_vals_per_col"] == {"year": [2023, 2024]}
@@ -230,7 +230,7 @@ async def test_table_info_of_a_table_whose_first_column_is_a_number(tmp_path: Pa
 @pytest.mark.parametrize(
     "name", ["..", "../..", "/etc/passwd", "acme/../acme", "acme\x00", "", ".", "~", "C:\\", "%2e%2e"]
 )
-async def test_names_are_no_paths(session: FinQAEnvironment, server: RunningServer, name: str) -> None:
+async def test_names_are_no_paths(session: FinQAServerEnvironment, server: RunningServer, name: str) -> None:
     """What comes back is the name as it was given, never a place on this machine."""
     session.reset(question_id="q1")
     for tool, arguments in (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from finqa_plugins.environments.openenv_finqa.server.server_records import Cell, records_json
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import records_json
+from finqa_plugins.environments.openenv_finqa.server.sql_guard import Cell
 
 pandas = pytest.importorskip("pandas")
 

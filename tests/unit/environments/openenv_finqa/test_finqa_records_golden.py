@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from finqa_plugins.environments.openenv_finqa.server.server_records import records_json
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import records_json
 
 GOLDEN = {
     "SELECT 1 a, 2.5 b, 'x' c, NULL d": '[{"a":1,"b":2.5,"c":"x","d":null}]',

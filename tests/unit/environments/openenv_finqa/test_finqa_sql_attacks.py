@@ -13,7 +13,7 @@ from fixtures.hostile_sql import ATTACKS, FILE, TABLE, random_statements
 from fixtures.tiny_snapshot import CANARY, write_tiny_snapshot
 
 from finqa_plugins.environments.openenv_finqa.server import sql_execution
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
 
 LONGEST_REPLY = 16_384
@@ -30,7 +30,7 @@ class Target:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.runner = QueryRunner(Snapshot(write_tiny_snapshot(folder / "snapshot").path))
+        self.runner = QueryRunner(SnapshotReader(write_tiny_snapshot(folder / "snapshot").path))
         self.before = self._fingerprint()
 
     def reply(self, query: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_plugins.environments.openenv_finqa.server import sql_execution, sql_guard
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot, SnapshotError
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import (
     MAX_BYTES,
     MAX_ROWS,
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> QueryRunner:
-    return QueryRunner(Snapshot(folder))
+    return QueryRunner(SnapshotReader(folder))
 
 
 def numbers(count: int) -> str:
@@ -172,4 +172,4 @@ def test_a_damaged_snapshot_is_named(tmp_path: Path, damaged: str) -> None:
     snapshot = write_tiny_snapshot(tmp_path)
     (tmp_path / damaged).write_text("{broken", encoding="utf-8")
     with pytest.raises(SnapshotError, match="not a readable snapshot"):
-        Snapshot(snapshot.path)
+        SnapshotReader(snapshot.path)

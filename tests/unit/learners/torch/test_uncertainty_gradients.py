@@ -17,7 +17,7 @@ from finqa_cli.contracts import Optimizer
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import training_loss
 from finqa_cli.types import Group, Rewards, Turn
-from finqa_plugins.environments.forecast.weighting import uncertainty_weight
+from finqa_plugins.environments.forecast.forecast_verdict import uncertainty_weight
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 from finqa_plugins.optimizers.reinforce import Reinforce, ReinforceConfig

@@ -43,7 +43,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DaytonaBench:
 async def test_an_account_that_is_ready(bench: DaytonaBench) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
-        found = await examined(snapshot=bench.spec.snapshot.name)
+        found = await examined(snapshot=bench.snapshot.name)
     assert {name: check.status for name, check in found.items()} == {
         "daytona key": "ok",
         "daytona quota": "ok",
@@ -73,7 +73,7 @@ async def test_boxes_that_execute_code_need_no_image(bench: DaytonaBench) -> Non
 
 
 async def test_an_image_of_other_data_or_code_is_not_enough(bench: DaytonaBench) -> None:
-    name, digest = bench.spec.snapshot.name, bench.spec.snapshot.digest
+    name, digest = bench.snapshot.name, bench.snapshot.digest
     async with bench.loopback() as loopback:
         bench.use(loopback)
         assert (await examined(snapshot=name, digest=digest))["daytona image"].status == "ok"

@@ -29,7 +29,8 @@ from finqa_plugins.sandboxes.daytona.wheel import Wheel, package_wheel
 
 SERVER = "finqa_plugins.environments.openenv_finqa.server.serve"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
-SPEC = ServerSpec(snapshot=Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere")), module=SERVER)
+MINE = Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere"))
+SPEC = ServerSpec(snapshot=MINE, module=SERVER)
 CONFIG = DaytonaSandboxConfig()
 
 
@@ -50,7 +51,7 @@ def test_other_resources_or_another_base_make_another_image(change: dict[str, An
 
 def test_other_data_or_code_or_dependencies_make_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
     before = image_name(SPEC, CONFIG)
-    data = replace(SPEC, snapshot=replace(SPEC.snapshot, digest="sha256:" + "b" * 64))
+    data = replace(SPEC, snapshot=replace(MINE, digest="sha256:" + "b" * 64))
     assert image_name(data, CONFIG) != before
     with monkeypatch.context() as patch:
         patch.setattr(module, "requirements", lambda: b"finqa\n")
@@ -58,6 +59,14 @@ def test_other_data_or_code_or_dependencies_make_another_image(monkeypatch: pyte
     ours = package_wheel()
     monkeypatch.setattr(module, "package_wheel", lambda: Wheel(ours.name, ours.content + b" ", ours.modules))
     assert image_name(SPEC, CONFIG) != before
+
+
+@pytest.mark.parametrize(
+    "spec", [ServerSpec(image="ghcr.io/stock:1"), ServerSpec(command=("serve", "it")), ServerSpec(module=SERVER)]
+)
+def test_only_our_modules_with_a_snapshot_are_served(spec: ServerSpec) -> None:
+    with pytest.raises(ConfigError, match=f"they cannot start {spec.server}"):
+        image_name(spec, CONFIG)
 
 
 def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:

@@ -94,7 +94,7 @@ def prints():
 @pytest.mark.parametrize("expression", ["nonce()", "[{1: nonce() * 2}]", "raises()", "prints()"])
 async def test_who_speaks_of_the_nonce_is_told_nothing_of_it(expression: str) -> None:
     """Nonces are spent with their process; still none is to reach a policy, a record or a log."""
-    found = await tried(SPEAKS_OF_THE_NONCE, expression, "1", go_on=True)
+    found = await tried(SPEAKS_OF_THE_NONCE, expression, "1", keep_going=True)
     assert (found.error, found.values, found.stdout) == ("The code wrote to the channel of the values.", (), "")
 
 
@@ -105,7 +105,7 @@ async def test_deep_recursion_is_told_in_a_few_lines() -> None:
 
 
 async def test_going_on_after_an_expression_that_raises() -> None:
-    found = await tried("def f(x):\n    return 1 // x", "f(1)", "f(0)", "f(2)", "nothing", go_on=True)
+    found = await tried("def f(x):\n    return 1 // x", "f(1)", "f(0)", "f(2)", "nothing", keep_going=True)
     assert found.ok and found.values[0] == 1 and found.values[2] == 0
     assert found.values[1] == Raised("line 2, in f\nZeroDivisionError: integer division or modulo by zero")
     assert found.values[3] == Raised("NameError: name 'nothing' is not defined")

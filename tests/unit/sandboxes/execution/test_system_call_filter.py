@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.sandboxes._execution.system_calls import MACHINES, system_calls
+from finqa_plugins.sandboxes._execution.calls import MACHINES, system_calls
 
 ALLOW, EPERM, ENOSYS = 0x7FFF_0000, 0x0005_0001, 0x0005_0026
 NEW_USER, THREAD = 0x1000_0000, 0x003D_0F00

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.errors import SandboxError, StorageError
+from finqa_cli.errors import ConfigError, SandboxError, StorageError
 from finqa_cli.processes import start_time
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
@@ -83,9 +83,43 @@ async def test_the_environment_is_clean(spec: ServerSpec, tmp_path: Path, monkey
     assert "CANARY" not in json.dumps(environment)
     assert environment["FINQA_MAX_STEPS"] == "3"
     assert box.url() == f"http://{environment['HOST']}:{environment['PORT']}"
-    assert environment["FINQA_SNAPSHOT"] == str(spec.snapshot.path)
+    assert environment["FINQA_SNAPSHOT"] == str(tmp_path / "data")
     assert os.getsid(box.pid) == box.pid
     await local.close()
+
+
+STOCK = ("python3", "-m", "http.server", "{port}", "--bind", "{host}")
+
+
+async def test_a_command_serves_without_a_module_or_a_snapshot(tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    box, other = await boxes_of(local, ServerSpec(command=STOCK, health_path="/"), 2)
+    assert box.pid == other.pid and await box.healthy()
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(box.url())).status_code == 200
+    await local.close()
+    assert not await box.healthy()
+    assert start_time(box.pid) is None
+
+
+async def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    with pytest.raises(SandboxError, match=r"no-such-program exited at start(.|\n)*cannot be started: No such file"):
+        await local.start(ServerSpec(command=("no-such-program",)), RUN)
+    await local.close()
+
+
+async def test_an_image_is_refused(tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot start the image ghcr\.io/stock:1"):
+        await local.start(ServerSpec(image="ghcr.io/stock:1"), RUN)
+    await local.close()
+
+
+def test_a_server_is_named_in_one_way() -> None:
+    for names in ({}, {"module": "m", "image": "i"}, {"module": "m", "command": ("c",)}):
+        with pytest.raises(ValueError, match="exactly one of module, command and image"):
+            ServerSpec(**names)
 
 
 async def test_a_dead_process_is_replaced(spec: ServerSpec, tmp_path: Path) -> None:
@@ -241,7 +275,8 @@ PARENT = """
         local = LocalSandboxProvider(config, SandboxContext(home=home))
         snapshot = Snapshot(name="none", digest="sha256:0", path=home)
         spec = ServerSpec(snapshot=snapshot, module="fixtures.health_server")
-        for _ in range(3):
+        command = ServerSpec(command=("python3", "-m", "http.server", "{port}", "--bind", "{host}"), health_path="/")
+        for spec in (spec, spec, command):
             print((await local.start(spec, {"finqa.run": "r"})).pid, flush=True)
         time.sleep(60)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage, quoted
-from finqa_plugins.environments.openenv_finqa.server.sql_guard import Rows
+from finqa_plugins.environments.openenv_finqa.server.sql_guard import QueryRows
 
 SHOWN = 5
 NO_STAR = "name the columns that you need"
@@ -29,7 +29,7 @@ _FIGURE_IN_TEXT = re.compile(r"[($€£\s-]*\d[\d,.]*[)%\s]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleTables:
     """The tables a query may read, by name, and the one that it named."""
 
     table: str
@@ -37,38 +37,38 @@ class Seen:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Columns of all of them, the named table's first."""
+        """Return the columns of all tables, the named table's first."""
         own = [name for name, _ in self.images[self.table].columns]
         return list(dict.fromkeys([*own, *(name for image in self.images.values() for name, _ in image.columns)]))
 
 
-def added(reply: str, hint: str) -> str:
-    """The reply with the hint, if there is one, on a line of its own."""
+def add_hint(reply: str, hint: str) -> str:
+    """Return the reply with the hint, if there is one, on a line of its own."""
     return f"{reply}\nHint: {hint}." if hint else reply
 
 
 def close_names(word: str, names: Iterable[str]) -> list[str]:
-    """At most five names that look like the word, best first."""
+    """Return at most five names that look like the word, best first."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(word[:100].lower(), by_lower, n=SHOWN, cutoff=0.6)
     return [by_lower[name] for name in close]
 
 
-def of_names(kind: str, word: str, names: Collection[str]) -> str:
-    """For a company or table that does not exist."""
+def hint_for_names(kind: str, word: str, names: Collection[str]) -> str:
+    """Return a hint for a company or table that does not exist."""
     close = close_names(word, names)
     return f"{kind} with a name like that: {', '.join(close)}" if close else ""
 
 
-def of_missing_filter(image: TableImage) -> str:
-    """For a query without a condition."""
+def hint_for_missing_filter(image: TableImage) -> str:
+    """Return a hint for a query without a condition."""
     column = image.columns[0][0]
     label = str(image.rows[0][0]) if image.rows else ""
     return f"add a condition such as WHERE {quoted(column)} = {_literal(label)}"
 
 
-def of_error(reason: str, seen: Seen) -> str:
-    """For a column or table that SQLite does not find."""
+def hint_for_error(reason: str, seen: VisibleTables) -> str:
+    """Return a hint for a column or table that SQLite does not find."""
     missing = _MISSING.match(reason)
     if missing is None:
         return ""
@@ -80,8 +80,8 @@ def of_error(reason: str, seen: Seen) -> str:
     return f"the columns of {quoted(seen.table)} are {_listed(seen.columns)}"
 
 
-def of_rows(query: str, found: Rows, read: Collection[tuple[str, str]], seen: Seen) -> str:
-    """For a query that runs but answers another question than was meant; the first mistake that is found."""
+def hint_for_rows(query: str, found: QueryRows, read: Collection[tuple[str, str]], seen: VisibleTables) -> str:
+    """Return a hint for the first mistake in a query that runs but answers another question than was meant."""
     bare = _QUOTED.sub(" ", query)
     numbers = [word for word in _WORD.findall(bare) if word.isdecimal() and word in seen.columns]
     if numbers:
@@ -91,13 +91,13 @@ def of_rows(query: str, found: Rows, read: Collection[tuple[str, str]], seen: Se
             close = close_names(column[1:-1], seen.columns) or seen.columns
             return f"{column[:100]} is no column, so it was taken as text; columns are {_listed(close)}"
     if not found.rows:
-        return _of_no_rows(query, seen)
+        return _hint_for_no_rows(query, seen)
     if _ARITHMETIC.search(bare) and "REPLACE" not in bare.upper():
-        return _of_figures_in_text(read, seen)
+        return _hint_for_figures_in_text(read, seen)
     return ""
 
 
-def _of_no_rows(query: str, seen: Seen) -> str:
+def _hint_for_no_rows(query: str, seen: VisibleTables) -> str:
     cells = {cell for image in seen.images.values() for row in image.rows for cell in row if isinstance(cell, str)}
     for text in _TEXT.findall(query):
         if text not in cells and (close := close_names(text.strip("%"), cells)):
@@ -105,7 +105,7 @@ def _of_no_rows(query: str, seen: Seen) -> str:
     return "no row matches"
 
 
-def _of_figures_in_text(read: Collection[tuple[str, str]], seen: Seen) -> str:
+def _hint_for_figures_in_text(read: Collection[tuple[str, str]], seen: VisibleTables) -> str:
     for name, image in seen.images.items():
         for place, (column, _) in enumerate(image.columns):
             if (name, column) not in read:

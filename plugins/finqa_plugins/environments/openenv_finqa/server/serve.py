@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions, positive
 
 if TYPE_CHECKING:
-    from finqa_plugins.environments.openenv_finqa.server.quiet import Application
+    from finqa_plugins.environments.openenv_finqa.server.server_app import Application
 
 MAX_FRAME_BYTES = 2**20
 LAST_PORT = 65535
@@ -26,7 +26,7 @@ EX_DATAERR = 65
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    """Serves until it is told to stop. Returns the exit status."""
+    """Serve until the process is stopped; return the exit status."""
     from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError
 
     try:
@@ -61,7 +61,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def application(environment: Mapping[str, str]) -> Application:
-    """The ASGI application that these variables describe.
+    """Return the ASGI application that these variables describe.
 
     Raises:
         ValueError: A variable is missing or malformed.
@@ -70,15 +70,17 @@ def application(environment: Mapping[str, str]) -> Application:
     options = ServerOptions.from_variables(environment)
     if not environment.get("FINQA_SNAPSHOT"):
         raise ValueError("FINQA_SNAPSHOT, the folder of a snapshot, is missing")
-    from finqa_plugins.environments.openenv_finqa.server.server_app import build_app
-    from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
-    from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+    from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
+    from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 
-    snapshot = Snapshot(
+    snapshot = SnapshotReader(
         Path(environment["FINQA_SNAPSHOT"]),
         name=environment.get("FINQA_SNAPSHOT_NAME", ""),
         digest=environment.get("FINQA_SNAPSHOT_DIGEST", ""),
     )
+    # Imported after the checks: openenv-core takes seconds, which a bad variable or snapshot need not wait for.
+    from finqa_plugins.environments.openenv_finqa.server.server_app import build_app
+
     return build_app(ToolService(snapshot, options), options)
 
 

@@ -1,39 +1,91 @@
-"""The ASGI application: openenv-core's server around our environment."""
+"""The ASGI application: openenv-core's server around our environment, without its rough edges.
+
+- `QuietWebSockets`: a broken frame is answered briefly, and a client that hangs up leaves no traceback.
+- `JoinableSessions`: a websocket can join a session, which clients of openenv 0.10 need. Such a client makes a session
+  by `openenv/session/create` on `/mcp`, joins it by `/ws?session_id=` for reset, step and state, and calls tools on
+  `/mcp`. openenv-core 0.3.0 ignores the query, so reset and tools would be in two sessions.
+- Bad HTTP requests are answered with 4xx, briefly, and leave no traceback in the server's log.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qs
 
-from finqa_plugins.environments.openenv_finqa.server.quiet import Application, QuietWebSockets
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
-from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
+
+
+class _EmptyNames(ModuleType):
+    """A module that has every public name, each an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+@contextlib.contextmanager
+def _unused_libraries() -> Iterator[None]:
+    """Keep openenv-core from importing what takes it seconds and what this server never uses.
+
+    gradio is for its web interface, and openenv-core works where gradio cannot be imported. fastmcp is for environments
+    that contain an MCP server, which ours does not: openenv-core only needs the names that it imports.
+    """
+    names = ("fastmcp", "fastmcp.client", "fastmcp.client.client", "mcp", "mcp.types")
+    substitutes: dict[str, ModuleType | None] = {name: _EmptyNames(name) for name in names if name not in sys.modules}
+    if "gradio" not in sys.modules:
+        substitutes["gradio"] = None  # which is how Python marks "not importable"
+    sys.modules.update(substitutes)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in substitutes:
+            sys.modules.pop(name, None)
+
+
+os.environ["ENABLE_WEB_INTERFACE"] = "false"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+with _unused_libraries():
+    from openenv.core.env_server.http_server import HTTPEnvServer
+    from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+    from openenv.core.env_server.types import ConcurrencyConfig
+
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
 
 MAX_SESSIONS = 4096
+LONGEST_MESSAGE = 300
+MAX_PROBLEMS = 5
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Application = Callable[[Event, Receive, Send], Awaitable[None]]
+
+MAX_DEPTH = 64
+LONGEST_ERROR = 2048
+_NOT_JSON = "{"  # HTTPEnvServer answers INVALID_JSON to it and keeps the session
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_wanted: ContextVar[str] = ContextVar("_wanted", default="")
 
 
 def build_app(service: ToolService, options: ServerOptions) -> Application:
-    """An application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface."""
-    os.environ["ENABLE_WEB_INTERFACE"] = "false"
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    with _unused_libraries():
-        from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-        from openenv.core.env_server.types import ConcurrencyConfig
-
-        from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
-        from finqa_plugins.environments.openenv_finqa.server.server_sessions import JoinableSessions, SessionInAddress
-    from fastapi import FastAPI
-
-    from finqa_plugins.environments.openenv_finqa.server.http_errors import answer_bad_requests
-
+    """Build an application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface."""
     app = FastAPI(title="finqa_env", version="1.0.0")
     server = JoinableSessions(
-        functools.partial(FinQAEnvironment, service, options),
+        functools.partial(FinQAServerEnvironment, service, options),
         CallToolAction,
         CallToolObservation,
         concurrency_config=ConcurrencyConfig(
@@ -45,29 +97,153 @@ def build_app(service: ToolService, options: ServerOptions) -> Application:
     return QuietWebSockets(SessionInAddress(app))
 
 
-@contextlib.contextmanager
-def _unused_libraries() -> Iterator[None]:
-    """Keep openenv-core from importing what takes it seconds and what this server never uses.
+class QuietWebSockets:
+    """Wraps an application's websocket side.
 
-    gradio is for its web interface, and openenv-core works where gradio cannot be imported. fastmcp is for environments
-    that contain an MCP server, which ours does not: openenv-core only needs the names that it imports.
+    openenv-core 0.3.0 ends the session on a frame that is valid JSON but no object, on binary frames and on JSON that
+    it cannot echo (nested too deep, or with half a surrogate pair), echoes what was wrong at any size, and raises
+    out of the application when the peer is gone.
     """
-    names = ("fastmcp", "fastmcp.client", "fastmcp.client.client", "mcp", "mcp.types")
-    substitutes: dict[str, ModuleType | None] = {name: _Names(name) for name in names if name not in sys.modules}
-    if "gradio" not in sys.modules:
-        substitutes["gradio"] = None  # which is how Python marks "not importable"
-    sys.modules.update(substitutes)  # type: ignore[arg-type]
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """One connection or request."""
+        if scope["type"] != "websocket":
+            await self._application(scope, receive, send)
+            return
+        gone = False
+
+        async def receive_object() -> Event:
+            nonlocal gone
+            event = await receive()
+            if event["type"] == "websocket.disconnect":
+                gone = True
+            elif event["type"] == "websocket.receive":
+                return {"type": "websocket.receive", "text": _readable(event.get("text"))}
+            return event
+
+        async def send_unless_gone(event: Event) -> None:
+            nonlocal gone
+            if gone:
+                return
+            if event["type"] == "websocket.send":
+                event = {**event, "text": _brief(event["text"])}
+            try:
+                await send(event)
+            except (OSError, RuntimeError):  # the peer vanished while we were answering; receive will say so
+                gone = True
+
+        await self._application(scope, receive_object, send_unless_gone)
+
+
+def _readable(text: str | None) -> str:
+    """Return the frame in a form that openenv-core can read and echo."""
     try:
-        yield
-    finally:
-        for name in substitutes:
-            sys.modules.pop(name, None)
+        frame = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+    if text is None or not isinstance(frame, dict):
+        return _NOT_JSON
+    if text.count("{") + text.count("[") > MAX_DEPTH and not _shallow(frame, MAX_DEPTH):
+        return _NOT_JSON
+    if _SURROGATE.search(text):
+        return json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return text
 
 
-class _Names(ModuleType):
-    """A module that has every public name, each an empty class."""
+def _shallow(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_shallow(item, levels - 1) for item in inner)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return type(name, (), {})
+
+def _brief(text: str) -> str:
+    """Return an error without the echo of what was wrong; any other frame unchanged."""
+    if len(text) <= LONGEST_ERROR or text.startswith('{"type":"observation"'):
+        return text
+    frame = json.loads(text)
+    if frame.get("type") == "error":
+        error = {key: str(frame["data"].get(key))[:LONGEST_MESSAGE] for key in ("message", "code")}
+        return json.dumps({"type": "error", "data": error})
+    reply = frame["data"] if frame.get("type") == "mcp" else frame
+    if "error" not in reply and len(str(reply.get("id"))) <= LONGEST_MESSAGE:
+        return text
+    if "error" in reply:
+        reply["error"] = {**reply["error"], "message": str(reply["error"].get("message"))[:LONGEST_MESSAGE]}
+    if isinstance(reply.get("id"), str):
+        reply["id"] = reply["id"][:LONGEST_MESSAGE]
+    return json.dumps(frame)
+
+
+class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core ships no types
+    """A session that was joined outlives the websocket: its client closes it, or it expires."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._joined: set[str] = set()
+
+    async def _create_session(self) -> tuple[str, Any]:
+        wanted = _wanted.get()
+        if not wanted:
+            session: tuple[str, Any] = await super()._create_session()
+            return session
+        async with self._session_lock:
+            environment = self._sessions.get(wanted)
+            if environment is None:
+                raise LookupError(f"Unknown session_id: {wanted[:64]}")
+            if wanted in self._joined:
+                raise RuntimeError(f"Session {wanted} has a websocket already")
+            self._joined.add(wanted)
+        self._update_session_activity(wanted)
+        return wanted, environment
+
+    async def _destroy_session(self, session_id: str) -> None:
+        self._joined.discard(session_id)
+        if _wanted.get() != session_id:
+            await super()._destroy_session(session_id)
+
+
+class SessionInAddress:
+    """ASGI middleware: notes which session a websocket wants to join, for the task that serves it."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """One connection or request."""
+        if scope["type"] == "websocket" and scope["path"].endswith("/ws"):
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            _wanted.set(query.get("session_id", [""])[-1])
+        await self._application(scope, receive, send)
+
+
+def answer_bad_requests(app: FastAPI) -> None:
+    """Register handlers, because openenv-core 0.3.0 echoes any input and fails on what it cannot echo."""
+
+    def refuse(_request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            return _reply(422, error.errors())
+        if isinstance(error, HTTPException):
+            return _reply(error.status_code, error.detail)
+        return _reply(400, str(error))
+
+    for kind in (RequestValidationError, HTTPException, LookupError, ValueError, TypeError, RuntimeError):
+        app.add_exception_handler(kind, refuse)
+
+
+def _reply(status: int, detail: Any) -> JSONResponse:
+    if isinstance(detail, list):
+        shown: Any = [_problem(problem) for problem in detail[:MAX_PROBLEMS]]
+    else:
+        shown = _text(detail)
+    return JSONResponse({"detail": shown}, status_code=status)
+
+
+def _problem(problem: dict[str, Any]) -> dict[str, Any]:
+    loc = [_text(part) for part in problem.get("loc", ())]
+    return {"type": _text(problem.get("type", "")), "loc": loc, "msg": _text(problem.get("msg", ""))}
+
+
+def _text(value: object) -> str:
+    return str(value)[:LONGEST_MESSAGE].encode("utf-8", "replace").decode()

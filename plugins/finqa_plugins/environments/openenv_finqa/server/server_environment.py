@@ -20,17 +20,16 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, Observati
 from openenv.core.utils import run_async_safely
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
-from finqa_plugins.environments.openenv_finqa.server.server_episode import Episode, RefusedCallError
+from finqa_plugins.environments.openenv_finqa.server.server_episode import Episode, RefusedCallError, ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
-from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Question
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotQuestion
 
 LONGEST_EPISODE_ID = 255  # as in openenv-core's ResetRequest
 
 _unseeded = itertools.count()
 
 
-class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships no types
+class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships no types
     """One per connection; the data behind it is shared."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -46,7 +45,7 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
         self.mcp_server = None
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begins an episode: `question_id` names its question, else `seed` draws one, from `split` when given.
+        """Begin an episode: `question_id` names its question, else `seed` draws one, from `split` when given.
 
         Raises:
             LookupError: There is no such question or split, or a value is of the wrong type.
@@ -57,15 +56,15 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
         return Observation(done=False, reward=0.0)
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """As `reset`; HTTPEnvServer prefers it, and so needs no other thread."""
+        """Begin an episode; HTTPEnvServer prefers this method, and so needs no other thread."""
         return self.reset(seed, episode_id, **options)
 
     def step(self, action: Action, timeout_s: float | None = None, **options: Any) -> Observation:
-        """As `step_async`, for the stateless HTTP endpoint."""
+        """Carry out a tool call, for the stateless HTTP endpoint."""
         return run_async_safely(self.step_async(action))
 
     async def step_async(self, action: Action, timeout_s: float | None = None, **options: Any) -> Observation:
-        """Carries out a tool call. A call that ends the episode is answered with the reward alone, as upstream."""
+        """Carry out a tool call. A call that ends the episode is answered with the reward alone, as upstream."""
         if isinstance(action, ListToolsAction):
             return ListToolsObservation(
                 tools=[Tool(name=t.name, description=t.description, input_schema=t.schema()) for t in TOOLS.values()]
@@ -85,20 +84,20 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
 
     @property
     def state(self) -> State:
-        """The redacted state."""
+        """Return the redacted state."""
         return State(**self._episode.state())
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """What `/metadata` answers; options that make it another task are told in the description."""
+        """Return what `/metadata` answers; options that make it another task are in the description."""
         options = self._options.described()
         description = "Financial questions over tables, with SQL tools" + (f" ({options})" if options else "")
         return EnvironmentMetadata(name="finqa_env", description=description, version="1.0.0")
 
     def close(self) -> None:
-        """Refuses whatever still comes in; called on disconnect and when an idle session expires."""
+        """Refuse every later call; called on disconnect and when an idle session expires."""
         self._episode.expire()
 
-    def _question(self, seed: int | None, options: dict[str, Any]) -> Question:
+    def _question(self, seed: int | None, options: dict[str, Any]) -> SnapshotQuestion:
         questions = self._service.snapshot.questions
         wanted = options.get("question_id")
         if wanted is not None:
@@ -112,7 +111,7 @@ class FinQAEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships
 
 
 class _McpClient:
-    """The face of a FastMCP client that HTTPEnvServer uses for `/mcp` and `mcp` frames."""
+    """The interface of a FastMCP client that HTTPEnvServer uses for `/mcp` and `mcp` frames."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
@@ -156,7 +155,7 @@ def _mcp_tool(name: str) -> dict[str, Any]:
 
 
 def tool_result(text: str) -> dict[str, Any]:
-    """FastMCP's `CallToolResult` of a tool that returns a string, as it reads on the wire."""
+    """Return FastMCP's `CallToolResult` of a tool that returns a string, as it reads on the wire."""
     return {
         "content": [{"type": "text", "text": text, "annotations": None, "meta": None}],
         "structured_content": {"result": text},

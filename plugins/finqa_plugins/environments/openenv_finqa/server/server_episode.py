@@ -1,20 +1,31 @@
-"""One session: an episode at a time, its steps, its end and its verdict. The truth stays in this module."""
+"""What a session does, without any protocol: its tools, its episodes and their verdicts.
+
+The truth stays in this module.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from finqa_cli.grading import Verdict, grade
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.server import hints
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
-from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Question
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotQuestion, SnapshotReader
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import MAX_BYTES, NO_STAR, QueryRunner, refusal
+
+COMPANIES_SHOWN = 30
+SQL_THREADS = 4
+LONGEST_REPLY = 16_384
 
 
 class RefusedCallError(Exception):
-    """A call that is not carried out; `kind` is one of OpenEnv's tool error types."""
+    """A call that is refused; `kind` is one of OpenEnv's tool error types."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -28,7 +39,7 @@ class Episode:
         self._service = service
         self._max_steps = options.max_steps
         self._grader = options.grader
-        self._question: Question | None = None
+        self._question: SnapshotQuestion | None = None
         self._verdict: Verdict | None = None
         self._expired = False
         self._episode_id = ""
@@ -39,7 +50,7 @@ class Episode:
         """Reward and reason once the episode is over, else None."""
         return self._verdict
 
-    def reset(self, question: Question, episode_id: str | None) -> None:
+    def reset(self, question: SnapshotQuestion, episode_id: str | None) -> None:
         """Begins an episode of this question.
 
         Raises:
@@ -57,7 +68,7 @@ class Episode:
         self._expired = True
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """The reply of a tool. Afterwards `verdict` is set when the call ended the episode.
+        """Call a tool and return its reply. Afterwards `verdict` is set when the call ended the episode.
 
         Raises:
             RefusedCallError: The tool is unknown, the arguments are invalid, or the episode is over or not begun.
@@ -90,7 +101,7 @@ class Episode:
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:
-        """What a client may know. Keys as upstream, without the truth; the verdict once the episode is over."""
+        """Return what a client may know. Keys as upstream, without the truth; the verdict once the episode is over."""
         known: dict[str, Any] = {"episode_id": self._episode_id or None, "step_count": self._steps}
         question = self._question
         known["current_question"] = question.user_query if question else ""
@@ -100,3 +111,67 @@ class Episode:
         if self._verdict is not None:
             known |= {"reward": self._verdict.reward, "explanation": self._verdict.explanation}
         return known
+
+
+class ToolService:
+    """What all sessions of a process share: the data, the query runner and its threads."""
+
+    def __init__(self, snapshot: SnapshotReader, options: ServerOptions) -> None:
+        self.snapshot = snapshot
+        self._hints = options.hints
+        self._runner = QueryRunner(snapshot, joins=options.joins, hints=options.hints)
+        self._threads = ThreadPoolExecutor(SQL_THREADS, thread_name_prefix="sql")
+
+    async def call(self, tool: str, arguments: Mapping[str, str]) -> str:
+        """Return the reply of a reading tool, of 16 kB at most. Mistakes are texts that begin with `Error`."""
+        reply = await self._reply(tool, arguments)
+        return reply if len(reply) <= LONGEST_REPLY else f"{reply[:MAX_BYTES]}... (cut: {len(reply)} characters)"
+
+    async def _reply(self, tool: str, arguments: Mapping[str, str]) -> str:
+        company = arguments["company_name"]
+        tables = self.snapshot.tables(company)
+        if tool != "sql_query" and tables is None:
+            return self._unknown_company(company)
+        known = tables or {}
+        if tool == "get_descriptions":
+            return json.dumps(list(known))
+        table = _without_suffix(arguments["table_name"])
+        if tool == "sql_query":
+            return await self._query(company, table, arguments)
+        if table not in known:
+            given = arguments["table_name"]
+            return self._hinted(f"Error: Table '{given}' not found for company '{company}'", "tables", table, known)
+        return known[table][1]
+
+    async def _query(self, company: str, table: str, arguments: Mapping[str, str]) -> str:
+        query = arguments["query"]
+        if reason := refusal(query):
+            image = self.snapshot.image(company, table) if self._hints else None
+            if image is None:
+                return reason
+            return hints.add_hint(reason, hints.NO_STAR if reason == NO_STAR else hints.hint_for_missing_filter(image))
+        tables = self.snapshot.tables(company)
+        if tables is None or table not in tables:
+            reply = f"Error: Table file not found for '{company}/{arguments['table_name']}'"
+            if tables is None:
+                return self._hinted(reply, "companies", company, self.snapshot.companies())
+            return self._hinted(reply, "tables", table, tables)
+        quick = self._runner.run_quickly(company, table, query)
+        if quick is not None:
+            return quick
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._runner.run, company, table, query)
+
+    def _unknown_company(self, company: str) -> str:
+        names = list(self.snapshot.companies())
+        if len(names) > COMPANIES_SHOWN:
+            names = [*names[:COMPANIES_SHOWN], f"... {len(names)} in all"]
+        reply = f"Error: '{company}' not found. Available companies: {names}"
+        return self._hinted(reply, "companies", company, self.snapshot.companies())
+
+    def _hinted(self, reply: str, kind: str, word: str, names: Collection[str]) -> str:
+        return hints.add_hint(reply, hints.hint_for_names(kind, word, names)) if self._hints else reply
+
+
+def _without_suffix(table: str) -> str:
+    return table.replace(".txt", "").replace(".json", "")

@@ -1,4 +1,4 @@
-"""What the server is told by its environment variables."""
+"""Options of the server, from its environment variables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServerOptions:
 
     @classmethod
     def from_variables(cls, environment: Mapping[str, str]) -> ServerOptions:
-        """Reads FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS and FINQA_GRADER.
+        """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS and FINQA_GRADER.
 
         Raises:
             ValueError: One is malformed; the message names it.
@@ -46,7 +46,7 @@ class ServerOptions:
         )
 
     def described(self) -> str:
-        """What differs from OpenEnv's own environment, or nothing."""
+        """Return what differs from OpenEnv's own environment, or nothing."""
         deviations = {
             "hints": self.hints,
             "joins within a company": self.joins,
@@ -56,7 +56,7 @@ class ServerOptions:
 
 
 def positive(environment: Mapping[str, str], name: str, default: Number) -> Number:
-    """A finite number above 0 of the default's type.
+    """Read a finite number above 0 of the default's type.
 
     Raises:
         ValueError: It is something else.

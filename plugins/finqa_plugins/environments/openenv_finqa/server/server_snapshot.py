@@ -1,22 +1,31 @@
-"""The compiled data of a snapshot folder, opened once per process. The truth never enters an SQL connection."""
+"""The compiled data of a snapshot folder, checked and opened once per process.
+
+The truth never enters an SQL connection. Files and digests are those that `finqa snapshot build` writes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_plugins.environments.openenv_finqa.server.server_manifest import SnapshotError, broken, verify
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+FILES = ("tables.sqlite", "tasks.jsonl", "truth.jsonl")
 
-__all__ = ["Question", "Snapshot", "SnapshotError", "TableImage", "quoted"]
+
+class SnapshotError(Exception):
+    """The folder is no readable snapshot; the message names it, says why and which command builds it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SnapshotQuestion:
     """One task with its truth."""
 
     id: str
@@ -28,22 +37,22 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class TableImage:
-    """What it takes to rebuild one table elsewhere: its columns with declared types, and its rows."""
+    """The content of one table, to rebuild it elsewhere: its columns with declared types, and its rows."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
 
 
-class Snapshot:
+class SnapshotReader:
     """Catalogue, tables and questions. Safe to share between threads: tables are read under SQLite's own lock."""
 
     def __init__(self, folder: Path, *, name: str = "", digest: str = "") -> None:
-        """Opens the folder.
+        """Open the folder.
 
         Args:
-            folder: Of the snapshot.
-            name: Of the snapshot, for messages.
-            digest: What the snapshot must be; any when empty.
+            folder: Folder of the snapshot.
+            name: Name of the snapshot, for messages.
+            digest: Digest that the snapshot must have; any when empty.
 
         Raises:
             SnapshotError: A file is missing, damaged or of another version.
@@ -60,15 +69,15 @@ class Snapshot:
         self._images: dict[tuple[str, str], TableImage] = {}
 
     def companies(self) -> Sequence[str]:
-        """Names of all companies, sorted."""
+        """Return the names of all companies, sorted."""
         return tuple(self._catalogue)
 
     def tables(self, company: str) -> Mapping[str, tuple[str, str]] | None:
-        """(physical name, info) by table name, or None for an unknown company."""
+        """Return (physical name, info) by table name, or None for an unknown company."""
         return self._catalogue.get(company)
 
     def image(self, company: str, table: str) -> TableImage | None:
-        """The table, read once and kept; None when there is no such table."""
+        """Return the table, read once and kept; None when there is no such table."""
         key = (company, table)
         if key not in self._images:
             entry = self._catalogue.get(company, {}).get(table)
@@ -77,8 +86,8 @@ class Snapshot:
             self._images[key] = _read_image(self._database, entry[0])
         return self._images[key]
 
-    def choose(self, split: str, seed: str) -> Question:
-        """The question that this seed draws; an empty split draws from all.
+    def choose(self, split: str, seed: str) -> SnapshotQuestion:
+        """Return the question that this seed draws; an empty split draws from all.
 
         Raises:
             LookupError: There is no such split.
@@ -101,10 +110,10 @@ def _read_catalogue(database: sqlite3.Connection) -> dict[str, dict[str, tuple[s
     return catalogue
 
 
-def _read_questions(folder: Path) -> Iterator[Question]:
+def _read_questions(folder: Path) -> Iterator[SnapshotQuestion]:
     truth = {row["id"]: str(row["answer"]) for row in _read_lines(folder / "truth.jsonl")}
     for row in _read_lines(folder / "tasks.jsonl"):
-        yield Question(row["id"], row["company"], row["user_query"], row["split"], truth[row["id"]])
+        yield SnapshotQuestion(row["id"], row["company"], row["user_query"], row["split"], truth[row["id"]])
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -120,5 +129,46 @@ def _read_image(database: sqlite3.Connection, physical: str) -> TableImage:
 
 
 def quoted(name: str) -> str:
-    """An SQL identifier."""
+    """Return an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def verify(folder: Path, *, name: str = "", digest: str = "") -> None:
+    """Compare every file with its sha256.
+
+    Args:
+        folder: Folder of the snapshot.
+        name: Name of the snapshot; derived from the folder when empty.
+        digest: Digest that the manifest must state; any when empty.
+
+    Raises:
+        SnapshotError: A file is missing, damaged or of another version.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, recorded, files = manifest["schema_version"], manifest["digest"], dict(manifest["files"])
+        wrong = [file for file in FILES if _sha256(folder / file) != files[file]]
+    except OSError as error:
+        raise broken(folder, name, f"{error.filename}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise broken(folder, name, f"{MANIFEST} is damaged ({type(error).__name__}: {error})") from error
+    if version != SCHEMA_VERSION:
+        raise broken(folder, name, f"its format is {str(version)[:20]!r}, this version of finqa reads {SCHEMA_VERSION}")
+    if wrong:
+        raise broken(folder, name, f"{', '.join(wrong)}: the sha256 differs from the manifest's")
+    if digest and recorded != digest:
+        raise broken(folder, name, f"its digest is {str(recorded)[:80]}, not {digest}")
+
+
+def broken(folder: Path, name: str, reason: str) -> SnapshotError:
+    """Return the error that names the snapshot and the command."""
+    # The store keeps a snapshot as <name>/<first 12 digits of its digest>.
+    name = name or (folder.parent.name if re.fullmatch(r"[0-9a-f]{12}", folder.name) else folder.name)
+    reason = " ".join(reason.split())
+    command = f"finqa snapshot build --snapshot-name {name}"
+    return SnapshotError(f"{folder} is not a readable snapshot: {reason}. Build {name!r} again: {command}")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,21 +6,24 @@ is how pandas reports what SQLite says.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import sqlite3
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 
 from finqa_plugins.environments.openenv_finqa.server import hints
-from finqa_plugins.environments.openenv_finqa.server.heap import SharedHeap
-from finqa_plugins.environments.openenv_finqa.server.server_records import records_json
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_guard import (
     DEADLINE_S,
+    Cell,
     GuardedConnection,
     OverdueError,
     QueryError,
-    Rows,
+    QueryRows,
+    SharedHeap,
     limit_heap,
 )
 
@@ -43,11 +46,16 @@ _FILTER = re.compile(
 # Expanding common table expressions can take half a second before the first check of the time.
 _EXPANDED = re.compile(r"\bWITH\b", re.IGNORECASE)
 
+DECIMALS = 10  # pandas' double_precision
+_SCALE = 10**DECIMALS
+_LARGEST_PLAIN = 1e16 - 1
+_SMALLEST_PLAIN = 1e-15
+
 Scope = tuple[str, tuple[str, ...]]
 
 
 def refusal(query: str) -> str:
-    """What is wrong with the query before it is run, or nothing."""
+    """Return what is wrong with a query before it is run, or nothing."""
     if "select *" in query.lower():
         return NO_STAR
     return "" if _FILTER.search(_SPACES.sub(" ", query).upper()) else NO_FILTER
@@ -61,7 +69,7 @@ class QueryRunner:
         hints: Replies to common mistakes end with a line of advice.
     """
 
-    def __init__(self, snapshot: Snapshot, *, joins: bool = False, hints: bool = False) -> None:
+    def __init__(self, snapshot: SnapshotReader, *, joins: bool = False, hints: bool = False) -> None:
         limit_heap()
         self._snapshot = snapshot
         self._joins = joins
@@ -72,14 +80,14 @@ class QueryRunner:
         self._lock = Lock()
 
     def run(self, company: str, table: str, query: str) -> str:
-        """The reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
+        """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
         try:
             return self._heap.run(lambda: self._run(company, table, query, DEADLINE_S))
         except MemoryError:
             return "Error executing query: out of memory"
 
     def run_quickly(self, company: str, table: str, query: str) -> str | None:
-        """The same reply if it takes a few milliseconds, else None: for threads that others wait for.
+        """Return the same reply if it takes a few milliseconds, else None: for threads that others wait for.
 
         Handing a query to another thread costs more than most queries.
         """
@@ -114,7 +122,7 @@ class QueryRunner:
             reply = _reply(found)
         except ValueError as error:
             reply = f"Error executing query: {_short(str(error))}"
-            return hints.added(reply, hints.SAME_NAMES) if self._hints else reply
+            return hints.add_hint(reply, hints.SAME_NAMES) if self._hints else reply
         except QueryError as error:
             if isinstance(error, OverdueError) and seconds < DEADLINE_S:
                 raise
@@ -122,15 +130,17 @@ class QueryRunner:
             if not error.from_sqlite:
                 return f"Error executing query: {reason}"
             reply = f"Error executing query: Execution failed on sql '{_short(query, MAX_ECHO)}': {reason}"
-            return hints.added(reply, hints.of_error(reason, self._seen(scope, table))) if self._hints else reply
+            return (
+                hints.add_hint(reply, hints.hint_for_error(reason, self._seen(scope, table))) if self._hints else reply
+            )
         if not self._hints:
             return reply
-        return hints.added(reply, hints.of_rows(query, found, connection.read, self._seen(scope, table)))
+        return hints.add_hint(reply, hints.hint_for_rows(query, found, connection.read, self._seen(scope, table)))
 
-    def _seen(self, scope: Scope, table: str) -> hints.Seen:
+    def _seen(self, scope: Scope, table: str) -> hints.VisibleTables:
         company, names = scope
         images = {name: self._snapshot.image(company, name) for name in (table, *names)}
-        return hints.Seen(table, {name: image for name, image in images.items() if image is not None})
+        return hints.VisibleTables(table, {name: image for name, image in images.items() if image is not None})
 
     def _scope(self, company: str, table: str) -> Scope:
         if not self._joins:
@@ -173,7 +183,7 @@ def _short(text: str, limit: int = MAX_REASON) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _reply(found: Rows) -> str:
+def _reply(found: QueryRows) -> str:
     records = records_json(found.columns, found.rows)
     size, kept = 2, 0
     for record in records:
@@ -186,3 +196,63 @@ def _reply(found: Rows) -> str:
         return text
     limit = f"{MAX_ROWS} rows" if kept == MAX_ROWS else f"{MAX_BYTES} bytes"
     return f"{text} (cut after {kept} rows: a reply is at most {limit})"
+
+
+def records_json(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """Write rows as `pandas.DataFrame.to_json(orient="records")` does, without pandas: one JSON object per row.
+
+    A column of numbers that holds a fraction or a NULL becomes a column of doubles, as in a DataFrame: 5 reads `5.0`.
+
+    Raises:
+        ValueError: Two columns share a name, or a blob is not UTF-8 text.
+    """
+    if len(set(columns)) != len(columns):
+        raise ValueError("DataFrame columns must be unique for orient='records'.")
+    keys = [_string(column) for column in columns]
+    doubles = [_is_double([row[place] for row in rows]) for place in range(len(columns))]
+    return [_record(keys, doubles, row) for row in rows]
+
+
+def _record(keys: Sequence[str], doubles: Sequence[bool], row: Sequence[Cell]) -> str:
+    cells = zip(keys, doubles, row, strict=True)
+    return "{" + ",".join(f"{key}:{_cell(value, double)}" for key, double, value in cells) + "}"
+
+
+def _is_double(column: Sequence[Cell]) -> bool:
+    numbers = [value for value in column if value is not None]
+    if not numbers or not all(isinstance(value, int | float) for value in numbers):
+        return False
+    return len(numbers) < len(column) or any(isinstance(value, float) for value in numbers)
+
+
+def _cell(value: Cell, double: bool) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return _string(value.decode())
+    if isinstance(value, str):
+        return _string(value)
+    return _double(float(value)) if double or isinstance(value, float) else str(value)
+
+
+def _string(text: str) -> str:
+    parts = (json.dumps(part)[1:-1].replace("/", "\\/") for part in text.split("\x7f"))
+    return '"' + "\x7f".join(parts) + '"'  # DEL is the one control character that pandas leaves as it is
+
+
+def _double(value: float) -> str:
+    if not math.isfinite(value):
+        return "null"
+    size = abs(value)
+    if size > _LARGEST_PLAIN or 0 < size < _SMALLEST_PLAIN:
+        return f"{value:.{DECIMALS}g}"
+    whole = int(size)
+    scaled = (size - whole) * _SCALE
+    fraction = int(scaled)
+    rest = scaled - fraction
+    if rest > 0.5 or (rest == 0.5 and (fraction == 0 or fraction % 2)):
+        fraction += 1
+    if fraction >= _SCALE:
+        whole, fraction = whole + 1, 0
+    digits = f"{fraction:0{DECIMALS}d}".rstrip("0") or "0"
+    return f"{'-' if value < 0 else ''}{whole}.{digits}"

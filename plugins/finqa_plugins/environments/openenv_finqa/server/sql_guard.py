@@ -1,7 +1,7 @@
-"""What SQLite may do for a query: read a private in-memory copy of the tables it may see, within limits.
+"""Limits of what SQLite may do for a query: read a private in-memory copy of the tables it may see, within limits.
 
 There is no file, no other table and no truth to reach. Sources: SQLite's "Run-Time Limits", "Compile-Time
-Authorization Callbacks" and "Query Progress Callbacks". The progress callback is asked at jumps only, never inside a
+Authorization Callbacks" and "Query Progress Callbacks". The progress callback is called at jumps only, never inside a
 function call or between the calls of one row; so calls are counted, and functions whose cost grows with the product of
 their arguments get limits of their own.
 """
@@ -12,16 +12,19 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from threading import Condition
+from typing import Any, TypeVar
 
-from finqa_plugins.environments.openenv_finqa.server.server_records import Cell
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage, quoted
 
+Cell = str | int | float | bytes | None
+Result = TypeVar("Result")
+
 DEADLINE_S = 1.0
-"""Of processor time: how busy or frozen the machine was must not decide what a query is told."""
+"""Processor time of a query: how busy or frozen the machine was must not decide its reply."""
 MAX_CELL_BYTES = 10_000
 MAX_CALLS = 100
 HEAP_BYTES = 32 * 2**20
@@ -75,7 +78,7 @@ class OverdueError(QueryError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     """What a query returned; `complete` is False when there was more."""
 
     columns: Sequence[str]
@@ -108,8 +111,8 @@ class GuardedConnection:
         self._connection.execute("COMMIT")
         self._confine()
 
-    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> Rows:
-        """The first rows of a query.
+    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> QueryRows:
+        """Return the first rows of a query.
 
         Raises:
             QueryError: SQLite refuses it.
@@ -186,7 +189,7 @@ class GuardedConnection:
 
 
 def limit_heap() -> None:
-    """Limits SQLite's memory in this process, all connections together."""
+    """Limit SQLite's memory in this process, all connections together."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")
 
@@ -198,16 +201,16 @@ def _copy(connection: sqlite3.Connection, name: str, image: TableImage) -> None:
     connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", image.rows)
 
 
-def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> Rows:
+def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> QueryRows:
     """Rows one by one, because 200 rows of 200 cells of 10 kB would be 400 MB before they could be cut."""
     rows: list[tuple[Cell, ...]] = []
     room = max_bytes
     for row in cursor:
         if len(rows) == max_rows or room < 0:
-            return Rows(columns, rows, complete=False)
+            return QueryRows(columns, rows, complete=False)
         rows.append(row)
         room -= sum(len(cell) if isinstance(cell, str | bytes) else 1 for cell in row)
-    return Rows(columns, rows, complete=True)
+    return QueryRows(columns, rows, complete=True)
 
 
 _of_thread = threading.local()
@@ -218,3 +221,75 @@ def _plain_connection() -> sqlite3.Connection:
         _of_thread.connection = sqlite3.connect(":memory:", cached_statements=16)
     connection: sqlite3.Connection = _of_thread.connection
     return connection
+
+
+class SharedHeap:
+    """Makes SQLite's heap limit, which counts for the whole process, count for one query.
+
+    Work runs together; what fails for lack of memory is run once more alone, where no other work can be the cause.
+    """
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._running = 0
+        self._begun = 0
+        self._alone = False
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return the result of `work`, which may be called twice.
+
+        Raises:
+            MemoryError: The memory does not suffice for this work alone.
+        """
+        with self._together() as company:
+            try:
+                return work()
+            except MemoryError:
+                if not company():
+                    raise
+        with self._apart():
+            return work()
+
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return the result of `work` if it can begin at once and the memory suffices, else None. Never waits."""
+        with self._condition:
+            if self._alone:
+                return None
+            self._running += 1
+            self._begun += 1
+        try:
+            return work()
+        except MemoryError:
+            return None
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def _together(self) -> Iterator[Callable[[], bool]]:
+        """Yield a function that returns whether other work ran at the same time."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._alone)
+            self._running += 1
+            self._begun += 1
+            crowded, ticket = self._running > 1, self._begun
+        try:
+            yield lambda: crowded or self._begun > ticket
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._alone)
+            self._alone = True
+            self._condition.wait_for(lambda: self._running == 0)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._alone = False
+                self._condition.notify_all()

@@ -1,0 +1,1 @@
+"""Tasks in files, for environments that read them. A library for environments; it registers nothing."""

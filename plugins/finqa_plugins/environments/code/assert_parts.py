@@ -1,0 +1,189 @@
+"""Takes a test apart: what the solution is asked for, and what is expected of it.
+
+`assert isclose(area(2), 4.0)` asks the solution for `area(2)` and no more. That is evaluated in the process of the
+solution and sent by value; whether `isclose(_asked_0, 4.0)` holds is found out in another process, where nothing of
+the solution is. So a solution that patches `==`, ends early or prints what it likes returns other values, at most.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+import warnings
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+ASKED = "_asked_"
+_BUILTINS = frozenset(dir(builtins))
+_CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
+"""Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole where a solution returns
+a `map`, which is no plain data. Code that fakes these builtins has returned another value, no more.
+"""
+_MAX_CHARACTERS = 100_000
+
+
+class TestProblem(ValueError):
+    """The test cannot be taken apart; the message says why."""
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A constant that the only asked expression is to equal."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTest:
+    """One test of a problem.
+
+    Attributes:
+        source: Text of the test in the data.
+        asked: Expressions that the solution's process evaluates.
+        verdict: What must hold of their values, which it calls `_asked_0`, `_asked_1`, ...
+        expected: The constant, for `assert ASKED == CONSTANT`: then plain data is compared and nothing is executed.
+        modules: Modules of the standard library that the verdict names.
+    """
+
+    source: str
+    asked: tuple[str, ...]
+    verdict: str
+    expected: Expected | None
+    modules: tuple[str, ...]
+
+
+def split_test(source: str, defined: Collection[str]) -> SplitTest:
+    """The parts of a test.
+
+    Args:
+        source: One assert statement.
+        defined: Names that the solution and the problem's set-up define; other names that are neither builtins nor
+            modules of the standard library are taken to be the solution's as well.
+
+    Raises:
+        TestProblem: It is no assert statement, asks the solution for nothing, or for something inside a loop.
+    """
+    statement = _parsed(source)
+    taking = _Taking(defined)
+    verdict = taking.visit(statement.test)
+    if not taking.asked:
+        raise TestProblem("the test asks the solution for nothing")
+    return SplitTest(
+        source=source,
+        asked=tuple(taking.asked),
+        verdict=ast.unparse(verdict),
+        expected=_constant(verdict),
+        modules=tuple(sorted(taking.modules)),
+    )
+
+
+def defined_names(source: str) -> frozenset[str]:
+    """Names that a module's statements bind at its top level; none where it cannot be parsed."""
+    try:
+        body = _statements(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    return frozenset(name for statement in body for name in _bound(statement))
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # published solutions have escapes such as "\d" that Python warns of
+        return ast.parse(source).body
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return  # a module is not the solution's own
+    else:
+        names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+        yield from (name.id for name in names if isinstance(name.ctx, ast.Store))
+
+
+def _parsed(source: str) -> ast.Assert:
+    if len(source) > _MAX_CHARACTERS:
+        raise TestProblem(f"the test has {len(source)} characters, at most {_MAX_CHARACTERS} are taken")
+    try:
+        body = _statements(source.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TestProblem(f"the test is no Python: {error}") from error
+    if len(body) != 1 or not isinstance(body[0], ast.Assert):
+        raise TestProblem("the test is not one assert statement")
+    return body[0]
+
+
+class _Taking(ast.NodeTransformer):
+    """Puts a name in the place of each outermost call, attribute or item that begins with a name of the solution.
+
+    A container that the test makes of one is taken with it.
+    """
+
+    def __init__(self, defined: Collection[str]) -> None:
+        self._defined = defined
+        self.asked: list[str] = []
+        self.modules: set[str] = set()
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.NamedExpr)):
+            if self._asks(node):
+                raise TestProblem("the test asks the solution inside a loop, a lambda or an assignment")
+            self._note_modules(node)
+            return node
+        if isinstance(node, ast.expr) and self._is_asked(node):
+            self.asked.append(ast.unparse(node))
+            return ast.copy_location(ast.Name(id=f"{ASKED}{len(self.asked) - 1}", ctx=ast.Load()), node)
+        if isinstance(node, ast.Name):
+            self._note_modules(node)
+        return self.generic_visit(node)
+
+    def _is_asked(self, node: ast.expr) -> bool:
+        """It begins with a name of the solution, or makes a container of such an expression."""
+        root = _root(node)
+        if root is None or self._is_solutions(root.id):
+            return root is not None
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _CONTAINERS:
+                return self._is_asked(argument)
+        return False
+
+    def _asks(self, node: ast.AST) -> bool:
+        inside = [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.arg))]
+        bound = {each.arg if isinstance(each, ast.arg) else each.id for each in inside if not _is_loaded(each)}
+        return any(
+            isinstance(each, ast.Name) and each.id not in bound and self._is_solutions(each.id) for each in inside
+        )
+
+    def _is_solutions(self, name: str) -> bool:
+        return name in self._defined or not (name in _BUILTINS or name in sys.stdlib_module_names)
+
+    def _note_modules(self, node: ast.AST) -> None:
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        self.modules |= (names & sys.stdlib_module_names) - _BUILTINS
+
+
+def _is_loaded(node: ast.Name | ast.arg) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+
+
+def _root(node: ast.expr) -> ast.Name | None:
+    """The name that a chain of calls, attributes and items begins with."""
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node if isinstance(node, ast.Name) else None
+
+
+def _constant(verdict: ast.AST) -> Expected | None:
+    if not isinstance(verdict, ast.Compare) or len(verdict.ops) != 1 or not isinstance(verdict.ops[0], ast.Eq):
+        return None
+    left, right = verdict.left, verdict.comparators[0]
+    if not (isinstance(left, ast.Name) and left.id == f"{ASKED}0"):
+        return None
+    try:
+        return Expected(ast.literal_eval(right))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None

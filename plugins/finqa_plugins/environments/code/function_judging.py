@@ -1,0 +1,264 @@
+"""Judges replies to tasks of the environment `code`, one reply per episode.
+
+Arguments and expected results of the tests are evaluated from the task's reference, in an execution of their own. The
+program of the policy then runs on the arguments alone, and what it returns is compared outside of the sandbox.
+
+| part      | 1 when                                                                                    |
+| --------- | ----------------------------------------------------------------------------------------- |
+| `correct` | every test is passed                                                                      |
+| `passed`  | (a share) of the tests, 0 after an error or a ban                                         |
+| `banned`  | the code uses what the task bans; it is not executed then                                 |
+| `error`   | there is no code, it is no Python, it raises, ends early, or takes too much of something  |
+
+The total is -1 for `banned` or `error`, else `passed`: the seed's reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.types import DataInfo, ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_cli.types.splits import SPLITS
+from finqa_plugins.environments.code.config import CodeConfig
+from finqa_plugins.environments.code.embedded_functions import function_tasks, seed_tasks
+from finqa_plugins.environments.code.function_tasks import FunctionTask, load_tasks
+from finqa_plugins.environments.code.reply_code import extract_program
+from finqa_plugins.environments.code.task_source import TaskSource
+from finqa_plugins.sandboxes._execution.bans import UnreadableError, parse, violations
+from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
+from finqa_plugins.sandboxes._execution.python_values import decode, encode, equal
+
+BANNED = "Banned: "
+ERROR = "Error: "
+NO_CODE = "NoCode"
+ENDED = "ProcessEnded"
+OTHER = "Other"
+TRUTH_LIMITS = ExecutionLimits(cpu_s=20.0, wall_s=60.0, memory_bytes=2**30)
+_LONGEST = 300
+_KIND = re.compile(re.escape(ERROR) + r"(\w+)")
+_NAMED = {NO_CODE, ENDED} | {name for name, value in vars(builtins).items() if isinstance(value, type)}
+
+log = structlog.get_logger(__name__)
+
+_SETUP = """
+import collections, copy, fractions, functools, itertools, math, random, re, statistics, string
+_kadane = lambda xs: max(itertools.accumulate(xs, lambda sum, x: max(x, sum + x)))
+_cases = []
+def _case(value):
+    _cases.append(copy.deepcopy(value))
+    return value
+def _expected(place, make, many):
+    if many and type(_cases[place]) is not tuple:
+        raise TypeError("many_arguments, but the test gives no tuple of them")
+    arguments = copy.deepcopy(_cases[place])
+    found = make(copy.deepcopy(_cases[place]))
+    return (found(*arguments) if many else found(arguments)) if callable(found) else found
+random.seed({seed})
+"""
+"""What tests and references may use: the seed's harness has `random` and `_kadane`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTruth:
+    """Arguments and expected results of a task's tests. Only the arguments ever leave this process.
+
+    Attributes:
+        arguments: One for each test.
+        expected: Results, in the same order.
+    """
+
+    arguments: tuple[Any, ...]
+    expected: tuple[Any, ...]
+
+
+class FunctionSource(TaskSource[FunctionTask, Rewards]):
+    """Tasks of files or embedded ones; a verdict is the rewards themselves."""
+
+    def __init__(self, config: CodeConfig, context: EnvironmentContext) -> None:
+        """Read the tasks.
+
+        Raises:
+            DataError: The data at `context.data` is missing or malformed.
+            ConfigError: A reward is configured: what code does is no answer that it could compare with a truth.
+        """
+        if context.reward is not None:
+            raise ConfigError(
+                "Environment 'code' judges by its tests; the other rewards compare answers.",
+                remedy="leave out --reward",
+            )
+        if context.data is not None:
+            info, tasks = load_tasks(context.data)
+            # Training on a user's tasks is evaluated on embedded ones, until some of the user's are held out.
+            beside = _held_out_beside(tasks)
+            if beside:
+                splits = ", ".join(dict.fromkeys(task.split for task in beside))
+                log.warning("the data holds out no tasks: embedded ones stand in", data=info.name, splits=splits)
+            tasks += beside
+        else:
+            tasks = function_tasks(config.tasks, config.seed) if config.family == "functions" else seed_tasks()
+            info = DataInfo(name="embedded", digest=f"sha256:{hashlib.sha256(repr(tasks).encode()).hexdigest()}")
+        by_split = {name: tuple(task for task in tasks if task.split == name) for name in SPLITS}
+        super().__init__(info, {name: found for name, found in by_split.items() if found}, attempts=1)
+        self._config = config
+        self._truths: dict[str, FunctionTruth] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def task(self, problem: FunctionTask, split: str) -> Task:
+        """Return the task of a problem."""
+        return Task(id=problem.id, prompt=problem.prompt, split=split, cluster=problem.id, kind=problem.kind)
+
+    def opening(self, problem: FunctionTask) -> Prompt:
+        """Return the task's own text and nothing else, so that a base model can continue it."""
+        return Prompt(messages=(Message(role="user", content=problem.prompt),), tools=())
+
+    async def prepare(self, problem: FunctionTask, sandbox: ExecutingSandbox) -> None:
+        """Find the truth of a task once; where that failed the next episode tries again."""
+        async with self._locks.setdefault(problem.id, asyncio.Lock()):
+            if problem.id not in self._truths:
+                self._truths[problem.id] = await find_truth(sandbox, problem, self._config.seed)
+
+    async def judge(self, problem: FunctionTask, text: str, sandbox: ExecutingSandbox) -> Rewards:
+        """Execute the program of a reply on the arguments of the tests and compare its results.
+
+        Neither tests nor expected results are in the sandbox.
+        """
+        code = extract_program(text, problem.prompt, problem.func_name)
+        if not code.strip():
+            return _error(f"{NO_CODE}: the reply has none")
+        try:
+            parse(code)
+            if used := violations(code, problem.banned):
+                return _rewards(-1.0, banned=1.0, explanation=f"{BANNED}{', '.join(used)}.")
+        except UnreadableError as error:
+            return _error(str(error))
+        truth = self._truths[problem.id]
+        names = {f"case_{place}_": arguments for place, arguments in enumerate(truth.arguments)}
+        star = "*" if problem.many_arguments else ""
+        found = await evaluate(
+            sandbox,
+            code=code,
+            expressions=[f"{problem.func_name}({star}{name})" for name in names],
+            names=names,
+            limits=self._config.limits,
+            labels={"problem": problem.id},
+            keep_going=self._config.raising == "failed",
+        )
+        if not found.ok:
+            reason = found.error.split("\n")[-1]
+            kind, colon, _ = reason.partition(": ")
+            named = reason if (kind if colon else reason).isidentifier() else f"{ENDED}: {reason}"
+            return _error(f"{named} (test {found.failed_at + 1})" if found.failed_at is not None else named)
+        pairs = zip(found.values, truth.expected, strict=True)
+        passed = [not isinstance(value, Raised) and equal(value, right, problem.tolerance) for value, right in pairs]
+        share = sum(passed) / len(passed)
+        return _rewards(share, passed=share, explanation=f"{sum(passed)} of {len(passed)} tests passed.")
+
+    def feedback(self, problem: FunctionTask, verdict: Rewards) -> Observation:
+        """Return that the code was received: the only attempt gets no feedback."""
+        return Observation(text="Code received.", done=True)
+
+    def rewards(self, task: Task, problem: FunctionTask, replies: Sequence[str], verdict: Rewards | None) -> Rewards:
+        """Return the verdict on the reply; an episode without a reply is judged as an empty one."""
+        return verdict or _error(f"{NO_CODE}: the reply has none")
+
+    def solution(self, problem: FunctionTask, attempt: int) -> str:
+        """Return the solution of a task, or a careless one for the share of tasks that the options name."""
+        rng = random.Random(f"careless:{self._config.seed}:{problem.id}")
+        careless = bool(problem.careless) and rng.random() < self._config.careless
+        return (problem.careless if careless and problem.solution else problem.solution).rstrip()
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        """Compute shares of the episodes that have a verdict; none when there is none.
+
+        `test_pass_rate` is the mean share of tests passed, with 0 for errors and bans; `error_kinds` are counts by
+        exception, where exceptions that code names itself are `Other`.
+        """
+        graded = [each.rewards for each in trajectories if each.rewards is not None]
+        if not graded:
+            return {}
+        kinds = Counter(_error_kind(rewards) for rewards in graded if rewards.components.get("error"))
+        means = {"test_pass_rate": "passed", "ban_rate": "banned", "error_rate": "error"}
+        return {
+            **{name: fmean(each.components.get(part, 0.0) for each in graded) for name, part in means.items()},
+            "error_kinds": dict(sorted(kinds.items())),
+        }
+
+
+def _held_out_beside(own: Sequence[FunctionTask]) -> tuple[FunctionTask, ...]:
+    taken = {"train", *(task.split for task in own)}
+    names = {task.id for task in own}
+    return tuple(task for task in seed_tasks() if task.split not in taken and task.id not in names)
+
+
+async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -> FunctionTruth:
+    """Evaluate tests and reference in one process, without anything that the policy wrote.
+
+    Raises:
+        SandboxError: The sandbox failed.
+        DataError: A test or the reference fails, or gives what cannot be compared.
+    """
+    count = len(task.tests)
+    cases = [f"_case(\n{test}\n)" for test in task.tests]
+    results = [
+        f"_expected({place}, lambda xs: (\n{task.reference}\n), {task.many_arguments})" for place in range(count)
+    ]
+    found = await evaluate(
+        sandbox,
+        code=_SETUP.format(seed=seed),
+        setup=task.setup,
+        expressions=[*cases, *results],
+        limits=TRUTH_LIMITS,
+        labels={"problem": task.id},
+    )
+    if not found.ok:
+        raise DataError(f"Task {task.id!r}: {_problem(found, task)}", remedy="correct the task")
+    truth = FunctionTruth(arguments=found.values[:count], expected=found.values[count:])
+    _check(task, truth)
+    return truth
+
+
+def _check(task: FunctionTask, truth: FunctionTruth) -> None:
+    for test, expected in zip(task.tests, truth.expected, strict=True):
+        if not equal(expected, decode(encode(expected)), task.tolerance):  # a NaN inside a list is itself
+            raise DataError(
+                f"Task {task.id!r}: test {test!r} expects NaN, which nothing equals.", remedy="leave the test out"
+            )
+
+
+def _problem(found: Evaluation, task: FunctionTask) -> str:
+    said = found.error.split("\n")[-1]
+    if found.failed_at is None:
+        return f"its setup fails: {said}"
+    place = found.failed_at % len(task.tests)
+    what = "test" if found.failed_at < len(task.tests) else "the reference on test"
+    return f"{what} {task.tests[place]!r} fails: {said}"
+
+
+def _error(reason: str) -> Rewards:
+    return _rewards(-1.0, error=1.0, explanation=f"{ERROR}{reason}")
+
+
+def _rewards(
+    total: float, *, passed: float = 0.0, banned: float = 0.0, error: float = 0.0, explanation: str
+) -> Rewards:
+    components = {"correct": float(passed == 1.0), "passed": passed, "banned": banned, "error": error}
+    line = "".join(character if character.isprintable() else "?" for character in explanation)
+    return Rewards(total=total, components=components, explanation=line[:_LONGEST])
+
+
+def _error_kind(rewards: Rewards) -> str:
+    found = _KIND.match(rewards.explanation)
+    return found[1] if found and found[1] in _NAMED else OTHER

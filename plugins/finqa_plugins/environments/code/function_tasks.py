@@ -1,0 +1,193 @@
+"""Tasks of the environment `code`: a function to write, its tests and a reference.
+
+They come from a TOML file, from a Python file with `TASKS = {...}`, or from a folder of such files. A Python file is
+read, never executed: `TASKS` and the texts that it names are literals.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from finqa_cli.errors import DataError
+from finqa_cli.types import DataInfo
+from finqa_cli.types.splits import SPLIT_NAMES, split_of_name
+from finqa_plugins.environments._task_files.task_rows import RowError, read_content
+from finqa_plugins.sandboxes._execution.bans import check_pattern
+
+MAX_BYTES = 2**24
+_READERS = (".toml", ".py")
+_REMEDY = "--data takes a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTask:
+    """A function to write, and what it is judged by.
+
+    Attributes:
+        id: The name of its table.
+        prompt: What the policy reads: a description, or the beginning of a program that ends in the function's head.
+        func_name: The function.
+        tests: Expressions, each of which gives the argument of one test.
+        reference: An expression that gives the right function, or the right result for an argument `xs`.
+        banned: What the code may not use, as `_execution.bans` reads it.
+        split: `train`, `dev` or `test`.
+        tolerance: Largest difference of floats, relative or absolute; 0 compares by `==`.
+        many_arguments: Each test gives a tuple of arguments instead of one argument.
+        setup: Trusted code before tests and reference; what the policy wrote never sees it.
+        solution: A whole right program, for demonstrations; may be empty.
+        kind: For breakdowns; may be empty.
+        careless: What a careless programmer writes instead of the solution; empty for no such demonstration.
+    """
+
+    id: str
+    prompt: str
+    func_name: str
+    tests: tuple[str, ...]
+    reference: str
+    banned: tuple[str, ...] = ()
+    split: str = "train"
+    tolerance: float = 0.0
+    many_arguments: bool = False
+    setup: str = ""
+    solution: str = ""
+    kind: str = ""
+    careless: str = field(default="", repr=False)
+
+
+class _FunctionTable(BaseModel):
+    """The fields of a task in a file, by the names that the seed gave them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    prompt: str = Field(min_length=1)
+    func_name: str
+    tests: list[str] = Field(min_length=1, max_length=1000)
+    reference: str = Field(min_length=1)
+    banned_patterns: list[str] = []
+    split: str = "train"
+    tolerance: float = Field(default=0.0, ge=0)
+    many_arguments: bool = False
+    setup: str = ""
+    solution: str = ""
+    kind: str = ""
+
+    @field_validator("func_name")
+    @classmethod
+    def _identifier(cls, value: str) -> str:
+        if not value.isidentifier():
+            raise ValueError("is no name of a function")
+        return value
+
+    @field_validator("split")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in SPLIT_NAMES:
+            raise ValueError(f"is none of {', '.join(SPLIT_NAMES)}")
+        return SPLIT_NAMES[value]
+
+    @field_validator("banned_patterns")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        for pattern in value:
+            if problem := check_pattern(pattern):
+                raise ValueError(f"{pattern!r} {problem}")
+        return value
+
+
+def read_task(name: str, table: object, split: str) -> FunctionTask:
+    """Read a task from its table.
+
+    Args:
+        name: Name of the table; becomes the id.
+        table: The table as the file has it.
+        split: Split of a table that names none.
+
+    Raises:
+        RowError: A field is missing, unknown or malformed.
+    """
+    if not isinstance(table, Mapping):
+        raise RowError(f"task {name!r} is no table of fields")
+    try:
+        read = _FunctionTable.model_validate({"split": split, **table})
+    except ValidationError as error:
+        raise RowError(f"task {name!r}, {_first(error)}") from error
+    fields = read.model_dump(exclude={"banned_patterns"})
+    return FunctionTask(id=name, banned=tuple(read.banned_patterns), **{**fields, "tests": tuple(read.tests)})
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    return f"field {name!r}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def load_tasks(path: Path) -> tuple[DataInfo, tuple[FunctionTask, ...]]:
+    """Read the tasks at a path. A table without `split` is of the split that its file's name tells, else `train`.
+
+    Raises:
+        DataError: The path or a task is missing or malformed (file, task, field, reason), or there is no task.
+    """
+    files = sorted(file for file in path.iterdir() if file.suffix in _READERS) if path.is_dir() else [path]
+    tasks: dict[str, FunctionTask] = {}
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            content = read_content(file, MAX_BYTES)
+            found = _tasks(file, content)
+            if twice := found.keys() & tasks.keys():
+                raise RowError(f"task {min(twice)!r} is in another file, too")
+        except RowError as error:
+            raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
+        tasks |= found
+        digest.update(f"{hashlib.sha256(content).hexdigest()}  {file.name}\n".encode())
+    if not tasks:
+        raise DataError(f"{path} holds no task.", remedy=_REMEDY)
+    return DataInfo(name=path.resolve().name, digest=f"sha256:{digest.hexdigest()}"), tuple(tasks.values())
+
+
+def _tasks(path: Path, content: bytes) -> dict[str, FunctionTask]:
+    if path.suffix not in _READERS:
+        raise RowError("is neither .toml nor .py")
+    try:
+        text = content.decode("utf-8-sig")
+        tables = tomllib.loads(text) if path.suffix == ".toml" else _literal_tasks(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise RowError(f"cannot be read: {error}") from error
+    split = split_of_name(path) or "train"
+    return {str(name): read_task(str(name), table, split) for name, table in tables.items()}
+
+
+def _literal_tasks(text: str) -> Mapping[str, Any]:
+    """Return the value of `TASKS`, which may use the names of earlier literals."""
+    known: dict[str, ast.expr] = {}
+    for statement in ast.parse(text).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                known[name] = _Constants(known).visit(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                known[name] = _Constants(known).visit(value)
+    if "TASKS" not in known:
+        raise RowError("has no TASKS = {...}")
+    try:
+        found = ast.literal_eval(known["TASKS"])
+    except ValueError as error:
+        raise RowError("TASKS is no literal: it is read, not executed") from error
+    if not isinstance(found, dict):
+        raise RowError("TASKS is no dictionary")
+    return found
+
+
+class _Constants(ast.NodeTransformer):
+    def __init__(self, known: Mapping[str, ast.expr]) -> None:
+        self._known = known
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._known.get(node.id, node)

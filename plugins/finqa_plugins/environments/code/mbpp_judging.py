@@ -1,0 +1,310 @@
+"""Judges replies to problems of MBPP: several attempts, with the failed tests as feedback in between."""
+
+from __future__ import annotations
+
+import builtins
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, RewardRequest
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_plugins.environments.code.assert_parts import ASKED, SplitTest
+from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_problems import (
+    MbppProblem,
+    embedded_problems,
+    function_problems,
+    load_problems,
+)
+from finqa_plugins.environments.code.reply_code import extract_code
+from finqa_plugins.environments.code.task_source import TaskSource
+from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
+from finqa_plugins.sandboxes._execution.python_values import equal
+
+SYSTEM = "You are an expert Python programmer. Solve the problem with the standard library only."
+NO_CODE = "No code was found in the reply. Write the complete solution in one ```python block."
+AGAIN = "Reply with the complete corrected code in one ```python block."
+PASSED = "All tests passed."
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertOutcome:
+    """The result of one test; `error` is the solution's error, `got` its value where one constant was expected."""
+
+    passed: bool
+    error: str = ""
+    got: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MbppVerdict:
+    """The verdict on one solution.
+
+    Attributes:
+        outcomes: One for each test; none when the reply has no code.
+        error: Why no test could be carried out; empty when they were.
+    """
+
+    outcomes: tuple[AssertOutcome, ...]
+    error: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of the tests that passed."""
+        return sum(outcome.passed for outcome in self.outcomes) / len(self.outcomes) if self.outcomes else 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every test passed."""
+        return bool(self.outcomes) and all(outcome.passed for outcome in self.outcomes)
+
+
+class MbppSource(TaskSource[MbppProblem, MbppVerdict]):
+    """Problems of MBPP's files, embedded ones or generated functions."""
+
+    def __init__(self, config: MbppConfig, context: EnvironmentContext) -> None:
+        """Read the problems.
+
+        Raises:
+            DataError: The data at `context.data` is missing or malformed.
+            ConfigError: Embedded functions are configured beside data.
+        """
+        data = context.data
+        if config.family == "functions":
+            if data is not None:
+                raise ConfigError(
+                    "environment.options.family = functions are embedded problems; "
+                    f"the ones asked are those of {data}.",
+                    remedy="leave out --data, or environment.options.family",
+                )
+            problems = function_problems(config.tasks, config.seed)
+        else:
+            problems = embedded_problems() if data is None else load_problems(data)
+        by_split = {split: each[: config.dataset_limit or None] for split, each in problems.by_split.items()}
+        super().__init__(problems.info, by_split, attempts=config.max_attempts)
+        self._config = config
+        self._reward = context.reward
+
+    def task(self, problem: MbppProblem, split: str) -> Task:
+        """Return the task of a problem, with the shown tests: MBPP has problems that only they tell apart."""
+        prompt = problem.opening(self._config.shown_tests)
+        return Task(id=problem.id, prompt=prompt, split=split, cluster=problem.id)
+
+    def opening(self, problem: MbppProblem) -> Prompt:
+        """Return the system message and the problem with the tests that are shown."""
+        question = Message(role="user", content=problem.opening(self._config.shown_tests))
+        return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())
+
+    async def judge(self, problem: MbppProblem, text: str, sandbox: ExecutingSandbox) -> MbppVerdict:
+        """Execute the solution in a reply and compare its values outside of its process.
+
+        Shown and hidden tests have a process each: the author reads what an error says of a shown test, so hidden ones
+        must not be there.
+        """
+        code, limits, shown = extract_code(text), self._config.limits, self._config.shown_tests
+        if not code.strip():
+            return MbppVerdict(outcomes=())
+        outcomes, error = await _outcomes(sandbox, problem, problem.tests[:shown], code, limits)
+        if error:
+            failed = AssertOutcome(passed=False, error=error)
+            return MbppVerdict(outcomes=(failed,) * len(problem.tests), error=error)
+        if hidden := problem.tests[shown:]:
+            more, error = await _outcomes(sandbox, problem, hidden, code, limits)
+            outcomes += more if not error else [AssertOutcome(passed=False, error=error)] * len(hidden)
+        return MbppVerdict(outcomes=tuple(outcomes))
+
+    def feedback(self, problem: MbppProblem, verdict: MbppVerdict) -> Observation:
+        """Return which tests failed, as far as the author may know."""
+        if verdict.passed:
+            return Observation(text=PASSED, done=True)
+        shown = self._config.shown_tests
+        text = describe_failures(problem, verdict, shown) if verdict.outcomes else NO_CODE
+        return Observation(text=text, is_error=True)
+
+    def rewards(self, task: Task, problem: MbppProblem, replies: Sequence[str], verdict: MbppVerdict | None) -> Rewards:
+        """Return 1 when the last attempt passed every test, else 0.
+
+        Parts are `correct`, `passed` (share of the tests) and `attempts`. A configured reward judges the last reply.
+        """
+        solved = verdict is not None and verdict.passed
+        own = Rewards(
+            total=float(solved),
+            components={
+                "correct": float(solved),
+                "passed": verdict.share if verdict else 0.0,
+                "attempts": float(len(replies)),
+            },
+            explanation=_explanation(verdict, len(replies)),
+        )
+        if self._reward is None:
+            return own
+        request = RewardRequest(
+            task=task,
+            solution=replies[-1] if replies else "",
+            truth=problem.reference,
+            data_source="mbpp",
+            extra_info={"tests": [test.source for test in problem.tests], **own.components},
+        )
+        return self._reward.score_beside(request, own)
+
+    def solution(self, problem: MbppProblem, attempt: int) -> str:
+        """Return the reference, or a careless solution for the shares of tasks that the options name."""
+        if not problem.reference:
+            return ""
+        share = self._config.careless if attempt == 1 else self._config.careless_again
+        careless = random.Random(f"careless:{self._config.seed}:{problem.id}:{attempt}").random() < share
+        return f"```python\n{problem.careless if careless else problem.reference}\n```"
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        """Compute figures of the graded episodes; none without one.
+
+        | figure                 | meaning                                                                            |
+        | ---------------------- | ---------------------------------------------------------------------------------- |
+        | `pass_at_1_by_attempt` | share solved by attempt 1, by attempt 2 at the latest, ...: one sampled episode    |
+        |                        | each                                                                               |
+        | `repair_rate`          | share of those that failed at first that were solved later; only where any failed  |
+        | `attempts_mean`        | attempts that were made                                                            |
+        """
+        graded = [(each, each.rewards) for each in trajectories if each.rewards is not None]
+        if not graded:
+            return {}
+        solved_at = [
+            len(each.turns) if rewards.components.get("correct", 0.0) > 0 else self.attempts + 1
+            for each, rewards in graded
+        ]
+        failed_first = [at for at in solved_at if at > 1]
+        figures: dict[str, Any] = {
+            "pass_at_1_by_attempt": {
+                str(attempt): sum(at <= attempt for at in solved_at) / len(graded)
+                for attempt in range(1, self.attempts + 1)
+            },
+            "attempts_mean": sum(len(each.turns) for each, _ in graded) / len(graded),
+        }
+        if failed_first and self.attempts > 1:
+            figures["repair_rate"] = sum(at <= self.attempts for at in failed_first) / len(failed_first)
+        return figures
+
+
+def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
+    if verdict is None:
+        return "Nothing was replied."
+    if not verdict.outcomes:
+        return "No code was found in the last reply."
+    if verdict.passed:
+        return f"All tests passed at attempt {attempts}."
+    failed = sum(not outcome.passed for outcome in verdict.outcomes)
+    return " ".join([f"{failed} of {len(verdict.outcomes)} tests failed.", *verdict.error.splitlines()[-1:]])
+
+
+async def _outcomes(
+    sandbox: ExecutingSandbox, problem: MbppProblem, tests: Sequence[SplitTest], code: str, limits: ExecutionLimits
+) -> tuple[list[AssertOutcome], str]:
+    """Return one outcome for each test, or why no test could be carried out."""
+    answers = await evaluate(
+        sandbox,
+        code=code,
+        setup=problem.setup,
+        expressions=[expression for test in tests for expression in test.asked],
+        limits=limits,
+        labels={"problem": problem.id},
+        keep_going=True,
+    )
+    if answers.error and answers.failed_at is None:
+        return [], answers.error
+    outcomes, place = [], 0
+    for test in tests:
+        outcomes.append(await _outcome(sandbox, problem, test, answers, place, limits))
+        place += len(test.asked)
+    return outcomes, ""
+
+
+def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: int) -> str:
+    """Return what the author of a wrong solution reads.
+
+    Shown tests are quoted in full; of hidden ones only that they failed and what kind of error was raised, since the
+    text of an error may be what the test asked.
+    """
+    if verdict.error:
+        return f"Your code failed before any test could be carried out.\n\n{verdict.error}\n\n{AGAIN}"
+    failed = [f"{sum(outcome.passed for outcome in verdict.outcomes)} of {len(verdict.outcomes)} tests passed."]
+    for test, outcome in zip(problem.tests[:shown_tests], verdict.outcomes, strict=False):
+        if not outcome.passed:
+            reason = outcome.error or (f"it gave {outcome.got}" if outcome.got else "it does not hold")
+            failed.append(f"{test.source}\n{reason}")
+    hidden = [outcome for outcome in verdict.outcomes[shown_tests:] if not outcome.passed]
+    if hidden:
+        kinds = sorted({_kind(outcome.error) for outcome in hidden} - {""})
+        count = "A hidden test" if len(hidden) == 1 else f"{len(hidden)} hidden tests"
+        failed.append(f"{count} failed{': ' if kinds else ''}{', '.join(kinds)}.")
+    return "\n\n".join([*failed, AGAIN])
+
+
+async def _outcome(
+    sandbox: ExecutingSandbox,
+    problem: MbppProblem,
+    test: SplitTest,
+    answers: Evaluation,
+    place: int,
+    limits: ExecutionLimits,
+) -> AssertOutcome:
+    given = answers.values[place : place + len(test.asked)]
+    if raised := next((value for value in given if isinstance(value, Raised)), None):
+        return AssertOutcome(passed=False, error=raised.error)
+    if len(given) < len(test.asked):
+        late = answers.failed_at is not None and answers.failed_at < place
+        return AssertOutcome(passed=False, error="not carried out" if late else answers.error)
+    if test.expected is not None:
+        passed = equal(given[0], test.expected.value)
+        return AssertOutcome(passed=passed, got="" if passed else shown(given[0]))
+    return await _holds(sandbox, problem, test, given, limits)
+
+
+async def _holds(
+    sandbox: ExecutingSandbox, problem: MbppProblem, test: SplitTest, given: Sequence[object], limits: ExecutionLimits
+) -> AssertOutcome:
+    """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
+    imports = "".join(f"import {module}\n" for module in test.modules)
+    found = await evaluate(
+        sandbox,
+        code="",
+        setup=imports,
+        expressions=[f"bool({test.verdict})"],
+        names={f"{ASKED}{number}": value for number, value in enumerate(given)},
+        limits=limits,
+        labels={"problem": problem.id},
+    )
+    return AssertOutcome(passed=found.values == (True,), error=found.error)
+
+
+def _kind(error: str) -> str:
+    """Return the type of a builtin exception; names of the solution's own types are not repeated."""
+    if not error:
+        return ""
+    name = error.splitlines()[-1].partition(":")[0].strip()
+    known = getattr(builtins, name, None)
+    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of a value, the same in every process (sets are sorted) and not too long."""
+    text = _shown(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _shown(value: object) -> str:
+    if type(value) is list:
+        return f"[{', '.join(map(_shown, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_shown(key)}: {_shown(item)}' for key, item in value.items())}}}"
+    if isinstance(value, set | frozenset) and value:
+        return f"{{{', '.join(sorted(map(_shown, value)))}}}"
+    try:
+        return repr(value)
+    except (ArithmeticError, ValueError):  # an integer of more digits than Python writes, a Counter of signalling NaNs
+        return f"a value of type {type(value).__name__}"

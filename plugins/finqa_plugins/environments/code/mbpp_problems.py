@@ -1,0 +1,250 @@
+"""Problems of MBPP (Austin et al., arXiv 2108.07732), read from rows of any of its published files, or embedded.
+
+| field                               | meaning                                                               |
+| ----------------------------------- | --------------------------------------------------------------------- |
+| `task_id`                           | number; tells the split where the file does not                       |
+| `text`, in sanitized files `prompt` | what is asked                                                         |
+| `code`                              | a solution; may be missing                                            |
+| `test_list`                         | assert statements                                                     |
+| `test_setup_code` or `test_imports` | executed after the solution and before the tests; may be missing      |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError
+from finqa_cli.types import DataInfo
+from finqa_cli.types.splits import split_of_name
+from finqa_plugins.environments._task_files.task_rows import (
+    FieldError,
+    RowError,
+    checked_text,
+    json_rows,
+    parquet_rows,
+    parse_json,
+    read_content,
+)
+from finqa_plugins.environments.code.assert_parts import (
+    ASKED,
+    Expected,
+    SplitTest,
+    TestProblem,
+    defined_names,
+    split_test,
+)
+from finqa_plugins.environments.code.embedded_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
+
+SPLITS = ("train", "dev", "test", "prompt")
+MAX_BYTES = 2**28
+
+MAX_TEXT = 200_000
+MAX_TESTS = 200
+_ENDINGS = (".jsonl", ".json", ".parquet")
+_REMEDY = "--data takes mbpp.jsonl, or a folder such as `finqa data fetch mbpp` makes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MbppProblem:
+    """One problem of MBPP.
+
+    Attributes:
+        id: `task_id` as text, or the name of an embedded function.
+        text: What is asked.
+        tests: At least one.
+        reference: A solution; empty when the data has none.
+        setup: Executed after the solution.
+        careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
+    """
+
+    id: str
+    text: str
+    tests: tuple[SplitTest, ...]
+    reference: str
+    setup: str
+    careless: str = ""
+
+    def opening(self, shown: int) -> str:
+        """Return the question with its first `shown` tests."""
+        asked = f"{self.text}\n"
+        if tests := self.tests[:shown]:
+            listed = "\n".join(test.source for test in tests)
+            asked += f"\nYour code must pass these tests:\n```python\n{listed}\n```\n"
+        return f"{asked}\nReply with the complete code in one ```python block."
+
+
+def read_problem(row: object) -> MbppProblem:
+    """Read the problem in a row.
+
+    Raises:
+        RowError: A field is missing or malformed.
+    """
+    if not isinstance(row, Mapping):
+        raise RowError("must be an object")
+    number = row.get("task_id")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise FieldError("task_id", "must be a natural number")
+    reference = _text(row, "code", optional=True)
+    setup = _text(row, "test_setup_code", optional=True) or "\n".join(_texts(row, "test_imports", optional=True))
+    defined = defined_names(reference) | defined_names(setup)
+    sources = _texts(row, "test_list")
+    try:
+        tests = tuple(split_test(source, defined) for source in sources)
+    except TestProblem as error:
+        raise FieldError("test_list", str(error)) from error
+    name = "text" if row.get("text") is not None else "prompt"
+    return MbppProblem(id=str(number), text=_text(row, name), tests=tests, reference=reference, setup=setup)
+
+
+def split_of_id(number: int) -> str:
+    """Return the split of a number: 1 to 10 are for few-shot prompts, then come test, validation (`dev`) and train."""
+    if number <= 10:
+        return "prompt"
+    return "test" if number <= 510 else "dev" if number <= 600 else "train"
+
+
+def _text(row: Mapping[str, Any], name: str, *, optional: bool = False) -> str:
+    value = row.get(name)
+    if value is None and optional:
+        return ""
+    text = _checked(name, value).replace("\r\n", "\n").replace("\r", "\n").strip("\n")
+    if not text.strip() and not optional:
+        raise FieldError(name, "must not be empty")
+    return text
+
+
+def _texts(row: Mapping[str, Any], name: str, *, optional: bool = False) -> list[str]:
+    values = row.get(name)
+    if values is None and optional:
+        return []
+    if not isinstance(values, list) or (not values and not optional):
+        raise FieldError(name, "must be a list of texts that is not empty")
+    if len(values) > MAX_TESTS:
+        raise FieldError(name, f"has {len(values)} texts, at most {MAX_TESTS} are taken")
+    return [_checked(name, value).replace("\r\n", "\n").strip() for value in values]
+
+
+def _checked(name: str, value: object) -> str:
+    text = checked_text(name, value, MAX_TEXT)
+    if "\x00" in text:
+        raise FieldError(name, "is not valid text: it holds a NUL character")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MbppProblems:
+    """Problems by split, in the order of `SPLITS`, each split by number; no split is empty."""
+
+    info: DataInfo
+    by_split: dict[str, tuple[MbppProblem, ...]]
+
+
+def embedded_problems() -> MbppProblems:
+    """Read the problems that ship with the package."""
+    content = resources.files("finqa_plugins.environments.code").joinpath("embedded.jsonl").read_bytes()
+    return _collect("embedded", [(Path("embedded.jsonl"), content)])
+
+
+def load_problems(path: Path) -> MbppProblems:
+    """Read the problems at a path.
+
+    A file called train, dev, validation or test is that split; elsewhere `task_id` tells it. Of a folder the files in
+    its folder `full` are read, where there is one, else its own.
+
+    Raises:
+        DataError: A file or row is missing or malformed (file, row, field, reason), or two problems have one number.
+        MissingDependencyError: A parquet file needs pyarrow, which is not installed.
+    """
+    files, name = [path], path.name
+    if path.is_dir():
+        folder = path / "full" if (path / "full").is_dir() else path
+        files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and file.name != "fetch.json")
+        name = path.resolve().name
+        if not files:
+            raise DataError(f"{folder} holds no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
+    contents = []
+    for file in files:
+        try:
+            contents.append((file, read_content(file, MAX_BYTES)))
+        except RowError as error:
+            raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
+    return _collect(name, contents)
+
+
+def _collect(name: str, files: list[tuple[Path, bytes]]) -> MbppProblems:
+    found: dict[str, list[MbppProblem]] = {split: [] for split in SPLITS}
+    ids: set[str] = set()
+    for path, content in files:
+        named, place = split_of_name(path), f"{path}"
+        try:
+            parquet = path.suffix == ".parquet"
+            rows: Iterable[tuple[int, object]] = (
+                enumerate(parquet_rows(path), start=1) if parquet else json_rows(content)
+            )
+            for row, value in rows:
+                place = f"{path}, row {row},"
+                problem = read_problem(parse_json(value) if isinstance(value, bytes) else value)
+                if problem.id in ids:
+                    raise FieldError("task_id", f"{problem.id} comes twice")
+                ids.add(problem.id)
+                found[named or split_of_id(int(problem.id))].append(problem)
+        except RowError as error:
+            raise DataError(f"{place} {error}.", remedy=_REMEDY) from error
+    if not ids:
+        raise DataError(f"{name} holds no problems.", remedy=_REMEDY)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for _, content in files)).hexdigest()
+    by_split = {
+        split: tuple(sorted(problems, key=lambda problem: int(problem.id)))
+        for split, problems in found.items()
+        if problems
+    }
+    return MbppProblems(info=DataInfo(name=name, digest=f"sha256:{digest}"), by_split=by_split)
+
+
+_ARGUMENTS = (*ARGUMENTS[2:], *ARGUMENTS[:2])
+"""Arguments that begin with an ordinary list: the first tests are the ones that a prompt shows."""
+
+
+def function_problems(count: int, seed: int) -> MbppProblems:
+    """Make `count` different problems of the generated family; see `list_functions`."""
+    functions = list_functions(count, seed)
+    digest = hashlib.sha256(repr(functions).encode()).hexdigest()
+    by_split = {split: tuple(_problem(one) for one in functions if one.split == split) for split in SPLITS}
+    return MbppProblems(
+        info=DataInfo(name="embedded", digest=f"sha256:{digest}"),
+        by_split={split: problems for split, problems in by_split.items() if problems},
+    )
+
+
+def _problem(function: ListFunction) -> MbppProblem:
+    return MbppProblem(
+        id=function.id,
+        text=function.text,
+        tests=tuple(map(_test, _ARGUMENTS, _results(function))),
+        reference=function.solution.rstrip(),
+        setup="",
+        careless=function.careless.rstrip(),
+    )
+
+
+def _test(argument: str, result: object) -> SplitTest:
+    """Return what `split_test` makes of the source, without parsing thousands of sources at every start."""
+    asked = f"{FUNCTION}({argument})"
+    return SplitTest(
+        source=f"assert {asked} == {result!r}",
+        asked=(asked,),
+        verdict=f"{ASKED}0 == {result!r}",
+        expected=Expected(result),
+        modules=(),
+    )
+
+
+def _results(function: ListFunction) -> list[object]:
+    """Return the results for all arguments. Only the family's own text is evaluated here."""
+    found: list[object] = eval(f"[({function.reference})(xs) for xs in [{', '.join(_ARGUMENTS)}]]")
+    return found

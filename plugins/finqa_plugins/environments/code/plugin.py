@@ -1,0 +1,34 @@
+"""Registers the environments `code` and `mbpp`: one class with two task sources."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+FOLDER = "finqa_plugins.environments.code"
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """Register both environments. What the policy writes is executed in sandboxes only."""
+    return [
+        Component(
+            kind="environment",
+            snapshotless=True,
+            policy="embedded-code",
+            clustered_by="question",
+            name="code",
+            target=f"{FOLDER}.code_environment:CodeEnvironment",
+            config=f"{FOLDER}.config:CodeConfig",
+            summary="functions written in Python, judged by tests in a sandbox (--data FILE, a TOML or Python file)",
+        ),
+        Component(
+            kind="environment",
+            snapshotless=True,
+            policy="embedded-mbpp",
+            clustered_by="question",
+            name="mbpp",
+            target=f"{FOLDER}.code_environment:CodeEnvironment",
+            config=f"{FOLDER}.config:MbppConfig",
+            summary="Python problems with tests (MBPP by --data FILE), attempts with the errors as feedback in between",
+        ),
+    ]

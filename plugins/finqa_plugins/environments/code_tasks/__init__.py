@@ -1,1 +1,0 @@
-"""The `code` environment: functions that the policy writes, judged by tests in a sandbox."""

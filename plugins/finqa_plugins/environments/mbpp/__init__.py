@@ -1,1 +1,0 @@
-"""The `mbpp` environment: basic Python problems with tests, solved in several attempts with feedback in between."""

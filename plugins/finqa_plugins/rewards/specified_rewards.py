@@ -1,0 +1,183 @@
+"""The rewards of `reward_spec.yaml`, from the RL-LLM FinQA pipeline.
+
+`weighted` sums an exact or numerical part and a program part, less a penalty on bad format; `ternary` gives +1 for
+exact, 0 for close or not to be judged, and -1 for wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from finqa_cli.contracts import Reward, RewardRequest
+from finqa_cli.grading.answers import Case, Reply
+from finqa_cli.grading.programs import Program, ProgramError, execute, overlap, parse
+from finqa_cli.types import Rewards
+from finqa_plugins.rewards.cases import given, ternary, weighted
+from finqa_plugins.rewards.reward_comparison import Match, compare, is_prose
+from finqa_plugins.rewards.spec import (
+    Decay,
+    Format,
+    RewardWeights,
+    Strict,
+    TernaryMapping,
+    Tolerances,
+    read_solution,
+    resolve,
+    weights_of,
+)
+
+_OPEN_QUESTION = re.compile(r"\b(?:why|how|explain)\b", re.IGNORECASE)
+_LEAST_EXPLANATION = 11
+
+
+class WeightedConfig(Strict):
+    """Options of the weighted reward; those given win over the file."""
+
+    spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
+    weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
+        default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
+    )
+    tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
+    decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")
+    format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
+
+
+class Weighted(Reward):
+    """The parts `exact`, `numerical`, `program` and `format` as paid; they sum to the total.
+
+    Only `exact` and `numerical` exist with `format: plain`: no program is written and nothing can be malformed.
+    """
+
+    def __init__(self, config: WeightedConfig) -> None:
+        """Raises ConfigError when the file is missing or wrong."""
+        self._spec = resolve(config, config.spec)
+
+    def score(self, request: RewardRequest) -> Rewards:
+        """Sum what the answer and its program earn; a malformed reply earns its penalty and nothing else."""
+        reply = read_solution(request.solution, self._spec.format)
+        match = compare(reply.answer_text, request.truth)
+        weights = self._spec.weights
+        parts = {"exact": weights.exact * match.exact, "numerical": weights.numerical * self._closeness(match)}
+        if self._spec.format == "json":
+            parts["program"] = weights.program * program_share(reply.program, request)
+            parts["format"] = 0.0 if reply.ok else weights.format
+        why = _explanation(reply, match, parts) if request.truth.strip() or not reply.ok else "no truth to compare with"
+        return Rewards(total=sum(parts.values()), components=parts, explanation=why)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the specification in force, JSON-ready."""
+        return self._spec.model_dump(mode="json")
+
+    def cases(self) -> Sequence[Case]:
+        """Return built-in tests under this specification, and those of its file."""
+        return (*weighted(self._spec), *given(self._spec, "weighted"))
+
+    def _closeness(self, match: Match) -> float:
+        """Return 1 for what is close, falling to 0 at the tolerance when the decay is linear; 0 for what is exact."""
+        tolerances = self._spec.tolerances
+        if match.exact or match.relative is None or not match.within(tolerances):
+            return 0.0
+        return 1.0 if self._spec.decay == "flat" else 1.0 - match.relative / match.tolerance(tolerances)
+
+
+def _explanation(reply: Reply, match: Match, parts: dict[str, float]) -> str:
+    """Return one line that does not contain the truth."""
+    if not reply.ok:
+        return f"malformed: {reply.error}"
+    answer = (
+        "exact" if match.exact else "close" if parts["numerical"] else "wrong" if reply.answer_text else "no answer"
+    )
+    return f"{answer}, program {parts['program']:g}" if reply.program else answer
+
+
+def program_share(written: str, request: RewardRequest) -> float:
+    """Return what a written program is worth, from 0 to 1.
+
+    It is 1 when the program's result is the truth, else the share of the right program's steps that it has.
+
+    Steps beyond those of the right program lower that share, so that writing every step one can think of does not
+    pay. A text that is no program is worth 0; without a right program only the result counts.
+    """
+    try:
+        program = parse(written)
+    except ProgramError:
+        return 0.0
+    return 1.0 if _yields(program, request) else _share_of_steps(program, request.program)
+
+
+def _yields(program: Program, request: RewardRequest) -> bool:
+    try:
+        result = execute(program, request.table)
+    except ProgramError:
+        return False
+    return compare(str(result), request.truth).exact
+
+
+def _share_of_steps(program: Program, right: str) -> float:
+    try:
+        expected = parse(right)
+    except ProgramError:  # the data has none, or one that its own language does not know: no step can be compared
+        return 0.0
+    steps = len(expected.steps)
+    return overlap(program, expected) * steps / max(steps, len(program.steps))
+
+
+class TernaryConfig(Strict):
+    """Options of the ternary reward; those given win over the file."""
+
+    spec: Path | None = Field(default=None, description="A reward_spec.yaml.")
+    tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
+    ternary_mapping: TernaryMapping = Field(default=TernaryMapping(), description="{exact=..., close=..., wrong=...}")
+    format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
+
+
+class Ternary(Reward):
+    """Three values. The parts are `exact`, `close` and `wrong`: the value that was given, and 0 for the others."""
+
+    def __init__(self, config: TernaryConfig) -> None:
+        """Raises ConfigError when the file is missing or wrong."""
+        self._spec = resolve(config, config.spec)
+
+    def score(self, request: RewardRequest) -> Rewards:
+        """Judge an answer as exact, close or wrong.
+
+        Close is also any answer where the truth is empty, and more than 10 characters in answer to a why, how or
+        explain question whose truth is text: neither can be judged.
+        """
+        reply = read_solution(request.solution, self._spec.format)
+        if not reply.ok:
+            return self._rewards("wrong", reply.error)
+        answer = reply.answer_text
+        if not request.truth.strip():
+            return self._rewards("close", "no truth to compare with")
+        match = compare(answer, request.truth)
+        if match.exact:
+            return self._rewards("exact", "exact")
+        if match.within(self._spec.tolerances):
+            return self._rewards("close", "within the tolerance")
+        if len(answer) >= _LEAST_EXPLANATION and _is_open(request):
+            return self._rewards("close", "an explanation, which is not judged")
+        return self._rewards("wrong", "wrong" if answer else "no answer")
+
+    def spec(self) -> dict[str, Any]:
+        """Return the specification in force, JSON-ready."""
+        return self._spec.model_dump(mode="json")
+
+    def cases(self) -> Sequence[Case]:
+        """Return built-in tests under this specification, and those of its file."""
+        return (*ternary(self._spec), *given(self._spec, "ternary"))
+
+    def _rewards(self, level: str, why: str) -> Rewards:
+        values: dict[str, float] = self._spec.ternary_mapping.model_dump()
+        parts = {name: value if name == level else 0.0 for name, value in values.items()}
+        return Rewards(total=values[level], components=parts, explanation=why)
+
+
+def _is_open(request: RewardRequest) -> bool:
+    question = request.extra_info.get("question") or request.task.prompt
+    return is_prose(request.truth) and bool(_OPEN_QUESTION.search(str(question)))

@@ -14,8 +14,7 @@ from typing import Any
 
 from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.call_json import load_json
-from finqa_plugins.codecs.call_tags import CALL_CLOSE, CALL_OPEN, tagged_call, words_before
+from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, words_before
 
 _FUNCTION_CLOSE = "</function>"
 _VALUE_CLOSE = "</parameter>"

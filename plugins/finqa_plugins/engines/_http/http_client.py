@@ -13,18 +13,23 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import uncounted
 from finqa_plugins.engines._http.config import ServerConfig
-from finqa_plugins.engines._http.faults import (
+from finqa_plugins.engines._http.json_documents import (
+    BadReplyError,
+    ModelCard,
+    parse_document,
+    read_listing,
+    write_document,
+)
+from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.refusals import (
     ControlError,
+    Meaning,
     PromptTooLongError,
     UnreadableCallError,
     exhausted,
     refused,
     unreachable,
 )
-from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document, write_document
-from finqa_plugins.engines._http.model_listing import ModelCard, read_listing
-from finqa_plugins.engines._http.pacing import Gate
-from finqa_plugins.engines._http.refusals import Meaning
 from finqa_plugins.engines._http.transport import Answer, PassingError, Transport
 from finqa_plugins.engines._http.usage import Usage
 

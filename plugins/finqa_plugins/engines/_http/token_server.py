@@ -11,10 +11,9 @@ from typing import Any
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import GenerateRequest, Sampling
 from finqa_plugins.engines._http.completions import TokenReply, completion_body, read_completion
-from finqa_plugins.engines._http.faults import ControlError, PromptTooLongError
 from finqa_plugins.engines._http.http_client import Client
-from finqa_plugins.engines._http.json_documents import BadReplyError
-from finqa_plugins.engines._http.model_listing import base_model
+from finqa_plugins.engines._http.json_documents import BadReplyError, base_model
+from finqa_plugins.engines._http.refusals import ControlError, PromptTooLongError
 
 LOAD, UNLOAD = "/load_lora_adapter", "/unload_lora_adapter"
 

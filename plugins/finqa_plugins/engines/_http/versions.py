@@ -15,8 +15,8 @@ import structlog
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.engines._http.faults import UnknownModelError
-from finqa_plugins.engines._http.served_adapters import Shapes, check_adapter, model_shapes
+from finqa_plugins.engines._http.adapter_files import Shapes, check_adapter, model_shapes
+from finqa_plugins.engines._http.refusals import UnknownModelError
 from finqa_plugins.engines._http.token_server import TokenServer
 
 log = structlog.get_logger(__name__)

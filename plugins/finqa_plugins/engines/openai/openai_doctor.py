@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, ServiceUnavailableError
 from finqa_cli.types import Check
-from finqa_plugins.engines._http.api_access import find_key
-from finqa_plugins.engines._http.config import LOOPBACK
-from finqa_plugins.engines._http.faults import NAME_MODEL
+from finqa_plugins.engines._http.config import LOOPBACK, find_key
 from finqa_plugins.engines._http.http_client import Client
+from finqa_plugins.engines._http.refusals import NAME_MODEL
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 DEADLINE_S = 5.0

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
-from finqa_plugins.engines.scripted.intents import Intent, parse_question
-from finqa_plugins.engines.scripted.scripted_sql import Habits, write_query
+from finqa_plugins.engines.scripted.scripted_sql import Habits, Intent, parse_question, write_query
 from finqa_plugins.engines.scripted.table_reading import (
     TableInfo,
     find_labels,

@@ -9,11 +9,9 @@ import structlog
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion
-from finqa_plugins.engines.transformers.batch_cache import Scratch
-from finqa_plugins.engines.transformers.decode import Decoder, Job
+from finqa_plugins.engines.transformers.decode import Decoder, Job, Prompt, fill
 from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
-from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, common_prefix
-from finqa_plugins.engines.transformers.prefill import Prompt, fill
+from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, Scratch, common_prefix
 from finqa_plugins.engines.transformers.served_model import CausalModel
 
 log = structlog.get_logger(__name__)

@@ -7,40 +7,40 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turnstile:
+class ReadersWriterLock:
     """Requests pass side by side; whoever must be alone waits for them, while later ones wait for him."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._readers = 0
         self._open = asyncio.Event()
         self._open.set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._alone = asyncio.Lock()
+        self._writing = asyncio.Lock()
 
     @property
-    def inside(self) -> int:
+    def readers(self) -> int:
         """How many are inside now."""
-        return self._inside
+        return self._readers
 
     @asynccontextmanager
-    async def pass_through(self) -> AsyncIterator[None]:
+    async def shared(self) -> AsyncIterator[None]:
         """For as long as a request is under way."""
         while not self._open.is_set():
             await self._open.wait()
-        self._inside += 1
+        self._readers += 1
         self._empty.clear()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
+            self._readers -= 1
+            if not self._readers:
                 self._empty.set()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Once everybody has left, until the end of the context."""
-        async with self._alone:
+        async with self._writing:
             self._open.clear()
             try:
                 await self._empty.wait()

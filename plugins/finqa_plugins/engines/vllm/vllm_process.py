@@ -1,20 +1,69 @@
-"""One server process on loopback, with all the processes that it starts: started, watched and ended."""
+"""One server process on loopback, with all its child processes and temporary files: started, watched and ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.engines.vllm import kernel_folders, vllm_guard
+from finqa_plugins.engines.vllm import vllm_guard
 from finqa_plugins.engines.vllm.vllm_command import HOST, Launch
+
+TEMPORARY_PREFIX = "finqa-vllm-"
+
+LONGEST_SOCKET = 103
+"""Bytes in the path of a Unix socket: what macOS takes; Linux takes 107."""
+
+_NAMES = len(f"/{TEMPORARY_PREFIX}12345678/12345678-1234-1234-1234-123456789abc")
+"""Of the folder and of a socket in it, which vLLM names by a uuid (vllm/utils/network_utils.py)."""
+
+
+def make_temporary_folder(environment: Mapping[str, str]) -> Path:
+    """An empty folder whose path leaves room for the names of sockets.
+
+    Args:
+        environment: Of the server.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    usual = _usual(environment)
+    fits = len(os.fsencode(usual)) + _NAMES <= LONGEST_SOCKET
+    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=usual if fits else "/tmp"))
+
+
+def temporary_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What sends a server's temporary files there.
+
+    Compiled kernels stay where torch keeps them (torch/_inductor/runtime/cache_dir_utils.py), for the next start.
+    TMPDIR comes first: setproctitle, which names vLLM's processes, needs the first in place, and torch sets the other.
+    """
+    kernels = _usual(environment) / f"torchinductor_{_user()}"
+    others = {name: value for name, value in environment.items() if name != "TMPDIR"}
+    return {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(kernels), **others}
+
+
+def _usual(environment: Mapping[str, str]) -> Path:
+    named = Path(environment.get("TMPDIR", ""))
+    return named if named.is_absolute() and os.access(named, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid_{os.getuid()}"
+
 
 POLL_S = 0.05
 STOP_S = vllm_guard.GRACE_S + vllm_guard.TRACKERS_S + 5.0
@@ -95,14 +144,14 @@ class ServerProcess:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("ab") as log:
                 self._log_begin = log.tell()
-                self._scratch = kernel_folders.make(launch.environment)
+                self._scratch = make_temporary_folder(launch.environment)
                 return subprocess.Popen(
                     [sys.executable, "-I", vllm_guard.__file__, str(self._scratch), *launch.arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     cwd=self.log_path.parent,
-                    env=kernel_folders.variables(self._scratch, launch.environment),
+                    env=temporary_variables(self._scratch, launch.environment),
                     start_new_session=True,
                 )
         except OSError as error:

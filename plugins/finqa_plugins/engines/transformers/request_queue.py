@@ -1,4 +1,4 @@
-"""Who waits for a batch, and when it is due. Plain bookkeeping: no clock, no tasks, no torch."""
+"""Requests that wait for a batch, and when a batch is due. Plain bookkeeping: no clock, no tasks, no torch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class WaitingRoom:
+class RequestQueue:
     """Tickets that no batch has taken yet, and the seats they may come from.
 
     Attributes:
-        lockstep: Only a full house is dispatched.
+        lockstep: A batch is dispatched only once every seat waits.
         wait_seconds: Otherwise also when the oldest ticket has waited this long, or `enough` tickets are here.
         enough: Tickets that fill a batch.
         seats: Live episodes.

@@ -63,7 +63,7 @@ def play_probes(
         codec: Appends and renders anew.
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
-        role: Of the replies.
+        role: Role of the replies.
         thinking: Turns hold reasoning.
         calls: Turns may be compared as tool calls; False where the user chose a format that is not the template's.
     """
@@ -90,11 +90,11 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
 
     Args:
         probes: What `play_probes` saw.
-        mode: `append` keeps reasoning that the template drops, `template` does whatever the template does, and `auto`
+        mode: `append` keeps reasoning that the template drops, `template` follows the template, and `auto`
             appends where the template does. An empty reasoning block that it drops is no reason for `auto` to fork.
 
     Raises:
-        ConfigError: The template rewrites more than `append` may pass over, or in a way that cannot be followed.
+        ConfigError: The template rewrites more than `append` may ignore, or in a way that cannot be followed.
     """
     if mode == "append":
         for probe in probes:

@@ -37,7 +37,7 @@ class Family:
     """What tells one family of chat models from another.
 
     Attributes:
-        name: As error messages call it.
+        name: Name in error messages.
         turn_end: The control token that its chat template closes an assistant turn with.
         other_ends: Further control tokens that end a turn, where the tokenizer has them.
         variables: Variables of its chat template.
@@ -58,8 +58,8 @@ class TemplateCodec:
         """Raises ConfigError when the tokenizer or its chat template is not of this family.
 
         Args:
-            tokenizer: Of the model.
-            family: Whose format it has.
+            tokenizer: Tokenizer of the model.
+            family: The family whose format it has.
             options: How calls are written, and what is done where the template rewrites earlier turns.
             context: Holds the call formats, and names the model in errors.
         """
@@ -229,14 +229,14 @@ class TemplateCodec:
         """What the template's generation prompt opens or skips the reasoning with."""
         opened = opened_reasoning(self._frames["tool"])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
-            problem, mended = "has no thinking", "codec.options.thinking=false"
+            problem, fix = "has no thinking", "codec.options.thinking=false"
         elif not self._family.thinking and opened and THINK_CLOSE not in opened:
-            problem, mended = "cannot switch thinking off", "codec.options.thinking=true"
+            problem, fix = "cannot switch thinking off", "codec.options.thinking=true"
         elif self._family.thinking and THINK_CLOSE in opened:
-            problem, mended = "cannot switch thinking on", "codec.options.thinking=false"
+            problem, fix = "cannot switch thinking on", "codec.options.thinking=false"
         else:
             return opened
-        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {mended}")
+        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {fix}")
 
     def _encode(self, text: str) -> list[int]:
         valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise

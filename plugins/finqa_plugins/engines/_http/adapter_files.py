@@ -29,7 +29,7 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
     """Looks whether a server with this base model and rank can serve it: a server that finds out may not survive it.
 
     Args:
-        folder: With `adapter_config.json` and `adapter_model.safetensors`.
+        folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
         base: Shapes of the base model's weights (`model_shapes`); empty: not known here.
         max_rank: Largest rank that the server was started for.
 

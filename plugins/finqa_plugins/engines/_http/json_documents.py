@@ -45,7 +45,7 @@ def write_document(document: Mapping[str, Any]) -> bytes:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """For `json.loads(parse_constant=...)`: NaN and Infinity are no JSON."""
+    """Raises ValueError for NaN and Infinity, which are no JSON; for `json.loads(parse_constant=...)`."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -71,7 +71,7 @@ class ModelCard:
     Attributes:
         name: How requests call it.
         root: What it was loaded from (vLLM, SGLang), else empty.
-        parent: Of an adapter: its base model; empty for a base model.
+        parent: Base model of an adapter; empty for a base model.
         max_context: Longest prompt plus completion in tokens; 0 where the server does not say.
     """
 

@@ -41,8 +41,8 @@ class ServedTokenEngine:
         server: The server, reachable when `start` is called.
         context: What wiring says; `lora_rank` is the largest rank that the server takes.
         tolerance: See `Probed.probe_tolerance`.
-        revive: Called, by one request at a time, when the server answers nobody; None: such requests fail.
-        price: Of the model's tokens.
+        revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
+        price: Price of the model's tokens.
     """
 
     def __init__(

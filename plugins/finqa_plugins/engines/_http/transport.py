@@ -141,7 +141,7 @@ class Transport:
             method: GET or POST.
             path: Below the address of the API.
             content: JSON.
-            timeout_s: For everything.
+            timeout_s: Seconds for connection, request and reply together.
             query: Parameters of the address.
             root: The path lies beside `/v1`, not below it.
 

@@ -26,7 +26,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = OpenAIEngineConfig.model_validate({**options, "request_timeout_s": DEADLINE_S})
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # the check of the settings reports wrong options
     if "api_key" in given:
         detail = "the key of the settings is not shown to checks; name a variable to have it checked"
         return [Check(name="openai key", status="warn", detail=detail, remedy="--set engine.options.api_key_env=NAME")]

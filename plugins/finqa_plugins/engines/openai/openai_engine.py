@@ -36,7 +36,7 @@ class OpenAIEngine:
         self._ledger = Ledger(self._config.prices.get(self._model), model=self._model)
         self._client: Client | None = None
         self._starting = asyncio.Lock()
-        self._told_written_call = False
+        self._warned_of_written_call = False
 
     async def start(self) -> None:
         """Looks whether the server answers and takes the key. Idempotent.
@@ -74,8 +74,8 @@ class OpenAIEngine:
             reply = await self._complete(request)
         except PromptTooLongError:
             return AssistantTurn(text="", stop="full")
-        if reply.written_call and not self._told_written_call:
-            self._told_written_call = True
+        if reply.written_call and not self._warned_of_written_call:
+            self._warned_of_written_call = True
             log.warning(
                 "the server left a tool call in the text; start it with a tool-call parser that fits the model",
                 model=self._model,

@@ -123,7 +123,7 @@ def _exact_query(company: str, intent: Intent, infos: dict[str, TableInfo | None
 
 
 def _guessed_query(company: str, question: str, intent: Intent, infos: dict[str, TableInfo | None]) -> ToolCall:
-    """For a question in other words: the row that sounds most like it, in a table that has the years, if any does."""
+    """Queries the row that shares most words with a reworded question, in a table that has the years, if any does."""
     best: tuple[float, ToolCall] | None = None
     for table, info in infos.items():
         label, score = guess_label(info, question) if info else ("", 0.0)

@@ -1,4 +1,4 @@
-"""From a question to what it asks for (its intent), and from the intent to a query in the canonical style."""
+"""Reads what a question asks for (its intent), and writes the query of an intent in the canonical style."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _HINT_WORDS = tuple((name, frozenset(words.split())) for name, words in _HINTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """What get_table_info told, as far as it is needed.
+    """What get_table_info returned, as far as it is needed.
 
     Attributes:
         labels: Values of the first column.

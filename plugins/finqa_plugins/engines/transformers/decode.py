@@ -132,27 +132,23 @@ def _slices(prompts: Sequence[Prompt]) -> Iterator[slice]:
 MIN_STEPS = 16  # tokens between two regroupings of a batch: each copies the keys and values of its rows
 
 
-def _nobody() -> None:
-    """Whom an outcome is told to when nobody listens."""
-
-
 @dataclass(slots=True, eq=False)
 class Job:
     """One request on its way through the engine.
 
     Attributes:
         request: What was asked.
-        told: Called in the worker thread once there is an outcome; its row may end long before its batch.
+        on_outcome: Called in the worker thread once there is an outcome; its row may end long before its batch.
         limit: Most tokens that may be generated, the context considered.
-        abandoned: Set from outside when nobody waits any more; the row is dropped at the next token.
+        abandoned: Set from outside when the caller no longer waits; the row is dropped at the next token.
         outcome: What became of it.
-        round: Of the generator, in which it came or, if later, was last decoded.
-        token_ids: Generated so far: a row that was interrupted goes on from here.
-        logprobs: Of `token_ids`.
+        round: Round of the generator in which it came or, if later, was last decoded.
+        token_ids: Generated so far: a row that was interrupted continues from here.
+        logprobs: Log-probabilities of `token_ids`.
     """
 
     request: GenerateRequest
-    told: Callable[[], None] = _nobody
+    on_outcome: Callable[[], None] = lambda: None
     limit: int = 0
     abandoned: bool = False
     outcome: Completion | EngineError | None = None
@@ -207,9 +203,9 @@ class Job:
         )
 
     def settle(self, outcome: Completion | EngineError) -> None:
-        """Sets the outcome and tells it."""
+        """Sets the outcome and calls `on_outcome`."""
         self.outcome = outcome
-        self.told()
+        self.on_outcome()
 
 
 @dataclass(slots=True)
@@ -270,7 +266,7 @@ class Decoder:
                 if job.episode and self.store.budget and isinstance(job.outcome, Completion):
                     self.store.put(job.place, filled.entry(row, job.sequence[:-1], start))
             if ended[row] and not job.episode:
-                self.store.discard(job.place)  # from an interruption; nobody extends it
+                self.store.discard(job.place)  # from an interruption; no later turn extends it
         live = len(jobs) - sum(ended)
         movers = [row for row in range(live, len(jobs)) if not ended[row]]
         order = [movers.pop() if ended[row] else row for row in range(live)]

@@ -25,7 +25,7 @@ class Ticket:
 
     @property
     def unfinished(self) -> bool:
-        """Whether it was interrupted and goes on."""
+        """Whether it was interrupted and continues."""
         return self.job.outcome is None and not self.job.abandoned
 
 
@@ -91,5 +91,5 @@ class RequestQueue:
             self.tickets.remove(ticket)
 
     def _guests(self) -> list[Ticket]:
-        """Those of no episode, and so of no seat: nobody is known to come who could share their batch."""
+        """Tickets of no episode, and so of no seat: no further request is known that could share their batch."""
         return [ticket for ticket in self.tickets if not ticket.job.episode]

@@ -23,7 +23,7 @@ from finqa_cli.errors import ConfigError
 from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
 from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape
 
-NAME = "finqa_opening"
+OPENING_ATTENTION = "finqa_opening"
 
 # What torch's own scaled_dot_product_attention calls on a CPU. Called directly because it also returns the logarithm
 # of the softmax's denominator, without which two parts cannot be joined.
@@ -40,7 +40,7 @@ def opening_attention(
     opening: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """One layer's attention, registered with transformers under `NAME`.
+    """One layer's attention, registered with transformers under `OPENING_ATTENTION`.
 
     Args:
         module: The layer's attention module; `layer_idx` selects its part of the opening.
@@ -78,7 +78,7 @@ def opening_attention(
     return output.reshape(rows, heads, length, width).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, opening_attention)
+AttentionInterface.register(OPENING_ATTENTION, opening_attention)
 
 
 Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
@@ -123,8 +123,8 @@ class CausalModel:
 
     Attributes:
         module: The transformers model, in evaluation mode.
-        fingerprint: Of the files it was loaded from.
-        shape: Of the keys and values of one token.
+        fingerprint: Identifies the files it was loaded from.
+        shape: Shape of the keys and values of one token.
         vocabulary: Number of ids that may be passed.
         context: The model's own limit in tokens.
         shares_openings: Whether a common opening may be kept once for a whole batch.
@@ -145,7 +145,7 @@ class CausalModel:
         backend = bool(getattr(module, "_supports_attention_backend", False))
         self.shares_openings = device.type == "cpu" and plain and backend
         if self.shares_openings:
-            module.set_attn_implementation(NAME)  # type: ignore[operator]
+            module.set_attn_implementation(OPENING_ATTENTION)  # type: ignore[operator]
 
     @torch.inference_mode()
     def forward(
@@ -157,8 +157,8 @@ class CausalModel:
             token_ids: [N, L] ids.
             positions: [N, L] place of each token in its sequence.
             valid: [N, filled + L] False at columns before a row's first token.
-            cache: Of the N rows.
-            opening: See `attention.opening_attention`.
+            cache: Cache of the N rows.
+            opening: See `opening_attention`.
         """
         extra: dict[str, Any] = {"attention_mask": valid}
         if self.shares_openings:
@@ -245,7 +245,7 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
 
 
 def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None]) -> CausalModel:
-    """As `read_model`, on a device and with its tokenizer."""
+    """Loads a model as `read_model` does, onto a device; a folder must have its tokenizer."""
     source = fingerprint(reference)
     return CausalModel(read_model(reference, dtype=dtype, fits=fits).to(device), device, dtype, source)
 

@@ -29,13 +29,13 @@ class TransformersEngine:
 
     Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
     oldest has waited `dispatch_wait_ms`, without seats at once. Each is answered when its own row ends, so that tools
-    run while longer rows go on; outside lockstep those who wait then join the running batch. A request whose key names
-    no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+    run while longer rows continue; outside lockstep waiting requests then join the running batch. A request whose key
+    names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
     completion and stop `length`.
 
-    Whoever holds a seat must not wait for another seat's holder outside `generate`: in lockstep that would stop both.
+    An episode with a seat must not wait for another one outside `generate`: in lockstep that would stop both.
     """
 
     def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
@@ -84,7 +84,7 @@ class TransformersEngine:
         self._seats += change
         if self._queue is not None:
             self._queue.seats = self._seats
-            # Not at once: whoever leaves may pass the seat on to the next episode in the same turn of the loop.
+            # Not at once: an episode that ends may pass its seat on to the next episode in the same turn of the loop.
             asyncio.get_running_loop().call_soon(self._check)
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -104,7 +104,7 @@ class TransformersEngine:
             )
         loop = asyncio.get_running_loop()
         ticket = Ticket(Job(request), loop.create_future(), loop.time())
-        ticket.job.told = lambda: _threadsafe(loop, lambda: self._answer(ticket))
+        ticket.job.on_outcome = lambda: _threadsafe(loop, lambda: self._answer(ticket))
         queue.tickets.append(ticket)
         # Not at once: requests that arrive in the same turn of the loop belong into the same batch.
         loop.call_soon(self._check)
@@ -175,7 +175,7 @@ class TransformersEngine:
 
     @property
     def reused_share(self) -> float:
-        """Of the tokens of all prompts so far, how many were not computed again; padding counts as computed."""
+        """Share of the tokens of all prompts so far that were not computed again; padding counts as computed."""
         return self._worker.reused_share
 
     async def close(self) -> None:
@@ -247,7 +247,7 @@ class TransformersEngine:
             self._check()
 
     def _with_newcomers(self, interrupted: list[Ticket]) -> list[Ticket]:
-        """What goes on, and who joins it; with a load pending nobody does: they belong to the next version."""
+        """Interrupted tickets and those that join them; none join while a load is pending (next version)."""
         if not interrupted or self._loads or self._queue is None:
             return interrupted
         return sorted([*interrupted, *self._queue.take()], key=lambda ticket: ticket.job.request.key)
@@ -262,5 +262,5 @@ class TransformersEngine:
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
         loop.call_soon_threadsafe(work)

@@ -24,8 +24,8 @@ class Need:
     """Bytes on each device, activations left out.
 
     Attributes:
-        weights: Of the model.
-        adapters: Of all adapters that are served at once.
+        weights: Weights of the model.
+        adapters: All adapters that are served at once.
         context: KV cache of one sequence of full length: less than this does not start.
         length: That length in tokens.
         sequences: Sequences of full length that would be decoded together at most.
@@ -118,7 +118,7 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 _KILLED = re.compile(r"^\[finqa\] the server ended with status -9$|Failed core proc\(s\): \{[^}]*: -9\b", re.MULTILINE)
-"""By the kernel, which ends whoever takes too much memory: nobody else would."""
+"""Killed by the kernel, which ends processes that take too much memory: nothing else would."""
 
 _NO_VLLM = re.compile(r"No module named '?vllm'?(?![\w.])")
 _TAIL_LINES = 5

@@ -1,4 +1,4 @@
-"""Lets many pass, or one alone."""
+"""A readers-writer lock for asyncio: many readers at once, or one writer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class ReadersWriterLock:
-    """Requests pass side by side; whoever must be alone waits for them, while later ones wait for him."""
+    """Readers run side by side; a writer waits for them to leave, and later readers wait for the writer."""
 
     def __init__(self) -> None:
         self._readers = 0
@@ -20,12 +20,12 @@ class ReadersWriterLock:
 
     @property
     def readers(self) -> int:
-        """How many are inside now."""
+        """Number of readers that hold the lock."""
         return self._readers
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        """For as long as a request is under way."""
+        """Holds the lock as a reader until the end of the context."""
         while not self._open.is_set():
             await self._open.wait()
         self._readers += 1
@@ -39,7 +39,7 @@ class ReadersWriterLock:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Once everybody has left, until the end of the context."""
+        """Holds the lock as the only one, once all readers have left, until the end of the context."""
         async with self._writing:
             self._open.clear()
             try:

@@ -32,7 +32,7 @@ _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:r
 """Prometheus counters of vLLM that grow with its work (vllm/v1/metrics/loggers.py)."""
 
 _LONGEST_STEP = 0.6
-"""Of the patience, between two readings of the clock: a quarter each for answer and counters, and a pause."""
+"""Share of the patience between two readings of the clock: a quarter each for answer and counters, and a pause."""
 
 
 class Pulse:
@@ -40,7 +40,7 @@ class Pulse:
 
     Args:
         connection: The server.
-        key: Of the server.
+        key: Key of the server.
         busy: Whether requests are under way.
         patience_s: Longest silence of a living server.
     """
@@ -61,7 +61,7 @@ class Pulse:
         self._answered = self._worked = self._watched_s
 
     def heard(self) -> None:
-        """A completion came: a server that is out of breath may have no time for looks, but it lives."""
+        """A completion came: a server that is overloaded may have no time for looks, but it lives."""
         self._answered = self._worked = self._now()
 
     async def answers(self, timeout_s: float) -> bool:
@@ -72,7 +72,7 @@ class Pulse:
             return False
 
     async def look(self) -> str:
-        """What is wrong with it; empty when nothing is. A server that is out of breath is given `patience_s`."""
+        """What is wrong with it; empty when nothing is. A server that is overloaded is given `patience_s`."""
         now = self._now()
         if not await self.answers(self._patience_s / 4):
             silent = self._now() - self._answered
@@ -112,7 +112,7 @@ START_POLL_S = 0.2
 START_ANSWER_S = 5.0
 PORT_TRIES = 3
 LOOKS_PER_PATIENCE = 12
-LOOKS_TO_DOOM = 2
+FAILED_CHECKS = 2
 """A first look without an answer may be the doing of our own event loop, if that was busy."""
 
 
@@ -187,7 +187,7 @@ class Supervisor:
         return launched.base_url
 
     def serve(self, model: str) -> None:
-        """From its next start on the server has the weights of this folder: it was given them in place."""
+        """Makes later starts load the weights of this folder, which the running server was given in place."""
         self._context = replace(self._context, model=model)
         if self._launch is not None:
             self._launch = self._launch_at(self._launch.port)
@@ -231,7 +231,7 @@ class Supervisor:
         process, pulse = self._process, self._pulse
         if self._launch is None or process is None or pulse is None:
             raise EngineError("The engine is closed or was not started.")
-        for _ in range(LOOKS_TO_DOOM):
+        for _ in range(FAILED_CHECKS):
             if process.running() and not self._wrong and await pulse.answers(self._config.health_timeout_s / 4):
                 return
         # Dying takes a server a moment: its connections close before it is gone.
@@ -241,7 +241,7 @@ class Supervisor:
             raise ServiceUnavailableError(
                 f"The vLLM server failed again after {self.restarts} restarts: {reason} Its output is in "
                 f"{self._log_path}.",
-                remedy="mend what the output says, then finqa train --resume RUN; or a higher engine.options.restarts",
+                remedy="fix what the output names, then finqa train --resume RUN; or a higher engine.options.restarts",
             )
         self.restarts += 1
         log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
@@ -270,7 +270,7 @@ class Supervisor:
                     remedy=f"--set engine.options.start_timeout_s={2 * self._config.start_timeout_s:g}",
                 )
             await asyncio.sleep(START_POLL_S)
-        if not process.running():  # somebody else answers at its port
+        if not process.running():  # another process answers at its port
             raise ServiceUnavailableError(f"The vLLM server ended at start: {last_words(process.output())}")
         self._pulse.forget()
         log.info("the vLLM server is ready", seconds=round(time.monotonic() - began, 1), log=str(self._log_path))

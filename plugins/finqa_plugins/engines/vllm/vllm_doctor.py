@@ -33,7 +33,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = VllmEngineConfig.model_validate(settings["engine"]["options"])
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # the check of the settings reports wrong options
     found = [_rank(int(settings["lora"]["rank"]))]
     if config.addresses:
         return [*found, *(_answer(config, address) for address in config.addresses)]

@@ -25,14 +25,14 @@ LONGEST_SOCKET = 103
 """Bytes in the path of a Unix socket: what macOS takes; Linux takes 107."""
 
 _NAMES = len(f"/{TEMPORARY_PREFIX}12345678/12345678-1234-1234-1234-123456789abc")
-"""Of the folder and of a socket in it, which vLLM names by a uuid (vllm/utils/network_utils.py)."""
+"""Bytes in the names of the folder and of a socket in it, which vLLM names by a uuid (vllm/utils/network_utils.py)."""
 
 
 def make_temporary_folder(environment: Mapping[str, str]) -> Path:
-    """An empty folder whose path leaves room for the names of sockets.
+    """Makes an empty folder for the server's temporary files, with a path short enough for the names of sockets.
 
     Args:
-        environment: Of the server.
+        environment: Environment of the server.
 
     Raises:
         OSError: It cannot be made.
@@ -43,7 +43,7 @@ def make_temporary_folder(environment: Mapping[str, str]) -> Path:
 
 
 def temporary_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What sends a server's temporary files there.
+    """The variables under which a server puts its temporary files there.
 
     Compiled kernels stay where torch keeps them (torch/_inductor/runtime/cache_dir_utils.py), for the next start.
     TMPDIR comes first: setproctitle, which names vLLM's processes, needs the first in place, and torch sets the other.
@@ -67,13 +67,13 @@ def _user() -> str:
 
 POLL_S = 0.05
 STOP_S = vllm_guard.GRACE_S + vllm_guard.TRACKERS_S + 5.0
-"""For the guard to end what it guards, before it is ended as well."""
+"""Seconds for the guard to end what it guards, before it is ended as well."""
 
 _TAIL_BYTES = 64 * 2**10
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now; vLLM takes no socket that is open already."""
+    """A port of loopback that no process listens on now; vLLM takes no socket that is open already."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
@@ -95,7 +95,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guard, which is also the process group of the server."""
+        """Process id of the guard, which is also the process group of the server."""
         return self._guard.pid
 
     def running(self) -> bool:
@@ -167,7 +167,7 @@ class ServerProcess:
         return self._guard.returncode is None
 
     def _end_group(self) -> None:
-        # A guard that is not reaped yet keeps its pid, which is the group's id, from belonging to anyone else.
+        # A guard that is not reaped yet keeps its pid, which is the id of the group.
         if self._unreaped():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ def load_leading_json(text: str) -> tuple[Any, str]:
     """The value at the start of `text`, and what follows it.
 
     Raises:
-        CallError: As for `load_json`.
+        CallError: The same faults as in `load_json`.
     """
     try:
         payload, end = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).raw_decode(text)

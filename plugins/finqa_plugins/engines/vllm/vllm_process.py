@@ -81,7 +81,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """Starts on construction, below a guard (see `guard`) in a session of its own.
+    """Starts on construction, below a guard (see `vllm_guard`) in a session of its own.
 
     Raises:
         StorageError: The log cannot be written or the process cannot be started.

@@ -36,7 +36,7 @@ async def test_one_alone_waits_for_those_inside_and_lets_later_ones_wait() -> No
     assert late < second or late > story.index("second out")
 
 
-async def test_who_gives_up_leaves_the_turnstile_open() -> None:
+async def test_who_gives_up_leaves_the_lock_open() -> None:
     lock = ReadersWriterLock()
     async with lock.shared():
         waiting = asyncio.create_task(lock.exclusive().__aenter__())

@@ -1,4 +1,4 @@
-"""`python vllm_guard.py FOLDER COMMAND...` runs a command of which nothing is left once this process or its parent is gone.
+"""Runs a command of which nothing is left once this process or its parent is gone: `vllm_guard.py FOLDER COMMAND...`.
 
 vLLM starts processes of its own that outlive a killed server. This one is the reaper of all of them: it ends when the
 command does, when its standard input closes, or when its parent is gone, and takes every descendant and the folder

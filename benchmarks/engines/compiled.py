@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.engines.contestants import embedded_model
 from benchmarks.figures import Figure, at_most, note
-from finqa_plugins.engines.transformers.batch_cache import BatchCache
+from finqa_plugins.engines.transformers.kv_store import BatchCache
 from finqa_plugins.engines.transformers.served_model import CausalModel, load_model
 
 ROWS, FIRST, COLUMNS = 64, 96, 256

@@ -32,11 +32,10 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import GenerateRequest, Message, PolicyVersion, Sampling, Task, ToolCall, Trajectory
 from finqa_cli.wiring.build import make_codec, open_environment
 from finqa_cli.wiring.stage import stage
-from finqa_plugins.engines._http.bodies import Body
 from finqa_plugins.engines._http.config import ServerConfig
 from finqa_plugins.engines._http.http_client import Client
 from finqa_plugins.engines._http.token_server import TokenServer
-from finqa_plugins.engines._http.transport import LARGEST_REPLY, Answer, Transport
+from finqa_plugins.engines._http.transport import LARGEST_REPLY, Answer, Body, Transport
 from finqa_plugins.learners.torch.scratch_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
 
 FEW, MANY = 320, 1000

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from finqa_cli.types import ToolCall
 
 Schemas = Mapping[str, Mapping[str, Any]]
-"""For each tool by name: its parameters as a JSON schema."""
+"""Parameters of each tool, by its name, as a JSON schema."""
 
 
 class CallError(Exception):

@@ -31,7 +31,7 @@ def choose_format(name: str, context: CodecContext, render: Render) -> tuple[Cal
     """The format, and whether the chat template writes calls in it.
 
     Args:
-        name: Of a call format, or `auto` for the first that the template writes; those of this plugin come first.
+        name: Name of a call format, or `auto` for the first that the template writes; those of this plugin come first.
         context: Holds the formats and names the model.
         render: The chat template.
 

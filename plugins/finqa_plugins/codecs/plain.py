@@ -13,20 +13,18 @@ apart is the end token, an id: a role counts only behind it, and no content can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finqa_cli.contracts import CodecContext, ReplyRole
+from finqa_cli.contracts import CallFormat, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import AssistantTurn, Message, Prompt
+from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.call_choice import named_format
 from finqa_plugins.codecs.config import PlainCodecConfig
-from finqa_plugins.codecs.exact_text import ExactText
 from finqa_plugins.codecs.loading import load_tokenizer
-from finqa_plugins.codecs.parsing import parse_turn
-from finqa_plugins.codecs.reasoning import split_reasoning
+from finqa_plugins.codecs.parsing import parse_turn, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
-from finqa_plugins.codecs.tools_text import tools_text
 
 _MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
 
@@ -120,3 +118,100 @@ def _space_in_front(tokenizer: Any, text: ExactText, before: str) -> str:
     """The space, if any, that the tokenizer puts in front of a text that begins behind `before`."""
     whole = tokenizer.encode(before + "<|user|>", add_special_tokens=False)
     return " " if whole == text.encode(before) + text.encode(" <|user|>") else ""
+
+
+_PLAIN_KEYS = {"type", "title", "description"}
+
+
+def tools_text(tools: Sequence[ToolSpec], form: CallFormat) -> str:
+    """A line for each tool and each described argument, and how a call is written."""
+    example = form.render(ToolCall(name="tool", arguments={"argument": "value"}))
+    lines = ["You can call these tools:", *(line for tool in tools for line in _lines(tool))]
+    return "\n".join([*lines, "Call one tool per turn and wait for its reply. A call is written like this:", example])
+
+
+def _lines(tool: ToolSpec) -> Iterator[str]:
+    properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
+    required = tool.parameters.get("required") or ()
+    arguments = (f"{name}{'' if name in required else '?'}: {_kind(schema)}" for name, schema in properties.items())
+    yield f"- {tool.name}({', '.join(arguments)}): {tool.description}"
+    for name, schema in properties.items():
+        if isinstance(schema, Mapping) and "description" in schema:
+            yield f"  {name}: {schema['description']}"
+
+
+def _kind(schema: Any) -> str:
+    """The type by its name, or the whole schema where it says more than that."""
+    if not isinstance(schema, Mapping):
+        return json.dumps(schema)
+    kind = schema.get("type")
+    if isinstance(kind, str) and schema.keys() <= _PLAIN_KEYS:
+        return kind
+    return json.dumps({key: value for key, value in schema.items() if key != "description"}, ensure_ascii=False)
+
+
+_PROBE = ' two  spaces\n\n{"Name": "Caf\u00e9", "year": -2024.5}\n<|user|>\n'
+_CHILDREN = ("normalizers", "pretokenizers", "decoders")
+
+
+class ExactText:
+    """A tokenizer's vocabulary and merges, applied to each piece of text as it stands.
+
+    SentencePiece tokenizers put a space in front of every text that they encode and take one off when they decode;
+    some added tokens swallow the space around them. That is right for whole texts and wrong for pieces of an episode.
+
+    Attributes:
+        size: Number of ids that the tokenizer knows.
+    """
+
+    def __init__(self, tokenizer: Any, model: str) -> None:
+        """`model` is what errors call it.
+
+        Raises:
+            ConfigError: It is no fast tokenizer, or loses or changes plain text.
+        """
+        from tokenizers import Tokenizer
+
+        if not tokenizer.is_fast:
+            raise ConfigError(
+                f"The tokenizer of {model!r} has no fast form (tokenizer.json), which codec 'plain' reads.",
+                remedy="choose another model: --model FOLDER_OR_HUB_ID",
+            )
+        facts = json.loads(tokenizer.backend_tokenizer.to_str())
+        facts |= {name: _as_it_stands(facts[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
+        facts["added_tokens"] = [token | {"lstrip": False, "rstrip": False} for token in facts["added_tokens"]]
+        self._backend = Tokenizer.from_str(json.dumps(facts | {"truncation": None, "padding": None}))
+        self.size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        read = self.decode(self.encode(_PROBE))
+        if read != _PROBE:
+            raise ConfigError(
+                f"The tokenizer of {model!r} does not keep text as it is: {_PROBE!r} becomes {read!r}.",
+                remedy="choose another model: --model FOLDER_OR_HUB_ID",
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids; strings of added tokens become those tokens."""
+        valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
+        return list(self._backend.encode(valid, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text, added tokens included; ids outside the vocabulary are left out."""
+        return str(self._backend.decode([i for i in ids if 0 <= i < self.size], skip_special_tokens=False))
+
+
+def _as_it_stands(part: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A normalizer, pre-tokenizer or decoder that neither adds nor takes at the edges; None where nothing is left."""
+    if part is None or part["type"] in ("Prepend", "Strip"):
+        return None
+    changed = dict(part)
+    for children in _CHILDREN:
+        if children in part:
+            left = [kept for child in part[children] if (kept := _as_it_stands(child)) is not None]
+            if not left:
+                return None
+            changed[children] = left
+    if "prepend_scheme" in part:
+        changed["prepend_scheme"] = "never"
+    elif "add_prefix_space" in part:
+        changed["add_prefix_space"] = False
+    return changed

@@ -1,10 +1,14 @@
-"""What the codecs of all model families share: the model's own chat template decides everything around the contents."""
+"""The codec that all families with a chat template share: the template decides everything around the contents.
+
+Contents are rendered as placeholders (see `shielding`), so a template cannot trim or quote them. What it would have
+done is found once, by probing, and applied to each content before its placeholder is filled.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +17,11 @@ import structlog
 from finqa_cli.contracts import CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.appending import play_probes, rewrites_history
 from finqa_plugins.codecs.call_choice import choose_format
-from finqa_plugins.codecs.chat_template import ChatTemplate, as_is
 from finqa_plugins.codecs.config import CodecConfig
+from finqa_plugins.codecs.history import Replay, play_probes, reader, rewrites_history
 from finqa_plugins.codecs.loading import MODEL_REMEDY, plain_coding
-from finqa_plugins.codecs.parsing import parse_turn
-from finqa_plugins.codecs.reasoning import THINK_CLOSE, opened_reasoning, render_reasoning, split_reasoning
-from finqa_plugins.codecs.replay import Replay, reader
+from finqa_plugins.codecs.parsing import THINK_CLOSE, opened_reasoning, parse_turn, render_reasoning, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ class Family:
     """What tells one family of chat models from another.
 
     Attributes:
-        name: As error messages call it.
+        name: Name in error messages.
         turn_end: The control token that its chat template closes an assistant turn with.
         other_ends: Further control tokens that end a turn, where the tokenizer has them.
         variables: Variables of its chat template.
@@ -57,8 +58,8 @@ class TemplateCodec:
         """Raises ConfigError when the tokenizer or its chat template is not of this family.
 
         Args:
-            tokenizer: Of the model.
-            family: Whose format it has.
+            tokenizer: Tokenizer of the model.
+            family: The family whose format it has.
             options: How calls are written, and what is done where the template rewrites earlier turns.
             context: Holds the call formats, and names the model in errors.
         """
@@ -228,14 +229,14 @@ class TemplateCodec:
         """What the template's generation prompt opens or skips the reasoning with."""
         opened = opened_reasoning(self._frames["tool"])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
-            problem, mended = "has no thinking", "codec.options.thinking=false"
+            problem, fix = "has no thinking", "codec.options.thinking=false"
         elif not self._family.thinking and opened and THINK_CLOSE not in opened:
-            problem, mended = "cannot switch thinking off", "codec.options.thinking=true"
+            problem, fix = "cannot switch thinking off", "codec.options.thinking=true"
         elif self._family.thinking and THINK_CLOSE in opened:
-            problem, mended = "cannot switch thinking on", "codec.options.thinking=false"
+            problem, fix = "cannot switch thinking on", "codec.options.thinking=false"
         else:
             return opened
-        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {mended}")
+        raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {fix}")
 
     def _encode(self, text: str) -> list[int]:
         valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
@@ -252,3 +253,70 @@ def _parts(call: ToolCall) -> tuple[str, Mapping[str, Any]]:
 
 def _as_chat_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+Treatment = Callable[[str], str]
+
+
+class ChatTemplate:
+    """Renders chats, with generation prompt, under fixed template variables."""
+
+    def __init__(self, tokenizer: Any, model: str, variables: Mapping[str, Any]) -> None:
+        self._tokenizer = tokenizer
+        self._model = model
+        self._variables = dict(variables)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None) -> str:
+        """The text of a chat that the assistant is to continue.
+
+        Raises:
+            ConfigError: The template refuses these messages.
+        """
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **self._variables
+            )
+        except Exception as error:  # a template may raise anything that jinja or its own expressions do
+            roles = ", ".join(str(message["role"]) for message in messages)
+            raise ConfigError(
+                f"The chat template of {self._model!r} cannot render a chat of {roles}: {error}", remedy=MODEL_REMEDY
+            ) from error
+        return str(text)
+
+    def treatments(self) -> dict[str, Treatment]:
+        """What is done to the contents of each role.
+
+        Raises:
+            ConfigError: Something that cannot be told from a probe.
+        """
+        probes = {role: f'\n {role} "quoted" \\ \u00e9<&>\t. \n' for role in ("system", "user", "assistant", "tool")}
+        # The assistant's probe is in an earlier turn, where a template does not look for reasoning.
+        middle = [{"role": "user", "content": "more"}, {"role": "assistant", "content": "said"}]
+        told = [{"role": role, "content": probe} for role, probe in probes.items()]
+        text = self.render([*told[:3], *middle, told[3]], tools=None)
+        found = {role: self._treatment(probe, text) for role, probe in probes.items()}
+        if unknown := [role for role, treatment in found.items() if treatment is None]:
+            raise ConfigError(
+                f"The chat template of {self._model!r} rewrites {' and '.join(unknown)} messages in an unknown way.",
+                remedy=MODEL_REMEDY,
+            )
+        return {role: treatment for role, treatment in found.items() if treatment is not None}
+
+    @staticmethod
+    def _treatment(probe: str, text: str) -> Treatment | None:
+        known = (as_is, as_json, str.strip, _trimmed_json)
+        return next((treatment for treatment in known if treatment(probe) in text), None)
+
+
+def as_is(content: str) -> str:
+    """The content unchanged."""
+    return content
+
+
+def as_json(content: str) -> str:
+    """The content as the inside of a JSON string, as `tojson` of chat templates writes it."""
+    return json.dumps(content, ensure_ascii=False)[1:-1]
+
+
+def _trimmed_json(content: str) -> str:
+    return as_json(content.strip())

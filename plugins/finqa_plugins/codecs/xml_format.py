@@ -14,8 +14,7 @@ from typing import Any
 
 from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.call_json import load_json
-from finqa_plugins.codecs.call_tags import CALL_CLOSE, CALL_OPEN, tagged_call, words_before
+from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, words_before
 
 _FUNCTION_CLOSE = "</function>"
 _VALUE_CLOSE = "</parameter>"
@@ -24,7 +23,7 @@ _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>")
 _INTEGER = re.compile(r"-?[0-9]{1,4000}")  # Python refuses to convert more than 4300 digits
 _NUMBER = re.compile(rf"{_INTEGER.pattern}(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _REST = re.compile(r"\s*\Z")
-_CALL_GOES_ON = re.compile(r"\s*(?:<parameter=|</function>|\Z)")
+_CALL_CONTINUES = re.compile(r"\s*(?:<parameter=|</function>|\Z)")
 EXAMPLE = f"{CALL_OPEN}\n<function=<tool>>\n<parameter=<name>>\nvalue\n{_VALUE_CLOSE}\n{_FUNCTION_CLOSE}\n{CALL_CLOSE}"
 
 
@@ -78,9 +77,9 @@ def _values(body: str) -> dict[str, str]:
 
 
 def _value_end(body: str, at: int, key: str) -> int:
-    """Where the value's closing tag is: the first that the call goes on after, so that a value may speak of tags."""
+    """Where the value's closing tag is: the first after which the call continues, so that a value may contain tags."""
     while (at := body.find(_VALUE_CLOSE, at)) >= 0:
-        if _CALL_GOES_ON.match(body, at + len(_VALUE_CLOSE)):
+        if _CALL_CONTINUES.match(body, at + len(_VALUE_CLOSE)):
             return at
         at += len(_VALUE_CLOSE)
     raise CallError(f"The parameter {key!r} is not closed: {_VALUE_CLOSE} is missing.")

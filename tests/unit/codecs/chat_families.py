@@ -164,16 +164,17 @@ def altered(template: str, old: str, new: str) -> Any:
 
 def make_codec(case: Case, tokenizer: Any = None) -> Any:
     """The codec of a case, over another tokenizer where one is given."""
-    from finqa_plugins.codecs import config, llama, qwen
+    from finqa_plugins.codecs import config
+    from finqa_plugins.codecs.model_families import LlamaCodec, QwenCodec
 
     if case.template is None:
-        return qwen.QwenCodec(None, codec_context(str(EMBEDDED)))
+        return QwenCodec(None, codec_context(str(EMBEDDED)))
     tokenizer = tokenizer or (altered(case.template, *case.changed) if case.changed else make_tokenizer(case.template))
     context = codec_context(case.template)
     if case.codec == "llama3":
-        return llama.LlamaCodec(config.LlamaCodecConfig(**case.options), context, tokenizer)
+        return LlamaCodec(config.LlamaCodecConfig(**case.options), context, tokenizer)
     options = config.ThinkingCodecConfig if case.codec == "qwen3" else config.CodecConfig
-    return qwen.QwenCodec(options(**case.options), context, tokenizer)
+    return QwenCodec(options(**case.options), context, tokenizer)
 
 
 @cache

@@ -15,7 +15,7 @@ from chat_families import CASES, CONTROL_STRINGS, LOOK_UP, THINKING, as_prompt, 
 
 from finqa_cli.contracts import ChatCodec, PlayedTurn
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.reasoning import without_reasoning
+from finqa_plugins.codecs.parsing import without_reasoning
 
 HARMLESS = [
     "",

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.hermes_format import HermesFormat
-from finqa_plugins.codecs.parsing import parse_turn
-from finqa_plugins.codecs.reasoning import split_reasoning
+from finqa_plugins.codecs.json_formats import HermesFormat
+from finqa_plugins.codecs.parsing import parse_turn, split_reasoning
 
 HERMES = HermesFormat()
 GOOD = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'

@@ -19,8 +19,7 @@ from structlog.testing import capture_logs
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import ToolCall, ToolSpec
-from finqa_plugins.codecs.plain import PlainCodec
-from finqa_plugins.codecs.tools_text import tools_text
+from finqa_plugins.codecs.plain import PlainCodec, tools_text
 
 
 def _auto(folder: Path, **options: Any) -> Any:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.contracts import CallFormat
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.hermes_format import HermesFormat
-from finqa_plugins.codecs.llama3_format import Llama3JsonFormat
+from finqa_plugins.codecs.json_formats import HermesFormat, Llama3JsonFormat
 from finqa_plugins.codecs.parsing import parse_turn
 from finqa_plugins.codecs.xml_format import XmlFormat
 

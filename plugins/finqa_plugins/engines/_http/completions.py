@@ -48,7 +48,7 @@ def completion_body(request: GenerateRequest, *, model: str, max_tokens: int, se
         request: What is asked for.
         model: Name of model or adapter on the server.
         max_tokens: In place of the request's limit.
-        seeded: With the request's seed. Without it the server draws as its own generator says.
+        seeded: Send the request's seed. Without it the server draws from its own generator.
     """
     sampling = request.sampling
     seed = {"seed": sampling.seed} if seeded else {}

@@ -13,18 +13,23 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import uncounted
 from finqa_plugins.engines._http.config import ServerConfig
-from finqa_plugins.engines._http.faults import (
+from finqa_plugins.engines._http.json_documents import (
+    BadReplyError,
+    ModelCard,
+    parse_document,
+    read_listing,
+    write_document,
+)
+from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.refusals import (
     ControlError,
+    Meaning,
     PromptTooLongError,
     UnreadableCallError,
     exhausted,
     refused,
     unreachable,
 )
-from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document, write_document
-from finqa_plugins.engines._http.model_listing import ModelCard, read_listing
-from finqa_plugins.engines._http.pacing import Gate
-from finqa_plugins.engines._http.refusals import Meaning
 from finqa_plugins.engines._http.transport import Answer, PassingError, Transport
 from finqa_plugins.engines._http.usage import Usage
 
@@ -33,10 +38,10 @@ log = structlog.get_logger(__name__)
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 LISTING_S = 20.0
-"""Seconds for the list of models: longer than that and nobody is there."""
+"""Seconds for the list of models: a server that takes longer counts as unreachable."""
 
 CHARACTERS_PER_TOKEN = 4
-"""For the estimate that holds a place in the token limit until the reply says what was used."""
+"""Used for the estimate that reserves tokens of the token limit until the reply reports what was used."""
 
 
 class Used(Protocol):
@@ -106,7 +111,7 @@ class Client:
             read: Reads the reply; raises BadReplyError.
             unreadable: The reply where the server could not read the model's tool call, from its reason and what was
                 written; None: that is a passing failure.
-            path: Of the API.
+            path: Path of the API.
 
         Raises:
             PromptTooLongError: The context is too short for it.
@@ -169,7 +174,7 @@ class Client:
         Args:
             path: Below the address of the API.
             body: JSON; None sends nothing.
-            timeout_s: For the whole call.
+            timeout_s: Seconds for the whole call.
             query: Parameters of the address.
             root: The path lies beside `/v1`, not below it (vLLM: `/sleep`, `/pause`).
 

@@ -19,7 +19,7 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines._http.completions import TokenReply
-from finqa_plugins.engines._http.faults import NoAnswerError, PromptTooLongError, UnknownModelError, away
+from finqa_plugins.engines._http.refusals import NoAnswerError, PromptTooLongError, UnknownModelError, away
 from finqa_plugins.engines._http.start_check import check_adapters, check_tokens, serve
 from finqa_plugins.engines._http.token_server import ServerFacts, TokenServer
 from finqa_plugins.engines._http.usage import Ledger, Price
@@ -41,8 +41,8 @@ class ServedTokenEngine:
         server: The server, reachable when `start` is called.
         context: What wiring says; `lora_rank` is the largest rank that the server takes.
         tolerance: See `Probed.probe_tolerance`.
-        revive: Called, by one request at a time, when the server answers nobody; None: such requests fail.
-        price: Of the model's tokens.
+        revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
+        price: Price of the model's tokens.
     """
 
     def __init__(

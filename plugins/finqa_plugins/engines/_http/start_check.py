@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import AuthenticationError, ConfigError, EngineError
 from finqa_cli.types import GenerateRequest, Sampling
+from finqa_plugins.engines._http.adapter_files import write_adapter
 from finqa_plugins.engines._http.completions import completion_body, read_completion, read_first_place
-from finqa_plugins.engines._http.faults import ControlError, NoAnswerError, PromptTooLongError
 from finqa_plugins.engines._http.json_documents import BadReplyError
-from finqa_plugins.engines._http.sample_adapter import write_sample
+from finqa_plugins.engines._http.refusals import ControlError, NoAnswerError, PromptTooLongError
 from finqa_plugins.engines._http.token_server import PROMPT, TokenServer
 from finqa_plugins.engines._http.usage import Usage
 
@@ -115,7 +115,7 @@ async def check_adapters(
     """
     name = f"finqa-check-{uuid.uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="finqa-adapter-", dir=scratch) as made:
-        is_made = await asyncio.to_thread(write_sample, Path(made), folder, rank)
+        is_made = await asyncio.to_thread(write_adapter, Path(made), folder, rank=rank)
         path = Path(made) if is_made else Path(made) / name
         try:
             await server.load_adapter(name, path)

@@ -11,10 +11,9 @@ from typing import Any
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import GenerateRequest, Sampling
 from finqa_plugins.engines._http.completions import TokenReply, completion_body, read_completion
-from finqa_plugins.engines._http.faults import ControlError, PromptTooLongError
 from finqa_plugins.engines._http.http_client import Client
-from finqa_plugins.engines._http.json_documents import BadReplyError
-from finqa_plugins.engines._http.model_listing import base_model
+from finqa_plugins.engines._http.json_documents import BadReplyError, base_model
+from finqa_plugins.engines._http.refusals import ControlError, PromptTooLongError
 
 LOAD, UNLOAD = "/load_lora_adapter", "/unload_lora_adapter"
 
@@ -42,7 +41,7 @@ class TokenServer:
         max_context: Longest sequence to use, 0 for the server's own limit.
         vocabulary: Number of token ids; None: not known here, so the server judges ids.
         paths: Folder here -> the same folder as the server sees it, for adapters.
-        load_timeout_s: For loading an adapter.
+        load_timeout_s: Seconds for loading an adapter.
         seeded: Whether requests carry their seeds.
     """
 
@@ -74,7 +73,7 @@ class TokenServer:
         Raises:
             ConfigError: It lists nothing, or not the base model.
             AuthenticationError: It refuses the key.
-            ServiceUnavailableError: Nobody answers.
+            ServiceUnavailableError: The server does not answer.
         """
         cards = await self.client.listing()
         if cards is None:
@@ -99,7 +98,7 @@ class TokenServer:
         Raises:
             PromptTooLongError: The server's context is shorter than it said.
             UnknownModelError: The server does not have `served_name`.
-            NoAnswerError: Nobody answers, or nothing usable.
+            NoAnswerError: The server does not answer, or gives nothing usable.
             EngineError: The request is refused.
         """
         vocabulary = self._vocabulary
@@ -130,7 +129,7 @@ class TokenServer:
 
         Raises:
             UnknownModelError: The server does not have `served_name`.
-            NoAnswerError: Nobody answers, or nothing usable.
+            NoAnswerError: The server does not answer, or gives nothing usable.
             EngineError: The request is refused.
         """
         sampling = Sampling(temperature=0.0, max_tokens=ANSWER_TOKENS)

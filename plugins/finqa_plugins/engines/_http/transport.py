@@ -1,4 +1,4 @@
-"""One HTTP request to the server and its whole reply, with time and size limits; the key never comes back out."""
+"""One HTTP request to the server and its whole reply, with time and size limits; the key never appears in a result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,52 @@ import certifi
 from pydantic import SecretStr
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.engines._http.bodies import ACCEPTED, BadBodyError, Body
 from finqa_plugins.engines._http.config import LOOPBACK, ServerConfig
 from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document
 from finqa_plugins.engines._http.refusals import Refusal, one_line, read_refusal
+
+ACCEPTED = "gzip"
+"""What is asked for as Accept-Encoding. Other packings could grow a few bytes beyond any limit in one step."""
+
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class BadBodyError(Exception):
+    """It is too long, or packed in a way that was not asked for; the message says what."""
+
+
+class Body:
+    """One reply's; `data` is what has arrived."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        """`encoding` is the reply's Content-Encoding, `limit` counts bytes of what is unpacked.
+
+        Raises:
+            BadBodyError: It is packed otherwise than `ACCEPTED`.
+        """
+        packing = encoding.strip().lower().removeprefix("x-")
+        if packing not in ("", "identity", ACCEPTED):
+            raise BadBodyError(f"the reply is packed as {packing[:40]!r}, which was not asked for")
+        self._unpack = zlib.decompressobj(_GZIP) if packing == ACCEPTED else None
+        self._limit = limit
+        self.data = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Adds bytes as they came.
+
+        Raises:
+            BadBodyError: That is more than the limit, or no gzip.
+        """
+        if self._unpack is None:
+            self.data += chunk
+        else:
+            try:
+                self.data += self._unpack.decompress(chunk, self._limit + 1 - len(self.data))
+            except zlib.error as error:
+                raise BadBodyError(f"the reply cannot be unpacked ({error})") from error
+        if len(self.data) > self._limit:
+            raise BadBodyError(f"the reply is longer than {self._limit} bytes")
+
 
 LARGEST_REPLY = 16 * 2**20
 """Bytes; a server that sends more is broken."""
@@ -98,7 +141,7 @@ class Transport:
             method: GET or POST.
             path: Below the address of the API.
             content: JSON.
-            timeout_s: For everything.
+            timeout_s: Seconds for connection, request and reply together.
             query: Parameters of the address.
             root: The path lies beside `/v1`, not below it.
 

@@ -16,7 +16,7 @@ KEPT_EPISODES = 10_000
 """Those used last, far more than are played at once: the table of a long run does not grow for ever."""
 
 MOST_TOKENS = 10**9
-"""Of one request; a larger count makes no sense."""
+"""Largest count of tokens that one request can report; a larger one counts as missing."""
 
 REPORT_EVERY = 100
 """Requests between two lines that say what was used so far."""
@@ -34,12 +34,12 @@ class Price(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of some requests.
+    """What some requests used.
 
     Attributes:
-        requests: Answered ones.
+        requests: Answered requests.
         prompt_tokens: Including the cached ones.
-        cached_tokens: Of the prompts, those that the server had from earlier requests.
+        cached_tokens: Tokens of the prompts that the server had from earlier requests.
         completion_tokens: Including those of thoughts that are not shown.
         unmetered: Requests whose reply did not say what it used; they are missing in tokens and cost.
     """
@@ -51,7 +51,7 @@ class Usage:
     unmetered: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        """Both together."""
+        """Adds two usages."""
         return Usage(
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,

@@ -1,4 +1,4 @@
-"""Policy versions on a server: each an adapter under a name of its own, dropped when nobody uses it any more."""
+"""Policy versions on a server: each an adapter under a name of its own, dropped once no request uses it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import structlog
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.engines._http.faults import UnknownModelError
-from finqa_plugins.engines._http.served_adapters import Shapes, check_adapter, model_shapes
+from finqa_plugins.engines._http.adapter_files import Shapes, check_adapter, model_shapes
+from finqa_plugins.engines._http.refusals import UnknownModelError
 from finqa_plugins.engines._http.token_server import TokenServer
 
 log = structlog.get_logger(__name__)
 
 GOODBYE_S = 5.0
-"""For dropping adapters at the end: a server that is gone has none."""
+"""Seconds for dropping adapters at the end: a server that is gone has none."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -30,8 +30,8 @@ class Version:
     """One version as the server knows it.
 
     Attributes:
-        number: Of the policy.
-        name: Of the model or adapter on the server.
+        number: Number of the policy version.
+        name: Name of the model or adapter on the server.
         adapter: Its folder; None for the base model.
         changes: Whether the adapter differs from the base model.
         users: Requests under way.
@@ -139,7 +139,7 @@ class Versions:
                 task.cancel()
 
     def _drop(self, version: Version) -> None:
-        """Has the server forget a version that nobody uses, beside everything else."""
+        """Unloads a version that no request uses, in a background task."""
         if version.adapter is None or version.users:
             return
         version.adapter = None

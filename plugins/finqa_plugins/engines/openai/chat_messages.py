@@ -1,7 +1,8 @@
-"""From our messages to the body of a chat completion request. Pure.
+"""Requests and replies of chat completions: our messages to a request body, a reply to an assistant turn. Pure.
 
-Protocol: https://platform.openai.com/docs/api-reference/chat/create. One call a turn; ids of calls are made from
-their places, nine letters and digits long, because Mistral's chat templates refuse others.
+Protocol: https://platform.openai.com/docs/api-reference/chat/create and .../chat/object. One call a turn; ids of calls
+are made from their places, nine letters and digits long, because Mistral's chat templates refuse others. Every reply
+gives a turn or a BadReplyError.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from finqa_cli.types import ChatRequest, Message, ToolCall
+from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
+from finqa_plugins.engines._http.json_documents import BadReplyError, first_choice, refuse_constant
+from finqa_plugins.engines._http.usage import Usage, read_usage
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
@@ -89,3 +93,148 @@ def _assistant(message: Message, call_id: str, thoughts_field: str | None) -> di
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
     calls = [{"id": call_id, "type": "function", "function": function}]
     return {"role": "assistant", **thoughts, "content": content, "tool_calls": calls}
+
+
+MAX_DEPTH = 64
+"""Nesting of arguments; what parses at the edge of Python's recursion limit may not be written later."""
+
+
+class _CallError(Exception):
+    """What is wrong with a call, in words for the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One turn and what it used. `written_call`: a call stands in the text, where no server should leave it."""
+
+    turn: AssistantTurn
+    usage: Usage
+    written_call: bool = False
+
+
+def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
+    """The first choice of a completion.
+
+    Args:
+        document: The server's reply.
+        tools: Tools were offered; without them the text alone counts.
+
+    Raises:
+        BadReplyError: It is no chat completion.
+    """
+    choice = first_choice(document)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise BadReplyError("the reply has no choices[0].message")
+    finish, usage, said = choice.get("finish_reason"), read_usage(document), _said(message)
+    stop: Literal["stop", "length"] = "length" if finish == "length" else "stop"
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadReplyError("message.tool_calls is not a list")
+    if not tools:
+        return Reply(turn=AssistantTurn(text=said, stop=stop), usage=usage)
+    written = not calls and CALL_OPEN in said.rpartition(THINK_CLOSE)[2]
+    try:
+        call = _only_call(calls, written)
+    except _CallError as error:
+        text = "\n".join(filter(None, (said, *(_as_written(one) for one in calls))))
+        return Reply(
+            turn=AssistantTurn(text=text, parse_error=f"{error}{_ending(finish)}", stop=stop),
+            usage=usage,
+            written_call=written,
+        )
+    text = "\n".join(filter(None, (said, render_call(call))))
+    return Reply(turn=AssistantTurn(text=text, words=said, tool_call=call, stop=stop), usage=usage)
+
+
+def unreadable_reply(reason: str, written: str) -> Reply:
+    """The turn whose call the server itself could not read, and refused instead of handing it over."""
+    turn = AssistantTurn(text=valid_text(written), parse_error=valid_text(f"The tool call cannot be read: {reason}"))
+    return Reply(turn=turn, usage=Usage(requests=1, unmetered=1))
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Thoughts, where the server hands them over apart from the text, then the text or the refusal."""
+    content = message.get("content")
+    if isinstance(content, list):  # content parts
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    content = content or message.get("refusal") or ""
+    thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
+    if not isinstance(content, str):
+        raise BadReplyError("message.content is not a text")
+    if isinstance(thoughts, str) and thoughts:
+        content = f"{THINK_OPEN}{thoughts}{THINK_CLOSE}{content}"
+    return valid_text(content)
+
+
+def _only_call(calls: list[Any], written: bool) -> ToolCall:
+    if written:
+        raise _CallError(f"A tool call was written as text ({CALL_OPEN}). Call the tool itself.")
+    if not calls:
+        raise _CallError("No tool call found. Call one of the tools.")
+    if len(calls) > 1:
+        raise _CallError(f"{len(calls)} tool calls found. Make exactly one tool call per turn.")
+    function = _function(calls[0])
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise _CallError("The tool call has no name.")
+    arguments = _arguments(function.get("arguments"))
+    call = ToolCall(name=name, arguments=arguments)
+    if _is_deep(arguments):
+        raise _CallError(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
+    if not _can_be_written(name) or not _can_be_written(arguments):
+        raise _CallError("The arguments hold what JSON or Unicode cannot: a lone surrogate or a number without end.")
+    return call
+
+
+def _arguments(given: object) -> Mapping[str, Any]:
+    """A JSON text by the protocol; some servers send the object itself, and nothing for a call without arguments."""
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given, parse_constant=refuse_constant)
+        except json.JSONDecodeError as error:
+            raise _CallError(f"The arguments are not valid JSON: {error.msg} at position {error.pos}.") from error
+        except (ValueError, RecursionError) as error:  # a constant such as NaN, too many digits, too deeply nested
+            raise _CallError(f"The arguments are not valid JSON: {error}.") from error
+    elif given is None or isinstance(given, str):
+        given = {}
+    if not isinstance(given, dict):
+        raise _CallError("The arguments must be a JSON object.")
+    return given
+
+
+def _as_written(call: object) -> str:
+    function = _function(call)
+    arguments = function.get("arguments")
+    raw = arguments if isinstance(arguments, str) else "..." if _is_deep(arguments) else json.dumps(arguments)
+    return valid_text(f'{CALL_OPEN}\n{{"name": {json.dumps(function.get("name"))}, "arguments": {raw}}}\n{CALL_CLOSE}')
+
+
+def _function(call: object) -> Mapping[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    return function if isinstance(function, dict) else {}
+
+
+def _ending(finish: object) -> str:
+    return " The reply was withheld by the server's content filter." if finish == "content_filter" else ""
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level if isinstance(one, (dict, list)) for item in _items(one)]
+        if not level:
+            return False
+    return True
+
+
+def _items(container: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else container
+
+
+def _can_be_written(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True

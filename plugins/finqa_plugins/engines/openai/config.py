@@ -64,7 +64,7 @@ class OpenAIEngineConfig(ServerConfig):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of all servers."""
+        """Addresses of all servers."""
         return self.base_urls or (self.base_url,)
 
     def of_replica(self, replica: int, replicas: int) -> OpenAIEngineConfig:

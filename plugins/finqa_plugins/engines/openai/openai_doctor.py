@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, ServiceUnavailableError
 from finqa_cli.types import Check
-from finqa_plugins.engines._http.api_access import find_key
-from finqa_plugins.engines._http.config import LOOPBACK
-from finqa_plugins.engines._http.faults import NAME_MODEL
+from finqa_plugins.engines._http.config import LOOPBACK, find_key
 from finqa_plugins.engines._http.http_client import Client
+from finqa_plugins.engines._http.refusals import NAME_MODEL
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 DEADLINE_S = 5.0
@@ -27,7 +26,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = OpenAIEngineConfig.model_validate({**options, "request_timeout_s": DEADLINE_S})
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # the check of the settings reports wrong options
     if "api_key" in given:
         detail = "the key of the settings is not shown to checks; name a variable to have it checked"
         return [Check(name="openai key", status="warn", detail=detail, remedy="--set engine.options.api_key_env=NAME")]

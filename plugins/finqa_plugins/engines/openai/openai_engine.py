@@ -1,4 +1,4 @@
-"""The `openai` engine: a `ChatEngine` on a server that speaks OpenAI's chat completions."""
+"""The `openai` engine: chat on a server that speaks OpenAI's chat completions, or tokens for a run that needs them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import structlog
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import AssistantTurn, ChatRequest
-from finqa_plugins.engines._http.api_access import find_key
-from finqa_plugins.engines._http.faults import NAME_MODEL, PromptTooLongError
+from finqa_plugins.engines._http.adapter_files import vocabulary
+from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines._http.http_client import CHAT, Client
-from finqa_plugins.engines._http.model_listing import ModelCard
+from finqa_plugins.engines._http.json_documents import ModelCard
+from finqa_plugins.engines._http.refusals import NAME_MODEL, PromptTooLongError
+from finqa_plugins.engines._http.served_engine import ServedTokenEngine
+from finqa_plugins.engines._http.token_server import TokenServer
 from finqa_plugins.engines._http.usage import Ledger
-from finqa_plugins.engines.openai.chat_messages import request_body
-from finqa_plugins.engines.openai.chat_replies import Reply, read_reply, unreadable_reply
-from finqa_plugins.engines.openai.config import OpenAIEngineConfig
+from finqa_plugins.engines.openai.chat_messages import Reply, read_reply, request_body, unreadable_reply
+from finqa_plugins.engines.openai.config import CHAT_ONLY, OpenAIEngineConfig
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +36,7 @@ class OpenAIEngine:
         self._ledger = Ledger(self._config.prices.get(self._model), model=self._model)
         self._client: Client | None = None
         self._starting = asyncio.Lock()
-        self._told_written_call = False
+        self._warned_of_written_call = False
 
     async def start(self) -> None:
         """Looks whether the server answers and takes the key. Idempotent.
@@ -72,8 +74,8 @@ class OpenAIEngine:
             reply = await self._complete(request)
         except PromptTooLongError:
             return AssistantTurn(text="", stop="full")
-        if reply.written_call and not self._told_written_call:
-            self._told_written_call = True
+        if reply.written_call and not self._warned_of_written_call:
+            self._warned_of_written_call = True
             log.warning(
                 "the server left a tool call in the text; start it with a tool-call parser that fits the model",
                 model=self._model,
@@ -131,3 +133,40 @@ class OpenAIEngine:
                 f"{', '.join(known[:20])}.",
                 remedy=f"--set engine.options.model={known[0]}",
             )
+
+
+def make_engine(config: OpenAIEngineConfig | None, context: EngineContext) -> OpenAIEngine | ServedTokenEngine:
+    """The engine, not started.
+
+    Raises:
+        ConfigError: The options do not fit the number of replicas, or are for chat while the run needs tokens.
+        AuthenticationError: The run needs tokens and the key is missing.
+    """
+    config = (config or OpenAIEngineConfig()).of_replica(context.replica, context.replicas)
+    return _token_engine(config, context) if context.needs_tokens else OpenAIEngine(config, context)
+
+
+def _token_engine(config: OpenAIEngineConfig, context: EngineContext) -> ServedTokenEngine:
+    chat_only = sorted(CHAT_ONLY & config.model_fields_set - ({"omit"} if set(config.omit) <= {"seed"} else set()))
+    if chat_only:
+        raise ConfigError(
+            f"engine.options.{chat_only[0]} is for chat; a run that trains or plays an adapter asks for token ids.",
+            remedy=f"leave engine.options.{chat_only[0]} out",
+        )
+    if context.lora_rank < 1:
+        raise ConfigError(
+            "Engine 'openai' takes new weights as adapters, but --lora-rank 0 trains the whole model.",
+            remedy="--lora-rank 16, or --engine vllm or transformers",
+        )
+    server = TokenServer(
+        Client(config, find_key(config), seed=context.seed),
+        model=config.model,
+        folder=context.model,
+        max_context=context.max_context,
+        vocabulary=vocabulary(context.model),
+        paths=config.adapter_paths,
+        load_timeout_s=config.load_timeout_s,
+        seeded="seed" not in config.omit,
+    )
+    price = config.prices.get(config.model or context.model)
+    return ServedTokenEngine(server, context=context, tolerance=config.probe_tolerance or "measured", price=price)

@@ -19,7 +19,7 @@ def register_components() -> list[Component]:
             kind="engine",
             name=NAME,
             remote=True,
-            target="finqa_plugins.engines.openai.factory:make_engine",
+            target="finqa_plugins.engines.openai.openai_engine:make_engine",
             config="finqa_plugins.engines.openai.config:OpenAIEngineConfig",
             readiness="finqa_plugins.engines.openai.plugin:readiness",
             summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; vLLM can train",
@@ -32,7 +32,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     from pydantic import ValidationError
 
     from finqa_cli.errors import AuthenticationError
-    from finqa_plugins.engines._http.api_access import KEY_VARIABLE, find_key
+    from finqa_plugins.engines._http.config import KEY_VARIABLE, find_key
     from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
     options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}

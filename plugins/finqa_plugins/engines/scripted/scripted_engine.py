@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
-from finqa_plugins.engines.scripted.intents import Intent, parse_question
-from finqa_plugins.engines.scripted.scripted_sql import Habits, write_query
+from finqa_plugins.engines.scripted.scripted_sql import Habits, Intent, parse_question, write_query
 from finqa_plugins.engines.scripted.table_reading import (
     TableInfo,
     find_labels,
@@ -124,7 +123,7 @@ def _exact_query(company: str, intent: Intent, infos: dict[str, TableInfo | None
 
 
 def _guessed_query(company: str, question: str, intent: Intent, infos: dict[str, TableInfo | None]) -> ToolCall:
-    """For a question in other words: the row that sounds most like it, in a table that has the years, if any does."""
+    """Queries the row that shares most words with a reworded question, in a table that has the years, if any does."""
     best: tuple[float, ToolCall] | None = None
     for table, info in infos.items():
         label, score = guess_label(info, question) if info else ("", 0.0)

@@ -33,7 +33,7 @@ _HINT_WORDS = tuple((name, frozenset(words.split())) for name, words in _HINTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """What get_table_info told, as far as it is needed.
+    """What get_table_info returned, as far as it is needed.
 
     Attributes:
         labels: Values of the first column.
@@ -62,7 +62,7 @@ class TableInfo:
 def rank_tables(tables: Sequence[str], phrases: Sequence[str], years: Sequence[str]) -> list[str]:
     """Tables in the order in which to try them: most hints of the phrases first, the more special statement on ties.
 
-    Of tables without any hint those come first whose names hold a year of the question.
+    Among tables without any hint, those whose names contain a year of the question come first.
     """
     words = {word for phrase in phrases for word in re.findall(r"[a-z]+", phrase.lower())}
 

@@ -13,7 +13,7 @@ from finqa_cli.errors import ConfigError
 
 GIB = 1 << 30
 FORWARD_TOKENS = 4096
-"""Of one forward at most: bounds activations and, with an opening, the matrix of attention scores."""
+"""Largest number of tokens of one forward: bounds activations and, with an opening, the matrix of attention scores."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -49,8 +49,8 @@ class Need:
 
     Attributes:
         weights: All parameters.
-        keys_values: Of one longest sequence, or what `kv_cache_gb` asks for.
-        activations: Of the largest forward and of drawing one token for a full batch.
+        keys_values: Keys and values of one longest sequence, or what `kv_cache_gb` asks for.
+        activations: Activations of the largest forward and of drawing one token for a full batch.
     """
 
     weights: int
@@ -73,8 +73,8 @@ def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, k
     """What a model of this transformers config needs.
 
     Args:
-        config: Of the model.
-        dtype: Of weights, keys and values.
+        config: Config of the model.
+        dtype: Type of weights, keys and values.
         max_batch: Rows decoded together.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
         kv_bytes: What the settings give to one batch, and again to what is kept; None when they do not say.

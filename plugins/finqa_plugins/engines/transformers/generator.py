@@ -1,4 +1,4 @@
-"""From requests to completions: openings, batches, failures. Runs in the engine's worker thread."""
+"""Generates the completions of requests: openings, batches, failures. Runs in the engine's worker thread."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import structlog
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion
-from finqa_plugins.engines.transformers.batch_cache import Scratch
-from finqa_plugins.engines.transformers.decode import Decoder, Job
+from finqa_plugins.engines.transformers.decode import Decoder, Job, Prompt, fill
 from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
-from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, common_prefix
-from finqa_plugins.engines.transformers.prefill import Prompt, fill
+from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, Scratch, common_prefix
 from finqa_plugins.engines.transformers.served_model import CausalModel
 
 log = structlog.get_logger(__name__)
@@ -27,7 +25,7 @@ class Generator:
 
     Attributes:
         prompt_tokens: In all prompts so far.
-        computed_tokens: Of these, how many went through the model, padding and openings included; the rest was reused.
+        computed_tokens: Those of them that went through the model, padding and openings included; the rest was reused.
     """
 
     def __init__(self, model: CausalModel, *, max_batch: int, kv_bytes: int, max_context: int) -> None:
@@ -57,7 +55,7 @@ class Generator:
     def run(self, jobs: list[Job], *, everyone: bool, interrupted: Callable[[], bool]) -> None:
         """Sets the outcome of every job that was not abandoned, unless `interrupted`: then of those that got so far.
 
-        The rest goes on where it was when it is passed again, under the same version.
+        The rest continues where it was when it is passed again, under the same version.
 
         Args:
             jobs: In the order of their keys.
@@ -76,7 +74,7 @@ class Generator:
         try:
             self._learn_openings(jobs)
             prepared = [(job, self._opening(job.sequence)) for job in jobs]
-        except Exception as error:  # whatever torch raises belongs to these requests
+        except Exception as error:  # any error of torch belongs to these requests
             self._fail(jobs, error)
             return
         batches = [

@@ -20,7 +20,7 @@ from finqa_cli.errors import EngineError
 
 _PREFIX = "base_model.model."
 # Options of peft.LoraConfig that change the arithmetic beyond `W + scale * B @ A`. `fan_in_fan_out` does not: PEFT goes
-# by the class of each layer, whatever it says.
+# by the class of each layer, not by this option.
 _UNSUPPORTED = (
     "use_dora",
     "lora_bias",
@@ -38,7 +38,7 @@ class Patch:
     """The low-rank change of one linear layer: `W + scale * up @ down` (Hu et al., 2021).
 
     Attributes:
-        name: Of the layer inside the model.
+        name: Name of the layer inside the model.
         layer: The layer; the weight of GPT-2's `Conv1D` is stored as [in, out], that of the others as [out, in].
         down: [r, in] fp32 or as saved.
         up: [out, r].

@@ -52,7 +52,7 @@ class Sampler:
 
     @classmethod
     def of(cls, settings: list[Sampling], steps: int, device: torch.device, drawn: list[int] | None = None) -> Sampler:
-        """For rows that each draw at most `steps` tokens, after the `drawn` [N] that they have drawn already."""
+        """Makes the sampler of rows that each draw at most `steps` tokens, after `drawn` [N] tokens so far."""
         greedy = [sampling.temperature <= 0 for sampling in settings]
         top_p = [1.0 if cold else sampling.top_p for cold, sampling in zip(greedy, settings, strict=True)]
         warmth = [1.0 if cold else sampling.temperature for cold, sampling in zip(greedy, settings, strict=True)]

@@ -1,4 +1,10 @@
-"""Loads a causal language model and runs it over batch buffers."""
+"""Loads a causal language model and runs it over batch buffers.
+
+Attention of a batch whose rows all begin with the same tokens (system text, tool schemas) keeps the keys and values of
+that opening once, not once a row. Decoding on a CPU is bound by reading keys and values from memory, so this is the
+largest single saving there. The result is the ordinary softmax over opening and row together: the two parts are
+attended apart and weighed by their masses, as flash decoding does with parts of a long row (Dao et al., 2023).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,71 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.engines.transformers import cached_attention
-from finqa_plugins.engines.transformers.batch_cache import BatchCache, KvShape
 from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
+from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape
+
+OPENING_ATTENTION = "finqa_opening"
+
+# What torch's own scaled_dot_product_attention calls on a CPU. Called directly because it also returns the logarithm
+# of the softmax's denominator, without which two parts cannot be joined.
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def opening_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    opening: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention, registered with transformers under `OPENING_ATTENTION`.
+
+    Args:
+        module: The layer's attention module; `layer_idx` selects its part of the opening.
+        query: [N, heads, Lq, D].
+        key: [N, kv heads, T, D] of the rows, without the opening.
+        value: Like `key`.
+        attention_mask: [N, 1, Lq, T] 0 where a key of the row may be seen, -inf elsewhere; the opening is seen by all.
+        scaling: Factor of the scores; default 1/sqrt(D).
+        opening: [layers, 2, kv heads, P, D] keys and values of the opening, or None.
+        kwargs: Passed on when there is no opening.
+
+    Returns:
+        [N, Lq, heads, D] and None.
+    """
+    if opening is None:
+        attended: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+        return attended
+    rows, heads, length, width = query.shape
+    kv_heads = key.shape[1]
+    folded = heads // kv_heads * length  # the queries of all heads that share one key head
+    opening_key, opening_value = opening[module.layer_idx]  # type: ignore[index]
+    query = query.reshape(rows, kv_heads, folded, width)
+    together = query.transpose(0, 1).reshape(1, kv_heads, rows * folded, width)
+    shared, shared_mass = _FLASH(together, opening_key[None], opening_value[None], scale=scaling)
+    shared = shared.view(kv_heads, rows, folded, width).transpose(0, 1)
+    shared_mass = shared_mass.view(kv_heads, rows, folded).transpose(0, 1)
+
+    if attention_mask is not None and length > 1:
+        attention_mask = attention_mask.expand(rows, folded // length, length, -1).reshape(rows, 1, folded, -1)
+    own, own_mass = _FLASH(query, key, value, attn_mask=attention_mask, scale=scaling)
+    share = torch.sigmoid(own_mass.view(rows, kv_heads, folded) - shared_mass).to(own.dtype)
+    output = torch.lerp(shared, own, share[..., None])
+    return output.reshape(rows, heads, length, width).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(OPENING_ATTENTION, opening_attention)
+
 
 Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -59,8 +123,8 @@ class CausalModel:
 
     Attributes:
         module: The transformers model, in evaluation mode.
-        fingerprint: Of the files it was loaded from.
-        shape: Of the keys and values of one token.
+        fingerprint: Identifies the files it was loaded from.
+        shape: Shape of the keys and values of one token.
         vocabulary: Number of ids that may be passed.
         context: The model's own limit in tokens.
         shares_openings: Whether a common opening may be kept once for a whole batch.
@@ -81,7 +145,7 @@ class CausalModel:
         backend = bool(getattr(module, "_supports_attention_backend", False))
         self.shares_openings = device.type == "cpu" and plain and backend
         if self.shares_openings:
-            module.set_attn_implementation(cached_attention.NAME)  # type: ignore[operator]
+            module.set_attn_implementation(OPENING_ATTENTION)  # type: ignore[operator]
 
     @torch.inference_mode()
     def forward(
@@ -93,8 +157,8 @@ class CausalModel:
             token_ids: [N, L] ids.
             positions: [N, L] place of each token in its sequence.
             valid: [N, filled + L] False at columns before a row's first token.
-            cache: Of the N rows.
-            opening: See `attention.opening_attention`.
+            cache: Cache of the N rows.
+            opening: See `opening_attention`.
         """
         extra: dict[str, Any] = {"attention_mask": valid}
         if self.shares_openings:
@@ -181,7 +245,7 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
 
 
 def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None]) -> CausalModel:
-    """As `read_model`, on a device and with its tokenizer."""
+    """Loads a model as `read_model` does, onto a device; a folder must have its tokenizer."""
     source = fingerprint(reference)
     return CausalModel(read_model(reference, dtype=dtype, fits=fits).to(device), device, dtype, source)
 

@@ -17,7 +17,7 @@ from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.decode import Job
-from finqa_plugins.engines.transformers.waiting import Ticket, WaitingRoom
+from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
 from finqa_plugins.engines.transformers.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -27,22 +27,22 @@ T = TypeVar("T")
 class TransformersEngine:
     """A token engine on one CPU or CUDA device.
 
-    Requests wait until a batch is due (see `WaitingRoom`): in lockstep when every seat waits, otherwise also when the
+    Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
     oldest has waited `dispatch_wait_ms`, without seats at once. Each is answered when its own row ends, so that tools
-    run while longer rows go on; outside lockstep those who wait then join the running batch. A request whose key names
-    no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+    run while longer rows continue; outside lockstep waiting requests then join the running batch. A request whose key
+    names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
     completion and stop `length`.
 
-    Whoever holds a seat must not wait for another seat's holder outside `generate`: in lockstep that would stop both.
+    An episode with a seat must not wait for another one outside `generate`: in lockstep that would stop both.
     """
 
     def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
         self._worker = Worker(config or TransformersEngineConfig(), context)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finqa-engine")
         self._starting = asyncio.Lock()
-        self._room: WaitingRoom | None = None
+        self._queue: RequestQueue | None = None
         self._busy: asyncio.Task[None] | None = None
         self._running: list[Ticket] = []
         self._joining = False
@@ -64,9 +64,9 @@ class TransformersEngine:
         async with self._starting:
             if self._closed:
                 raise EngineError("The engine is closed.")
-            if self._room is None:
-                self._room = await self._in_worker(self._worker.start)
-                self._room.seats = self._seats
+            if self._queue is None:
+                self._queue = await self._in_worker(self._worker.start)
+                self._queue.seats = self._seats
 
     def seat(self) -> AbstractContextManager[None]:
         """Announces one live episode for as long as the context is open."""
@@ -82,9 +82,9 @@ class TransformersEngine:
 
     def _count_seat(self, change: int) -> None:
         self._seats += change
-        if self._room is not None:
-            self._room.seats = self._seats
-            # Not at once: whoever leaves may pass the seat on to the next episode in the same turn of the loop.
+        if self._queue is not None:
+            self._queue.seats = self._seats
+            # Not at once: an episode that ends may pass its seat on to the next episode in the same turn of the loop.
             asyncio.get_running_loop().call_soon(self._check)
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -93,7 +93,7 @@ class TransformersEngine:
         Raises:
             EngineError: The engine is not started or closed, the ids are not the model's, or the batch failed.
         """
-        room = self._open_room()
+        queue = self._open_queue()
         if self._asleep:
             raise EngineError("The engine sleeps.")
         vocabulary = self._worker.vocabulary
@@ -104,15 +104,15 @@ class TransformersEngine:
             )
         loop = asyncio.get_running_loop()
         ticket = Ticket(Job(request), loop.create_future(), loop.time())
-        ticket.job.told = lambda: _threadsafe(loop, lambda: self._answer(ticket))
-        room.tickets.append(ticket)
+        ticket.job.on_outcome = lambda: _threadsafe(loop, lambda: self._answer(ticket))
+        queue.tickets.append(ticket)
         # Not at once: requests that arrive in the same turn of the loop belong into the same batch.
         loop.call_soon(self._check)
         try:
             return await ticket.answer
         finally:
             ticket.job.abandoned = True
-            room.leave(ticket)
+            queue.leave(ticket)
             self._check()
 
     async def load(self, policy: PolicyVersion) -> None:
@@ -121,13 +121,13 @@ class TransformersEngine:
         Raises:
             EngineError: It cannot be loaded; the old version keeps serving.
         """
-        self._open_room()
+        self._open_queue()
         if self._asleep:
             raise EngineError("The engine sleeps.")
         self._loads += 1
         try:
             async with self._exclusive:
-                self._open_room()
+                self._open_queue()
                 await self._in_worker(lambda: self._worker.load(policy))
         finally:
             self._loads -= 1
@@ -144,7 +144,7 @@ class TransformersEngine:
         Raises:
             EngineError: The engine is not started or closed.
         """
-        self._open_room()
+        self._open_queue()
         async with self._exclusive:
             if not self._asleep:
                 self._asleep = True
@@ -156,7 +156,7 @@ class TransformersEngine:
         Raises:
             EngineError: The engine is closed, or the device has too little memory left.
         """
-        self._open_room()
+        self._open_queue()
         async with self._exclusive:
             if self._asleep:
                 await self._in_worker(self._worker.wake)
@@ -165,8 +165,8 @@ class TransformersEngine:
 
     @property
     def lockstep(self) -> bool:
-        """Whether only a full house is dispatched; False before `start`."""
-        return self._room is not None and self._room.lockstep
+        """Whether a batch is dispatched only once every seat waits; False before `start`."""
+        return self._queue is not None and self._queue.lockstep
 
     @property
     def max_context(self) -> int:
@@ -175,7 +175,7 @@ class TransformersEngine:
 
     @property
     def reused_share(self) -> float:
-        """Of the tokens of all prompts so far, how many were not computed again; padding counts as computed."""
+        """Share of the tokens of all prompts so far that were not computed again; padding counts as computed."""
         return self._worker.reused_share
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class TransformersEngine:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        waiting = self._room.take() if self._room is not None else []
+        waiting = self._queue.take() if self._queue is not None else []
         for ticket in [*waiting, *self._running]:
             ticket.job.abandoned = True
             if not ticket.answer.done():
@@ -194,12 +194,12 @@ class TransformersEngine:
             await self._in_worker(self._worker.close)
             self._thread.shutdown(wait=False)
 
-    def _open_room(self) -> WaitingRoom:
+    def _open_queue(self) -> RequestQueue:
         if self._closed:
             raise EngineError("The engine is closed.")
-        if self._room is None:
+        if self._queue is None:
             raise EngineError("The engine is not started.")
-        return self._room
+        return self._queue
 
     async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -209,13 +209,13 @@ class TransformersEngine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._room is None or self._closed or self._loads or self._joining:
+        if self._queue is None or self._closed or self._loads or self._joining:
             return
         loop = asyncio.get_running_loop()
         if self._busy is None:
-            due = self._room.due_in(loop.time())
+            due = self._queue.due_in(loop.time())
         else:
-            due = self._room.joins_in(loop.time(), sum(not ticket.answer.done() for ticket in self._running))
+            due = self._queue.joins_in(loop.time(), sum(not ticket.answer.done() for ticket in self._running))
         if due is None:
             return
         if due > 0:
@@ -223,8 +223,8 @@ class TransformersEngine:
         elif self._busy is not None:
             self._joining = True
         else:
-            full, tickets = self._room.everyone, self._room.take()
-            self._busy = loop.create_task(self._run(tickets, everyone=full and not self._room.tickets))
+            full, tickets = self._queue.everyone, self._queue.take()
+            self._busy = loop.create_task(self._run(tickets, everyone=full and not self._queue.tickets))
 
     async def _run(self, tickets: list[Ticket], *, everyone: bool) -> None:
         """One dispatch and, outside lockstep, those that join it; no version is loaded meanwhile."""
@@ -247,10 +247,10 @@ class TransformersEngine:
             self._check()
 
     def _with_newcomers(self, interrupted: list[Ticket]) -> list[Ticket]:
-        """What goes on, and who joins it; with a load pending nobody does: they belong to the next version."""
-        if not interrupted or self._loads or self._room is None:
+        """Interrupted tickets and those that join them; none join while a load is pending (next version)."""
+        if not interrupted or self._loads or self._queue is None:
             return interrupted
-        return sorted([*interrupted, *self._room.take()], key=lambda ticket: ticket.job.request.key)
+        return sorted([*interrupted, *self._queue.take()], key=lambda ticket: ticket.job.request.key)
 
     def _answer(self, ticket: Ticket) -> None:
         if ticket.answer.done():
@@ -262,5 +262,5 @@ class TransformersEngine:
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
         loop.call_soon_threadsafe(work)

@@ -26,6 +26,7 @@ from finqa_plugins.engines.transformers.device_placement import (
 )
 from finqa_plugins.engines.transformers.generator import Generator
 from finqa_plugins.engines.transformers.lora_adapter import AdapterSlot, Patch, read_adapter
+from finqa_plugins.engines.transformers.request_queue import RequestQueue
 from finqa_plugins.engines.transformers.served_model import (
     CausalModel,
     check_finite,
@@ -34,7 +35,6 @@ from finqa_plugins.engines.transformers.served_model import (
     read_model,
     same_architecture,
 )
-from finqa_plugins.engines.transformers.waiting import WaitingRoom
 
 Model = TypeVar("Model")
 
@@ -59,7 +59,7 @@ class Worker:
         self.vocabulary = 0
         self.max_context = 0
 
-    def start(self) -> WaitingRoom:
+    def start(self) -> RequestQueue:
         """Loads the base model as version 0; returns the rules by which batches become due.
 
         Raises:
@@ -92,7 +92,7 @@ class Worker:
             )
         )
         lockstep = self._config.lockstep
-        return WaitingRoom(
+        return RequestQueue(
             lockstep=self._device.type == "cpu" if lockstep is None else lockstep,
             wait_seconds=self._context.dispatch_wait_ms / 1000,
             enough=self._config.max_batch,

@@ -24,7 +24,7 @@ def register_components() -> list[Component]:
             devices="several",
             sleeps=True,
             overhead_gib=1.0,
-            readiness="finqa_plugins.engines.vllm.interpreter:readiness",
+            readiness="finqa_plugins.engines.vllm.machine:readiness",
             venv=VenvSpec(
                 requirements="finqa_plugins.engines.vllm:requirements.txt",
                 pythons=("3.11", "3.14"),

@@ -1,4 +1,4 @@
-"""Lets many pass, or one alone."""
+"""A readers-writer lock for asyncio: many readers at once, or one writer."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turnstile:
-    """Requests pass side by side; whoever must be alone waits for them, while later ones wait for him."""
+class ReadersWriterLock:
+    """Readers run side by side; a writer waits for them to leave, and later readers wait for the writer."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._readers = 0
         self._open = asyncio.Event()
         self._open.set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._alone = asyncio.Lock()
+        self._writing = asyncio.Lock()
 
     @property
-    def inside(self) -> int:
-        """How many are inside now."""
-        return self._inside
+    def readers(self) -> int:
+        """Number of readers that hold the lock."""
+        return self._readers
 
     @asynccontextmanager
-    async def pass_through(self) -> AsyncIterator[None]:
-        """For as long as a request is under way."""
+    async def shared(self) -> AsyncIterator[None]:
+        """Holds the lock as a reader until the end of the context."""
         while not self._open.is_set():
             await self._open.wait()
-        self._inside += 1
+        self._readers += 1
         self._empty.clear()
         try:
             yield
         finally:
-            self._inside -= 1
-            if not self._inside:
+            self._readers -= 1
+            if not self._readers:
                 self._empty.set()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Once everybody has left, until the end of the context."""
-        async with self._alone:
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Holds the lock as the only one, once all readers have left, until the end of the context."""
+        async with self._writing:
             self._open.clear()
             try:
                 await self._empty.wait()

@@ -1,4 +1,4 @@
-"""Keeps one server running: starts it, watches it, restarts it when it died or hangs."""
+"""Keeps one server running: starts it, watches that it answers and makes tokens, restarts it when it died or hangs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,101 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError
+from finqa_plugins.engines._http.config import ServerConfig
+from finqa_plugins.engines._http.transport import PassingError, Transport
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
-from finqa_plugins.engines.vllm.diagnosis import Death, explain, last_words
-from finqa_plugins.engines.vllm.interpreter import remedy
-from finqa_plugins.engines.vllm.pulse import Pulse
+from finqa_plugins.engines.vllm.diagnosis import Death, Need, explain, last_words, need
+from finqa_plugins.engines.vllm.machine import remedy
 from finqa_plugins.engines.vllm.vllm_command import Launch, launch, model_path, served_dtype, server_rank
-from finqa_plugins.engines.vllm.vllm_memory import Need, need
 from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
 
 log = structlog.get_logger(__name__)
+
+_COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
+"""Prometheus counters of vLLM that grow with its work (vllm/v1/metrics/loggers.py)."""
+
+_LONGEST_STEP = 0.6
+"""Share of the patience between two readings of the clock: a quarter each for answer and counters, and a pause."""
+
+
+class Pulse:
+    """Looks at one server, on connections of its own: those of the requests may all be taken.
+
+    Args:
+        connection: The server.
+        key: Key of the server.
+        busy: Whether requests are under way.
+        patience_s: Longest silence of a living server.
+    """
+
+    def __init__(
+        self, connection: ServerConfig, key: SecretStr, *, busy: Callable[[], bool], patience_s: float
+    ) -> None:
+        self._transport = Transport(connection, key)
+        self._busy = busy
+        self._patience_s = patience_s
+        self._work: float | None = None
+        self._watched_s = 0.0
+        self.forget()
+
+    def forget(self) -> None:
+        """A server starts, so its silence begins now."""
+        self._seen = time.monotonic()
+        self._answered = self._worked = self._watched_s
+
+    def heard(self) -> None:
+        """A completion came: a server that is overloaded may have no time for looks, but it lives."""
+        self._answered = self._worked = self._now()
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether it says now that it is well. Never raises."""
+        try:
+            return (await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)).status == 200
+        except PassingError:
+            return False
+
+    async def look(self) -> str:
+        """What is wrong with it; empty when nothing is. A server that is overloaded is given `patience_s`."""
+        now = self._now()
+        if not await self.answers(self._patience_s / 4):
+            silent = self._now() - self._answered
+            return f"it has not answered for {silent:.0f} s" if silent >= self._patience_s else ""
+        self._answered = now
+        work = await self._work_done()
+        # Its API may answer while the process that computes hangs.
+        if work is None or work != self._work or not self._busy():
+            self._work, self._worked = work, now
+        idle = now - self._worked
+        return f"it has made no token for waiting requests for {idle:.0f} s" if idle >= self._patience_s else ""
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._transport.close()
+
+    def _now(self) -> float:
+        """Seconds on a clock that runs while we watch. What our own event loop was busy is no silence of the server."""
+        now = time.monotonic()
+        self._watched_s += min(now - self._seen, self._patience_s * _LONGEST_STEP)
+        self._seen = now
+        return self._watched_s
+
+    async def _work_done(self) -> float | None:
+        try:
+            answer = await self._transport.send("GET", "/metrics", timeout_s=self._patience_s / 4, root=True)
+        except PassingError:
+            return None
+        lines = [line for line in answer.data.decode(errors="replace").splitlines() if line.startswith(_COUNTERS)]
+        try:
+            return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
+        except ValueError:
+            return None
+
 
 START_POLL_S = 0.2
 START_ANSWER_S = 5.0
 PORT_TRIES = 3
 LOOKS_PER_PATIENCE = 12
-LOOKS_TO_DOOM = 2
+FAILED_CHECKS = 2
 """A first look without an answer may be the doing of our own event loop, if that was busy."""
 
 
@@ -107,7 +187,7 @@ class Supervisor:
         return launched.base_url
 
     def serve(self, model: str) -> None:
-        """From its next start on the server has the weights of this folder: it was given them in place."""
+        """Makes later starts load the weights of this folder, which the running server was given in place."""
         self._context = replace(self._context, model=model)
         if self._launch is not None:
             self._launch = self._launch_at(self._launch.port)
@@ -151,7 +231,7 @@ class Supervisor:
         process, pulse = self._process, self._pulse
         if self._launch is None or process is None or pulse is None:
             raise EngineError("The engine is closed or was not started.")
-        for _ in range(LOOKS_TO_DOOM):
+        for _ in range(FAILED_CHECKS):
             if process.running() and not self._wrong and await pulse.answers(self._config.health_timeout_s / 4):
                 return
         # Dying takes a server a moment: its connections close before it is gone.
@@ -161,7 +241,7 @@ class Supervisor:
             raise ServiceUnavailableError(
                 f"The vLLM server failed again after {self.restarts} restarts: {reason} Its output is in "
                 f"{self._log_path}.",
-                remedy="mend what the output says, then finqa train --resume RUN; or a higher engine.options.restarts",
+                remedy="fix what the output names, then finqa train --resume RUN; or a higher engine.options.restarts",
             )
         self.restarts += 1
         log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
@@ -190,7 +270,7 @@ class Supervisor:
                     remedy=f"--set engine.options.start_timeout_s={2 * self._config.start_timeout_s:g}",
                 )
             await asyncio.sleep(START_POLL_S)
-        if not process.running():  # somebody else answers at its port
+        if not process.running():  # another process answers at its port
             raise ServiceUnavailableError(f"The vLLM server ended at start: {last_words(process.output())}")
         self._pulse.forget()
         log.info("the vLLM server is ready", seconds=round(time.monotonic() - began, 1), log=str(self._log_path))

@@ -11,7 +11,7 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.processes import is_secret
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
-from finqa_plugins.engines.vllm.interpreter import interpreter
+from finqa_plugins.engines.vllm.machine import interpreter
 
 HOST = "127.0.0.1"
 SERVED_NAME = "policy"

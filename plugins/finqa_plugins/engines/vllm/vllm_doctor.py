@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.types import Check
-from finqa_plugins.engines._http.api_access import find_key
+from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines._http.http_client import Client
 from finqa_plugins.engines.vllm import machine
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
-from finqa_plugins.engines.vllm.interpreter import interpreter, remedy
+from finqa_plugins.engines.vllm.machine import interpreter, remedy
 from finqa_plugins.engines.vllm.vllm_command import server_rank
 
 DEADLINE_S = 5.0
@@ -33,7 +33,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = VllmEngineConfig.model_validate(settings["engine"]["options"])
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # the check of the settings reports wrong options
     found = [_rank(int(settings["lora"]["rank"]))]
     if config.addresses:
         return [*found, *(_answer(config, address) for address in config.addresses)]

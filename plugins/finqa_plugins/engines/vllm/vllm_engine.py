@@ -16,21 +16,18 @@ from pydantic import SecretStr
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
-from finqa_plugins.engines._http.api_access import find_key
-from finqa_plugins.engines._http.config import LOOPBACK
-from finqa_plugins.engines._http.faults import NoAnswerError, away
+from finqa_plugins.engines._http.adapter_files import vocabulary, write_adapter
+from finqa_plugins.engines._http.config import LOOPBACK, find_key
 from finqa_plugins.engines._http.http_client import Client
-from finqa_plugins.engines._http.served_adapters import vocabulary
+from finqa_plugins.engines._http.refusals import NoAnswerError, away
 from finqa_plugins.engines._http.served_engine import ServedTokenEngine
 from finqa_plugins.engines._http.token_server import TokenServer
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import has_gpu
-from finqa_plugins.engines.vllm.neutral import write_neutral
-from finqa_plugins.engines.vllm.readers_writer_lock import Turnstile
+from finqa_plugins.engines.vllm.readers_writer_lock import ReadersWriterLock
 from finqa_plugins.engines.vllm.supervisor import Supervisor
 from finqa_plugins.engines.vllm.vllm_command import SERVED_NAME, changes_weights, model_path, served_dtype, server_rank
-from finqa_plugins.engines.vllm.vllm_control import Control
-from finqa_plugins.engines.vllm.weights import Weights, check_folder, check_replaceable
+from finqa_plugins.engines.vllm.vllm_control import Control, Weights, check_folder, check_replaceable
 
 FLOAT32_TOLERANCE = 1e-4
 """Nats; 1e-6 was measured between vLLM and transformers on one CPU, and long sums differ more."""
@@ -47,7 +44,7 @@ class VllmEngine:
         self._config = config or VllmEngineConfig()
         self._context = context
         self._gpu = has_gpu()
-        self._turnstile = Turnstile()
+        self._requests = ReadersWriterLock()
         self._starting = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._supervisor: Supervisor | None = None
@@ -85,7 +82,7 @@ class VllmEngine:
                     self._config,
                     self._context,
                     gpu=self._gpu,
-                    busy=lambda: self._turnstile.inside > 0 and not self._asleep,
+                    busy=lambda: self._requests.readers > 0 and not self._asleep,
                 )
                 served = self._connect(await supervisor.start(), key=supervisor.key)
             try:
@@ -111,7 +108,7 @@ class VllmEngine:
             ServiceUnavailableError: The server failed more often than `restarts` allows.
         """
         served = self._open()
-        async with self._turnstile.pass_through():
+        async with self._requests.shared():
             if self._asleep:
                 raise EngineError("The vLLM server sleeps.")
             completion = await served.generate(request)
@@ -133,7 +130,7 @@ class VllmEngine:
             folder, weights = model_path(policy.model), self._weights
             replaced = self._context.lora_rank == 0 and policy.adapter is None
             if replaced and weights is not None and folder != weights.folder:
-                async with self._turnstile.alone():
+                async with self._requests.exclusive():
                     if self._supervisor is not None:
                         await self._supervisor.revive()
                     try:
@@ -153,7 +150,7 @@ class VllmEngine:
             EngineError: The server failed.
         """
         served = self._open()
-        async with self._turnstile.pass_through():
+        async with self._requests.shared():
             return await served.probe(request)
 
     @property
@@ -191,7 +188,7 @@ class VllmEngine:
         async with self._loading:
             if self._control is None or self._asleep:
                 return
-            async with self._turnstile.alone():
+            async with self._requests.exclusive():
                 try:
                     await self._control.sleep()
                 except NoAnswerError as error:
@@ -283,13 +280,18 @@ class VllmEngine:
         return addresses[self._context.replica]
 
     def _make_neutral(self) -> bool:
-        """Whether the base model is to be served under an adapter that changes nothing; see `neutral`."""
+        """Makes an adapter that changes nothing where the base model is to be served under one; False elsewhere.
+
+        vLLM's kernels for the CPU (lora/ops/torch_ops) read the index -1, "no adapter", as that of the last adapter: a
+        request for the base model that shares a batch with requests for adapters is served with one of theirs, without
+        an error (https://github.com/vllm-project/vllm/pull/48421; seen in 0.32). Those for GPUs skip it.
+        """
         if self._gpu or not _on_this_machine(self._config.addresses) or not self._context.lora_rank:
             return False
         logs = self._context.log_dir
         folder = logs if logs is not None and logs.is_dir() else None
         self._neutral = tempfile.TemporaryDirectory(prefix="finqa-neutral-", dir=folder)
-        if not write_neutral(Path(self._neutral.name), self._context.model):
+        if not write_adapter(Path(self._neutral.name), self._context.model, rank=1, zeros=True):
             self._neutral.cleanup()
             self._neutral = None
         return self._neutral is not None

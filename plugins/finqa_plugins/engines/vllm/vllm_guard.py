@@ -1,4 +1,4 @@
-"""`python guard.py FOLDER COMMAND...` runs a command of which nothing is left once this process or its parent is gone.
+"""Runs a command of which nothing is left once this process or its parent is gone: `vllm_guard.py FOLDER COMMAND...`.
 
 vLLM starts processes of its own that outlive a killed server. This one is the reaper of all of them: it ends when the
 command does, when its standard input closes, or when its parent is gone, and takes every descendant and the folder
@@ -23,9 +23,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
 GRACE_S = 3.0
-"""For the server to end by itself: it holds nothing that must be saved."""
+"""Seconds for the server to end by itself: it has nothing that must be saved."""
 TRACKERS_S = 3.0
-"""For Python's resource trackers to unlink what others left in shared memory."""
+"""Seconds for Python's resource trackers to unlink what other processes left in shared memory."""
 
 
 def main() -> int:

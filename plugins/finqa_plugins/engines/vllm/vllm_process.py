@@ -1,30 +1,79 @@
-"""One server process on loopback, with all the processes that it starts: started, watched and ended."""
+"""One server process on loopback, with all its child processes and temporary files: started, watched and ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.engines.vllm import kernel_folders, vllm_guard
+from finqa_plugins.engines.vllm import vllm_guard
 from finqa_plugins.engines.vllm.vllm_command import HOST, Launch
+
+TEMPORARY_PREFIX = "finqa-vllm-"
+
+LONGEST_SOCKET = 103
+"""Bytes in the path of a Unix socket: what macOS takes; Linux takes 107."""
+
+_NAMES = len(f"/{TEMPORARY_PREFIX}12345678/12345678-1234-1234-1234-123456789abc")
+"""Bytes in the names of the folder and of a socket in it, which vLLM names by a uuid (vllm/utils/network_utils.py)."""
+
+
+def make_temporary_folder(environment: Mapping[str, str]) -> Path:
+    """Makes an empty folder for the server's temporary files, with a path short enough for the names of sockets.
+
+    Args:
+        environment: Environment of the server.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    usual = _usual(environment)
+    fits = len(os.fsencode(usual)) + _NAMES <= LONGEST_SOCKET
+    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=usual if fits else "/tmp"))
+
+
+def temporary_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which a server puts its temporary files there.
+
+    Compiled kernels stay where torch keeps them (torch/_inductor/runtime/cache_dir_utils.py), for the next start.
+    TMPDIR comes first: setproctitle, which names vLLM's processes, needs the first in place, and torch sets the other.
+    """
+    kernels = _usual(environment) / f"torchinductor_{_user()}"
+    others = {name: value for name, value in environment.items() if name != "TMPDIR"}
+    return {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(kernels), **others}
+
+
+def _usual(environment: Mapping[str, str]) -> Path:
+    named = Path(environment.get("TMPDIR", ""))
+    return named if named.is_absolute() and os.access(named, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid_{os.getuid()}"
+
 
 POLL_S = 0.05
 STOP_S = vllm_guard.GRACE_S + vllm_guard.TRACKERS_S + 5.0
-"""For the guard to end what it guards, before it is ended as well."""
+"""Seconds for the guard to end what it guards, before it is ended as well."""
 
 _TAIL_BYTES = 64 * 2**10
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now; vLLM takes no socket that is open already."""
+    """A port of loopback that no process listens on now; vLLM takes no socket that is open already."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
@@ -32,7 +81,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """Starts on construction, below a guard (see `guard`) in a session of its own.
+    """Starts on construction, below a guard (see `vllm_guard`) in a session of its own.
 
     Raises:
         StorageError: The log cannot be written or the process cannot be started.
@@ -46,7 +95,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guard, which is also the process group of the server."""
+        """Process id of the guard, which is also the process group of the server."""
         return self._guard.pid
 
     def running(self) -> bool:
@@ -95,14 +144,14 @@ class ServerProcess:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("ab") as log:
                 self._log_begin = log.tell()
-                self._scratch = kernel_folders.make(launch.environment)
+                self._scratch = make_temporary_folder(launch.environment)
                 return subprocess.Popen(
                     [sys.executable, "-I", vllm_guard.__file__, str(self._scratch), *launch.arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     cwd=self.log_path.parent,
-                    env=kernel_folders.variables(self._scratch, launch.environment),
+                    env=temporary_variables(self._scratch, launch.environment),
                     start_new_session=True,
                 )
         except OSError as error:
@@ -118,7 +167,7 @@ class ServerProcess:
         return self._guard.returncode is None
 
     def _end_group(self) -> None:
-        # A guard that is not reaped yet keeps its pid, which is the group's id, from belonging to anyone else.
+        # A guard that is not reaped yet keeps its pid, which is the id of the group.
         if self._unreaped():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.errors import EngineError
 from finqa_plugins.engines._http import transport
-from finqa_plugins.engines._http.bodies import BadBodyError, Body
+from finqa_plugins.engines._http.transport import BadBodyError, Body
 
 LIMIT = 4096
 

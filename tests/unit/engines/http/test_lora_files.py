@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finqa_cli.errors import EngineError
-from finqa_plugins.engines._http.sample_adapter import write_sample
-from finqa_plugins.engines._http.served_adapters import check_adapter, model_shapes, vocabulary
+from finqa_plugins.engines._http.adapter_files import check_adapter, model_shapes, vocabulary, write_adapter
 
 
 def test_shapes_and_vocabulary_of_a_model_folder(tmp_path: Path) -> None:
@@ -35,13 +34,13 @@ def test_an_untrained_adapter_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_sample_fits_the_model_that_it_was_made_for(tmp_path: Path) -> None:
     base = make_base(tmp_path / "base")
-    assert write_sample(tmp_path, str(base), 3)
+    assert write_adapter(tmp_path, str(base), rank=3)
     assert check_adapter(tmp_path, model_shapes(str(base)), max_rank=3)
     with pytest.raises(EngineError, match="rank 3"):
         check_adapter(tmp_path, {}, max_rank=2)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert not write_sample(empty, "acme/analyst", 3) and not list(empty.iterdir())
+    assert not write_adapter(empty, "acme/analyst", rank=3) and not list(empty.iterdir())
 
 
 @settings(max_examples=60, deadline=None)

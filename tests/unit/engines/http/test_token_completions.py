@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.types import GenerateRequest, Sampling
 from finqa_plugins.engines._http.completions import completion_body, read_completion, read_first_place
-from finqa_plugins.engines._http.json_documents import BadReplyError
-from finqa_plugins.engines._http.model_listing import base_model, read_listing
+from finqa_plugins.engines._http.json_documents import BadReplyError, base_model, read_listing
 
 REQUEST = GenerateRequest(
     key="a#0", token_ids=(1, 2, 3), sampling=Sampling(max_tokens=5, stop_ids=(9,), seed=2**63 - 1)

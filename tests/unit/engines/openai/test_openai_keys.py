@@ -10,7 +10,7 @@ from fixtures.openai_server import Fault, OpenAIServer, calls, error_body, opena
 
 from finqa_cli.errors import AuthenticationError, EngineError
 from finqa_cli.types import ToolCall
-from finqa_plugins.engines._http.api_access import find_key
+from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})

@@ -13,8 +13,14 @@ from pydantic import ValidationError
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
 from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document
 from finqa_plugins.engines._http.usage import Ledger, Usage, read_usage
-from finqa_plugins.engines.openai.chat_messages import NOTHING_SAID, chat_messages, render_call, request_body, turn_seed
-from finqa_plugins.engines.openai.chat_replies import read_reply
+from finqa_plugins.engines.openai.chat_messages import (
+    NOTHING_SAID,
+    chat_messages,
+    read_reply,
+    render_call,
+    request_body,
+    turn_seed,
+)
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 CALL = ToolCall(name="sql_query", arguments={"query": 'SELECT "2021" — ü', "n": 1})

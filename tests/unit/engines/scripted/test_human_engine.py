@@ -13,8 +13,13 @@ from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import EpisodeError
 from finqa_cli.extend import registry
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall, ToolSpec
-from finqa_plugins.engines.human.human_engine import HumanEngine
-from finqa_plugins.engines.human.terminal import PersonLeftError, PlainReader, TerminalReader, choose_reader
+from finqa_plugins.engines.human.human_engine import (
+    HumanEngine,
+    PersonLeftError,
+    PlainReader,
+    TerminalReader,
+    choose_reader,
+)
 
 
 def tool(name: str, *arguments: str) -> ToolSpec:

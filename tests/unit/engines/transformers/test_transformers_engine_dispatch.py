@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
+from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
-from finqa_plugins.engines.transformers.waiting import Ticket, WaitingRoom
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 
@@ -165,10 +165,10 @@ async def test_close_ends_everything_and_later_calls_fail(started: MakeEngine, t
 def test_the_rule(seats: int, ages: list[float], lockstep: bool, enough: int) -> None:
     now, wait = 100.0, 1.0
     loop = asyncio.new_event_loop()
-    room = WaitingRoom(lockstep=lockstep, wait_seconds=wait, enough=enough, seats=seats)
+    queue = RequestQueue(lockstep=lockstep, wait_seconds=wait, enough=enough, seats=seats)
     for age in sorted(ages, reverse=True):
-        room.tickets.append(Ticket(Job(ask(str(age))), loop.create_future(), now - age))
-    due = room.due_in(now)
+        queue.tickets.append(Ticket(Job(ask(str(age))), loop.create_future(), now - age))
+    due = queue.due_in(now)
     loop.close()
     if not ages:
         assert due is None

@@ -14,8 +14,8 @@ from fixtures.engine_play import VOCABULARY, Played, play_episodes, worst_differ
 
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
+from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
-from finqa_plugins.engines.transformers.waiting import Ticket, WaitingRoom
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 MakeAdapter = Callable[..., Path]
@@ -136,13 +136,13 @@ async def test_a_guest_does_not_wait_for_seats(started: MakeEngine) -> None:
 
 def test_who_joins() -> None:
     loop = asyncio.new_event_loop()
-    room = WaitingRoom(lockstep=False, wait_seconds=1.0, enough=64)
-    assert room.joins_in(100.0, 8) is None, "nobody waits"
-    room.tickets = [Ticket(Job(ask(f"{n}#0")), loop.create_future(), 99.6) for n in range(3)]
+    queue = RequestQueue(lockstep=False, wait_seconds=1.0, enough=64)
+    assert queue.joins_in(100.0, 8) is None, "nobody waits"
+    queue.tickets = [Ticket(Job(ask(f"{n}#0")), loop.create_future(), 99.6) for n in range(3)]
     loop.close()
-    assert room.joins_in(100.0, 0) is None, "nobody decodes: a batch of its own is next"
-    assert room.joins_in(100.0, 8) == pytest.approx(0.6)
-    assert room.joins_in(100.0, 3) == 0
-    assert room.joins_in(101.0, 8) == 0
-    room.lockstep = True
-    assert room.joins_in(101.0, 3) is None
+    assert queue.joins_in(100.0, 0) is None, "nobody decodes: a batch of its own is next"
+    assert queue.joins_in(100.0, 8) == pytest.approx(0.6)
+    assert queue.joins_in(100.0, 3) == 0
+    assert queue.joins_in(101.0, 8) == 0
+    queue.lockstep = True
+    assert queue.joins_in(101.0, 3) is None

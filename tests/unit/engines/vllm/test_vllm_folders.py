@@ -11,11 +11,10 @@ from fixtures.tiny_models import make_tiny_qwen3
 from finqa_cli.contracts import EngineContext, Metered, Probed, Sleeper, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
-from finqa_plugins.engines._http.served_adapters import check_adapter, model_shapes
+from finqa_plugins.engines._http.adapter_files import check_adapter, model_shapes, write_adapter
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
-from finqa_plugins.engines.vllm.neutral import write_neutral
+from finqa_plugins.engines.vllm.vllm_control import check_folder, check_replaceable
 from finqa_plugins.engines.vllm.vllm_engine import FLOAT32_TOLERANCE, VllmEngine
-from finqa_plugins.engines.vllm.weights import check_folder, check_replaceable
 
 ASKED = GenerateRequest(key="a", token_ids=(1, 2), sampling=Sampling())
 
@@ -29,7 +28,7 @@ def test_the_neutral_adapter_fits_the_model_and_changes_nothing(model: Path, tmp
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    assert write_neutral(tmp_path, str(model))
+    assert write_adapter(tmp_path, str(model), rank=1, zeros=True)
     assert check_adapter(tmp_path, model_shapes(str(model)), max_rank=1) is False
     read = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path)
     low_rank = {name: value for name, value in read.named_parameters() if "lora_B" in name}
@@ -38,7 +37,7 @@ def test_the_neutral_adapter_fits_the_model_and_changes_nothing(model: Path, tmp
 
 
 def test_there_is_none_for_a_model_that_is_not_here(tmp_path: Path) -> None:
-    assert not write_neutral(tmp_path, "org/model")
+    assert not write_adapter(tmp_path, "org/model", rank=1, zeros=True)
     assert list(tmp_path.iterdir()) == []
 
 

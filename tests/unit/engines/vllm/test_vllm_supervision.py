@@ -22,8 +22,7 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError, MissingDependencyError, ServiceUnavailableError
 from finqa_cli.processes import start_time
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
-from finqa_plugins.engines.vllm.pulse import Pulse
-from finqa_plugins.engines.vllm.supervisor import Supervisor
+from finqa_plugins.engines.vllm.supervisor import Pulse, Supervisor
 
 OUT_OF_MEMORY = "(Worker pid=9) ERROR 11-21 19:07:17 [x.py:1] torch.OutOfMemoryError: CUDA out of memory."
 HANG_S = 60.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_plugins.engines.vllm import kernel_folders
+from finqa_plugins.engines.vllm import vllm_process
 
 SOCKET = "12345678-1234-1234-1234-123456789abc"
 
@@ -18,10 +18,10 @@ SOCKET = "12345678-1234-1234-1234-123456789abc"
 def test_sockets_find_room_however_long_the_usual_path_is(tmp_path: Path, depth: int) -> None:
     usual = tmp_path / ("x" * depth)
     usual.mkdir(exist_ok=True)
-    folder = kernel_folders.make({"TMPDIR": str(usual)})
+    folder = vllm_process.make_temporary_folder({"TMPDIR": str(usual)})
     try:
-        assert len(os.fsencode(folder / SOCKET)) <= kernel_folders.LONGEST_SOCKET
-        fits = len(os.fsencode(usual / folder.name / SOCKET)) <= kernel_folders.LONGEST_SOCKET
+        assert len(os.fsencode(folder / SOCKET)) <= vllm_process.LONGEST_SOCKET
+        fits = len(os.fsencode(usual / folder.name / SOCKET)) <= vllm_process.LONGEST_SOCKET
         assert folder.parent == (usual if fits else Path("/tmp"))
         assert folder.stat().st_mode & 0o077 == 0, "who reaches the sockets is let in"
     finally:
@@ -30,7 +30,7 @@ def test_sockets_find_room_however_long_the_usual_path_is(tmp_path: Path, depth:
 
 def test_compiled_kernels_are_kept_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(**environment: str) -> str:
-        variables = kernel_folders.variables(tmp_path / "own", environment)
+        variables = vllm_process.temporary_variables(tmp_path / "own", environment)
         assert next(iter(variables.items())) == ("TMPDIR", str(tmp_path / "own"))
         return variables["TORCHINDUCTOR_CACHE_DIR"]
 

@@ -12,7 +12,7 @@ from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_sam
 from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
-from finqa_plugins.engines.vllm.weights import check_folder
+from finqa_plugins.engines.vllm.vllm_control import check_folder
 from finqa_plugins.learners.torch import assembly, state
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.torch_learner import TorchLearner

@@ -1,4 +1,4 @@
-"""Who waits for a batch, and when it is due. Plain bookkeeping: no clock, no tasks, no torch."""
+"""Requests that wait for a batch, and when a batch is due. Plain bookkeeping: no clock, no tasks, no torch."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Ticket:
 
     @property
     def unfinished(self) -> bool:
-        """Whether it was interrupted and goes on."""
+        """Whether it was interrupted and continues."""
         return self.job.outcome is None and not self.job.abandoned
 
 
 @dataclass(slots=True)
-class WaitingRoom:
+class RequestQueue:
     """Tickets that no batch has taken yet, and the seats they may come from.
 
     Attributes:
-        lockstep: Only a full house is dispatched.
+        lockstep: A batch is dispatched only once every seat waits.
         wait_seconds: Otherwise also when the oldest ticket has waited this long, or `enough` tickets are here.
         enough: Tickets that fill a batch.
         seats: Live episodes.
@@ -91,5 +91,5 @@ class WaitingRoom:
             self.tickets.remove(ticket)
 
     def _guests(self) -> list[Ticket]:
-        """Those of no episode, and so of no seat: nobody is known to come who could share their batch."""
+        """Tickets of no episode, and so of no seat: no further request is known that could share their batch."""
         return [ticket for ticket in self.tickets if not ticket.job.episode]

@@ -1,4 +1,10 @@
-"""Reads the JSON of a tool call and says what is wrong with it. Pure text."""
+"""Call formats that write a call as JSON, and what all formats share: reading the JSON, and the `<tool_call>` tags.
+
+Pure text. `hermes` writes JSON between `<tool_call>` tags, as Qwen2.5, Qwen3 and the embedded policy do. `llama3_json`
+writes a bare JSON object with `name` and `parameters`, as Llama 3.1 to 3.3 do. Source of the latter: the JSON tool
+calling of Llama 3.1's published prompt format; vLLM's parser of the same name takes `arguments` for `parameters` as
+well, and skips `<|python_tag|>`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import math
 import re
 from typing import Any
 
-from finqa_cli.contracts import CallError
+from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
 
 MAX_DEPTH = 64
@@ -33,7 +39,7 @@ def load_leading_json(text: str) -> tuple[Any, str]:
     """The value at the start of `text`, and what follows it.
 
     Raises:
-        CallError: As for `load_json`.
+        CallError: The same faults as in `load_json`.
     """
     try:
         payload, end = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).raw_decode(text)
@@ -118,3 +124,88 @@ def _kind(value: object) -> str:
     if value == "":
         return "an empty string"
     return names.get(type(value), "null")
+
+
+CALL_OPEN = "<tool_call>"
+CALL_CLOSE = "</tool_call>"
+
+
+def tagged_call(spoken: str, example: str) -> str:
+    """What stands between the one pair of `<tool_call>` tags, stripped.
+
+    Raises:
+        CallError: There is no pair, more than one, or one that is not closed.
+    """
+    opened = spoken.count(CALL_OPEN)
+    if opened == 0:
+        raise CallError(f"No tool call found. Call one tool like this:\n{example}")
+    if opened > 1:
+        raise CallError(f"{opened} tool calls found. Make exactly one tool call per turn.")
+    body, closing, _ = spoken.partition(CALL_OPEN)[2].partition(CALL_CLOSE)
+    if not closing:
+        raise CallError(f"The tool call is not closed: {CALL_CLOSE} is missing.")
+    return body.strip()
+
+
+def words_before(spoken: str) -> str:
+    """What stands before the tags."""
+    return spoken.partition(CALL_OPEN)[0].rstrip()
+
+
+HERMES_EXAMPLE = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{...}}}}\n{CALL_CLOSE}'
+
+
+class HermesFormat:
+    """See `CallFormat`."""
+
+    separator = "\n"
+
+    def __init__(self, config: None = None) -> None:
+        """It has no options."""
+
+    def render(self, call: ToolCall) -> str:
+        """See `CallFormat.render`."""
+        body = f'{{"name": "{call.name}", "arguments": {json.dumps(dict(call.arguments), ensure_ascii=False)}}}'
+        return f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}"
+
+    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
+        """See `CallFormat.find`."""
+        body = tagged_call(spoken, HERMES_EXAMPLE)
+        if not body:
+            raise CallError(f"The tool call is empty. Write JSON inside it:\n{HERMES_EXAMPLE}")
+        return as_call(load_json(body), ("arguments",))
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return words_before(spoken)
+
+
+_PYTHON_TAG = "<|python_tag|>"
+LLAMA3_EXAMPLE = '{"name": "<tool>", "parameters": {...}}'
+
+
+class Llama3JsonFormat:
+    """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it."""
+
+    separator = "\n"
+
+    def __init__(self, config: None = None) -> None:
+        """It has no options."""
+
+    def render(self, call: ToolCall) -> str:
+        """See `CallFormat.render`."""
+        return f'{{"name": "{call.name}", "parameters": {json.dumps(dict(call.arguments), ensure_ascii=False)}}}'
+
+    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
+        """See `CallFormat.find`."""
+        _, opening, rest = spoken.partition("{")
+        if not opening:
+            raise CallError(f"No tool call found. Call one tool like this:\n{LLAMA3_EXAMPLE}")
+        payload, after = load_leading_json(opening + rest)
+        if after.lstrip(" \n\r\t;,").startswith("{"):
+            raise CallError("Several tool calls found. Make exactly one tool call per turn.")
+        return as_call(payload, ("parameters", "arguments"))
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return spoken.partition("{")[0].rstrip().removesuffix(_PYTHON_TAG).rstrip()

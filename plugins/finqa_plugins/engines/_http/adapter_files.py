@@ -1,10 +1,12 @@
-"""What can be known of a PEFT LoRA folder before it is sent to a server, without torch or safetensors."""
+"""PEFT LoRA folders without torch or safetensors: checks one before it is sent to a server, and writes small ones."""
 
 from __future__ import annotations
 
 import json
+import random
 import re
 import struct
+from array import array
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from finqa_cli.errors import EngineError
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
+TARGET = "q_proj"
+"""The layer that a small adapter changes."""
+
 LARGEST_HEADER = 64 * 2**20
 _LAYER = re.compile(r"\.\d+\.")
 
@@ -24,7 +29,7 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
     """Looks whether a server with this base model and rank can serve it: a server that finds out may not survive it.
 
     Args:
-        folder: With `adapter_config.json` and `adapter_model.safetensors`.
+        folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
         base: Shapes of the base model's weights (`model_shapes`); empty: not known here.
         max_rank: Largest rank that the server was started for.
 
@@ -75,6 +80,50 @@ def vocabulary(model: str) -> int | None:
     except (OSError, ValueError, AttributeError):
         return None
     return size if isinstance(size, int) and size > 0 else None
+
+
+def write_adapter(folder: Path, model: str, *, rank: int, zeros: bool = False) -> bool:
+    """Writes a small adapter into an empty folder as PEFT would: one layer, with random matrices or with zeros.
+
+    Args:
+        folder: Folder to write into.
+        model: Model folder that the adapter is for.
+        rank: Rank of the matrices.
+        zeros: Both matrices are 0, so that the adapter changes nothing.
+
+    Returns:
+        False, and nothing is written, where the model's weights are not here or are called otherwise.
+    """
+    shapes = model_shapes(model)
+    fitting = (name for name in sorted(shapes) if name.endswith(f".{TARGET}.weight") and len(shapes[name]) == 2)
+    layer = next(fitting, None)
+    if layer is None:
+        return False
+    rows, columns = shapes[layer]
+    target, split, end = PREFIX + layer.removesuffix(".weight"), 4 * rank * columns, 4 * rank * (columns + rows)
+    draw = random.Random(0)
+    down = array("f", (0.0 if zeros else draw.uniform(-1, 1) for _ in range(rank * columns)))
+    up = array("f", (0.0 if zeros else draw.uniform(-1, 1) / rank for _ in range(rows * rank)))
+    header = json.dumps(
+        {
+            f"{target}.lora_A.weight": {"dtype": "F32", "shape": [rank, columns], "data_offsets": [0, split]},
+            f"{target}.lora_B.weight": {"dtype": "F32", "shape": [rows, rank], "data_offsets": [split, end]},
+        }
+    ).encode()
+    header += b" " * (-len(header) % 8)  # data begin at a multiple of 8
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + down.tobytes() + up.tobytes())
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": model,
+        "r": rank,
+        "lora_alpha": rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": [TARGET],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return True
 
 
 def _rank(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""The codec that fits a model's tokenizer."""
+"""The model families that have a codec, and the choice of the one that fits a model's tokenizer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,58 @@ import structlog
 
 from finqa_cli.contracts import ChatCodec, CodecContext
 from finqa_cli.errors import ConfigError
-from finqa_plugins.codecs import llama, plain, qwen
-from finqa_plugins.codecs.config import LlamaCodecConfig, PlainCodecConfig, ThinkingCodecConfig
+from finqa_plugins.codecs.config import CodecConfig, LlamaCodecConfig, PlainCodecConfig, ThinkingCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
+from finqa_plugins.codecs.plain import PlainCodec
+from finqa_plugins.codecs.template_codec import Family, TemplateCodec
 
 log = structlog.get_logger(__name__)
+
+QWEN_TURN_END = "<|im_end|>"
+LLAMA_TURN_END = "<|eot_id|>"
 
 _TOOL = {
     "type": "function",
     "function": {"name": "look_up", "description": "", "parameters": {"type": "object", "properties": {}}},
 }
+
+
+class QwenCodec(TemplateCodec):
+    """The codec of ChatML models: Qwen2.5, Qwen3 and the embedded policy.
+
+    Without thinking, turns are written as Qwen3's template writes them with thinking off.
+    """
+
+    def __init__(self, config: CodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
+        """Raises ConfigError when the model has no tokenizer, no chat template, or does not speak ChatML."""
+        options = config or CodecConfig()
+        thinking = isinstance(options, ThinkingCodecConfig) and options.thinking
+        family = Family(
+            name="Qwen",
+            turn_end=QWEN_TURN_END,
+            other_ends=("<|endoftext|>",),
+            variables={"enable_thinking": thinking},
+            thinking=thinking,
+        )
+        super().__init__(tokenizer or load_tokenizer(context.model), family, options, context)
+
+
+class LlamaCodec(TemplateCodec):
+    """The codec of Llama 3.1, 3.2 and 3.3: headers around roles, tool calls as JSON with `parameters`.
+
+    Words before a call are kept where they were sampled; Llama's template would leave them out.
+    """
+
+    def __init__(self, config: LlamaCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
+        """Raises ConfigError when the model has no tokenizer, no chat template, or does not speak Llama 3's format."""
+        options = config or LlamaCodecConfig()
+        family = Family(
+            name="Llama 3",
+            turn_end=LLAMA_TURN_END,
+            other_ends=("<|eom_id|>", "<|end_of_text|>"),
+            variables={"date_string": options.date},
+        )
+        super().__init__(tokenizer or load_tokenizer(context.model), family, options, context)
 
 
 def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> ChatCodec:
@@ -31,17 +73,17 @@ def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> C
     if not _offers_tools(tokenizer):
         return _plain(options, context, tokenizer)
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    if qwen.TURN_END in added:
-        return qwen.QwenCodec(options, context, tokenizer)
-    if llama.TURN_END not in added:
+    if QWEN_TURN_END in added:
+        return QwenCodec(options, context, tokenizer)
+    if LLAMA_TURN_END not in added:
         raise ConfigError(
             f"No codec fits {context.model!r}: its chat template has tools, but its tokenizer has neither "
-            f"{qwen.TURN_END} nor {llama.TURN_END}.",
+            f"{QWEN_TURN_END} nor {LLAMA_TURN_END}.",
             remedy="--set codec.name=plain, which marks turns by text of its own, or another --model",
         )
     _refuse_thinking(options, context)
     shared = LlamaCodecConfig(call_format=options.call_format, history=options.history)
-    return llama.LlamaCodec(shared, context, tokenizer)
+    return LlamaCodec(shared, context, tokenizer)
 
 
 def _plain(options: ThinkingCodecConfig, context: CodecContext, tokenizer: Any) -> ChatCodec:
@@ -51,7 +93,7 @@ def _plain(options: ThinkingCodecConfig, context: CodecContext, tokenizer: Any) 
             f"{context.model!r} has no chat template with tools, so there is none to follow.",
             remedy="--set codec.options.history=auto",
         )
-    codec = plain.PlainCodec(PlainCodecConfig(call_format=options.call_format), context, tokenizer)
+    codec = PlainCodec(PlainCodecConfig(call_format=options.call_format), context, tokenizer)
     log.warning(
         "the model has no chat template with tools: codec 'plain' gives it a turn format that it may never have seen",
         model=context.model,

@@ -16,6 +16,7 @@ from typing import Any
 import pluggy
 from pydantic import BaseModel, ValidationError
 
+import finqa_cli.extend.hookspecs as hookspecs
 from finqa_cli.contracts import (
     CallFormat,
     ChatCodec,
@@ -30,7 +31,6 @@ from finqa_cli.contracts import (
 )
 from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.extend import hookspecs
 from finqa_cli.extend.component import KINDS, Component, Kind
 from finqa_cli.masking import MASK, is_secret
 

@@ -31,7 +31,7 @@ from finqa_plugins.environments.openenv_finqa.finqa_tools import (
 )
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 
-SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.serve"
+SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 NO_ANSWER = "no answer submitted"
 TRUTH_FILE = "truth.jsonl"
 _ORDER = ("train", "dev", "test")

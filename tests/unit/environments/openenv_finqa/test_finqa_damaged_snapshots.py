@@ -14,7 +14,7 @@ import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
-from finqa_plugins.environments.openenv_finqa.server.serve import main
+from finqa_plugins.environments.openenv_finqa.server.run_server import main
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
 EX_DATAERR = 65

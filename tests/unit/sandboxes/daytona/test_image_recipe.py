@@ -27,7 +27,7 @@ from finqa_plugins.sandboxes.daytona.image_recipe import (
 )
 from finqa_plugins.sandboxes.daytona.wheel import Wheel, package_wheel
 
-SERVER = "finqa_plugins.environments.openenv_finqa.server.serve"
+SERVER = "finqa_plugins.environments.openenv_finqa.server.run_server"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
 MINE = Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere"))
 SPEC = ServerSpec(snapshot=MINE, module=SERVER)

@@ -51,7 +51,7 @@ def test_every_file_is_a_python_source_with_its_sha256_in_the_record() -> None:
         digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
         assert checksum == f"sha256={digest}", name
     outside = [name for name in files if not name.endswith(".py") and ".dist-info/" not in name]
-    assert outside == [] and "finqa_plugins.environments.openenv_finqa.server.serve" in wheel.modules
+    assert outside == [] and "finqa_plugins.environments.openenv_finqa.server.run_server" in wheel.modules
 
 
 def test_metadata_and_entry_points_are_those_of_the_installed_distribution() -> None:
@@ -107,7 +107,7 @@ def test_installed_it_serves_and_makes_the_same_wheel_again(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         variables = {"PYTHONPATH": str(target), "FINQA_SNAPSHOT": str(snapshot.path)}
         inherited = {**variables, "FINQA_LISTEN_FD": str(listener.fileno())}
-        serve = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server.serve"]
+        serve = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server.run_server"]
         with subprocess.Popen(serve, env=inherited, cwd=tmp_path, pass_fds=[listener.fileno()]) as server:
             try:
                 again = subprocess.run(

@@ -314,7 +314,7 @@ async def test_the_real_server_says_why_it_does_not_start(
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
     spec = ServerSpec(
         snapshot=snapshot,
-        module="finqa_plugins.environments.openenv_finqa.server.serve",
+        module="finqa_plugins.environments.openenv_finqa.server.run_server",
         environment={variable: value} if variable else {},
     )
     local = provider(tmp_path)

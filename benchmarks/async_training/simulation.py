@@ -21,7 +21,7 @@ from finqa_cli.types import (
     Completion,
     DataInfo,
     GenerateRequest,
-    LossSpec,
+    Loss,
     Message,
     Observation,
     PolicyVersion,
@@ -168,7 +168,7 @@ class SimulatedLearner:
     def start(self) -> None:
         """Nothing to do."""
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """Waits."""
         began = time.monotonic()
         time.sleep(self.update_s)

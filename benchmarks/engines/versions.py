@@ -7,11 +7,12 @@ from pathlib import Path
 
 from benchmarks.engines.contestants import LORA_RANK, embedded_model
 from benchmarks.engines.episodes import Played
+from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.contracts import Learner, LearnerContext
 from finqa_cli.extend import registry
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample
+from finqa_cli.types import Batch, PolicyVersion, Sample
 
-LOSS = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})
+LOSS = PolicyGradientLoss(clip_low=0.2, clip_high=0.2)
 
 
 class Versions:

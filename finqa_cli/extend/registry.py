@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from finqa_cli.contracts import (
     TokenEngine,
     Tracker,
 )
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import hookspecs
 from finqa_cli.extend.component import KINDS, Component, Kind
@@ -40,7 +40,7 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
     "engine": (TokenEngine, ChatEngine),
     "codec": (ChatCodec,),
     "call_format": (CallFormat,),
-    "optimizer": (Optimizer, PreferenceOptimizer),
+    "optimizer": (Optimizer,),
     "learner": (Learner,),
     "tracker": (Tracker,),
     "reward": (Reward,),
@@ -148,13 +148,15 @@ class Registry:
                 remedy=f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {missing[0]}",
             )
         config = self.config(component, options)
-        built = self._imported(component, component.target)(config, *context)
+        target = self._imported(component, component.target)
         contracts = CONTRACTS[component.kind]
+        if inspect.isabstract(target):
+            missing_methods = ", ".join(sorted(target.__abstractmethods__))
+            raise self._unusable(component, f"{component.target} lacks {missing_methods}")
+        built = target(config, *context)
         if not isinstance(built, contracts):
-            lacks = " or ".join(
-                f"{', '.join(_lacking(built, contract))} of {contract.__name__}" for contract in contracts
-            )
-            raise self._unusable(component, f"{component.target} lacks {lacks}")
+            lacks = " or ".join(_lacking(built, contract) for contract in contracts)
+            raise self._unusable(component, f"{component.target} {lacks}")
         return built
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
@@ -259,9 +261,13 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _lacking(built: object, contract: type) -> list[str]:
-    members = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
-    return sorted(name for name in members if not hasattr(built, name))
+def _lacking(built: object, contract: type) -> str:
+    """Why an object does not fulfil a contract: methods that it lacks, or the base class."""
+    public = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
+    needed: frozenset[str] | set[str] = getattr(contract, "__abstractmethods__", None) or public
+    if names := sorted(name for name in needed if not hasattr(built, name)):
+        return f"lacks {', '.join(names)} of {contract.__name__}"
+    return f"is no subclass of {contract.__module__}.{contract.__name__}"
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

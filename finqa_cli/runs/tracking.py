@@ -12,7 +12,7 @@ from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.statistics import EvalReport
 from finqa_cli.extend import registry
-from finqa_cli.algorithms import group_statistics, length_bias, staleness_metrics
+from finqa_cli.algorithms.group_report import group_statistics, length_bias, staleness_metrics
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import PolicyVersion, Trajectory, UpdateReport
 from finqa_cli.rollout.groups import Collected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from finqa_cli.contracts import KnowsIdleOptions
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import Loaded, is_shipped
 from finqa_cli.training.rl.updates import training_passes
@@ -23,8 +22,6 @@ def check_idle_options(loaded: Loaded) -> str:
         ConfigError: The user named one, by a flag, a file, a variable or `--set`; or an option is wrong.
     """
     optimizer = make_optimizer(loaded.settings)
-    if not isinstance(optimizer, KnowsIdleOptions):
-        return ""
     passes = training_passes(optimizer, loaded.settings.train)
     idle = optimizer.idle_options(passes.epochs * passes.minibatches)
     named = [(option, origin) for option in idle if _names(origin := _origin(loaded, option))]

@@ -13,7 +13,7 @@ from finqa_cli.contracts import Learner
 from finqa_cli.errors import FinqaError
 from finqa_cli.runs import checkpoints
 from finqa_cli.settings import Settings
-from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
+from finqa_cli.types import Batch, Loss, Sample, UpdateReport
 
 _SHOWN = 3
 
@@ -65,7 +65,7 @@ def keep_step(
     checkpoints.prune(run, settings.train.keep_checkpoints)
 
 
-async def take_step(learner: Learner, batch: Batch, loss: LossSpec, *, names: BatchNames, run: Path) -> UpdateReport:
+async def take_step(learner: Learner, batch: Batch, loss: Loss, *, names: BatchNames, run: Path) -> UpdateReport:
     """One optimizer step.
 
     Raises:

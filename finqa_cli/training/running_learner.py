@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Learner, LearnerEvents, ReportingLearner
+from finqa_cli.contracts import Learner, LearnerEvents
 from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
@@ -50,7 +50,7 @@ async def learning(
             run.
     """
     learner, processes = make_learner(settings, model, logs=folder.path / "logs"), settings.train.learner_processes
-    if processes > 1 and not isinstance(learner, ReportingLearner):
+    if processes > 1 and not learner.starts_processes:
         raise ConfigError(
             f"Learner {settings.learner.name!r} trains in one process, not in {processes}.",
             remedy="--learner-processes 1",
@@ -69,13 +69,12 @@ async def learning(
         folder.event(name, **facts)
         reporter.line(_describe(facts))
 
-    if isinstance(learner, ReportingLearner):
-        learner.report_to(
-            LearnerEvents(
-                event=lambda name, facts: _call(loop, record, name, facts),
-                failed=lambda error: _call(loop, fail, error),
-            )
+    learner.report_to(
+        LearnerEvents(
+            event=lambda name, facts: _call(loop, record, name, facts),
+            failed=lambda error: _call(loop, fail, error),
         )
+    )
     try:
         await asyncio.to_thread(learner.start)
         yield learner
@@ -87,8 +86,7 @@ async def learning(
         raise _resumable(error, folder, resume) from error.__cause__
     finally:
         inside = False
-        if isinstance(learner, ReportingLearner):
-            await to_the_end(asyncio.to_thread(learner.close))
+        await to_the_end(asyncio.to_thread(learner.close))
 
 
 def _resumable(error: FinqaError, folder: RunFolder, resume: str) -> FinqaError:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.contracts import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import sha256_of, write_json
@@ -142,7 +142,7 @@ async def _train(
     resume = f"finqa dpo --resume {folder.path}"
     async with learning(of_plan, model.model, folder, reporter, resume=resume) as learner:
         train, held_out = pairs.train, pairs.held_out
-        if not loss.parameters.get("reference_free"):
+        if loss.needs_reference:
             for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
             train = await for_run(train, name="reference")
             held_out = await for_run(held_out, name="held-out reference") if held_out else ()

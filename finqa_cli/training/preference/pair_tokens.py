@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from finqa_cli.algorithms import demonstration_sample, trajectory_samples
 from finqa_cli.algorithms.pair_batches import PairSamples, with_pair_references
-from finqa_cli.contracts import ChatCodec, Learner, ReferenceLearner
+from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
+from finqa_cli.contracts import ChatCodec, Learner
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.pair_records import Pair, Side, read_pairs
@@ -78,7 +78,7 @@ async def refer(
         ConfigError: The learner does not know that policy any more.
         InterruptedRun: A signal stopped it.
     """
-    if not isinstance(learner, ReferenceLearner):
+    if not learner.keeps_reference:
         raise ConfigError(
             "This learner gives no reference log-probabilities.", remedy="--reference-free, or --set learner.name=torch"
         )
@@ -129,8 +129,8 @@ def _recorded(pair: Pair, side: Side, advantage: float) -> tuple[Sample, ...]:
 
 def _encoded(prompt: Prompt, side: Side, advantage: float, codec: ChatCodec, name: str) -> tuple[Sample, ...]:
     sample = demonstration_sample(prompt, side.messages, codec, name=name)
-    return (replace(sample, advantages=tuple(advantage * each for each in sample.advantages)),)
+    return (replace(sample, advantages=advantage * sample.advantages),)
 
 
-def _tokens(samples: Sequence[Sample]) -> list[tuple[int, ...]]:
-    return [sample.token_ids for sample in samples]
+def _tokens(samples: Sequence[Sample]) -> list[bytes]:
+    return [sample.token_ids.tobytes() for sample in samples]

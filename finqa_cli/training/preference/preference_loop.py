@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finqa_cli.algorithms import pads
 from finqa_cli.algorithms.pair_batches import PairOutcome, PairSamples, pair_batch, pair_outcomes
-from finqa_cli.contracts import Learner
-from finqa_cli.contracts.preference_method import PairPlan
+from finqa_cli.contracts import Learner, PairPlan
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
@@ -22,7 +20,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.statistics import clustered_interval
 from finqa_cli.training.kept_policies import BatchNames, check_weights, keep_step, take_step
 from finqa_cli.training.preference.pair_tokens import PAIRS_PER_FORWARD
-from finqa_cli.types import LossSpec, UpdateReport
+from finqa_cli.types import Loss, UpdateReport
 
 TIE = 1e-4
 """Nats: a difference within it is rounding of the forward passes, and counts as half right."""
@@ -87,7 +85,7 @@ class PreferenceTraining:
     def __init__(
         self,
         learner: Learner,
-        loss: LossSpec,
+        loss: Loss,
         settings: Settings,
         folder: RunFolder,
         tracking: Tracking,
@@ -124,7 +122,7 @@ class PreferenceTraining:
         """
         if done == 0 and held_out:
             self.before = self.after = await self._measure(held_out, 0)
-        padded = await asyncio.to_thread(pads, self._learner)
+        padded = not await asyncio.to_thread(self._learner.packs)
         self._reporter.start("dpo", len(steps))
         for number, pairs in enumerate(steps[done:], start=done + 1):
             if self._stopper.requested:
@@ -132,7 +130,8 @@ class PreferenceTraining:
                     await asyncio.to_thread(self._checkpoint, done)  # what was learned since the last one
                 break
             names = BatchNames("pairs", [pair.id for pair in pairs])
-            batch = pair_batch(pairs, token_budget=self._settings.train.token_budget, padded=padded)
+            budget = self._settings.train.token_budget
+            batch = await asyncio.to_thread(pair_batch, pairs, token_budget=budget, padded=padded)
             report = await take_step(self._learner, batch, self._loss, names=names, run=self._folder.path)
             self._tracking.record(_line(number, report, len(pairs)))
             self._tracking.update(number, report)

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Optimizer, TokenEngine
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.contracts import Optimizer, PreferenceOptimizer, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError, UsageError
 from finqa_cli.evaluation.evaluate import eval_tasks
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from finqa_cli.algorithms import demonstration_sample
+from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import DataError
 from finqa_cli.rollout.seeds import derive

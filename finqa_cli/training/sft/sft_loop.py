@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finqa_cli.algorithms import pack, pads
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import Learner
 from finqa_cli.errors import FinqaError
 from finqa_cli.runs.interrupts import Stopper
@@ -18,9 +19,9 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
 from finqa_cli.training.kept_policies import BatchNames, check_weights, keep_step, not_finite, take_step
 from finqa_cli.training.sft.played_samples import HeldOutQuestions, SampleRates
-from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
+from finqa_cli.types import Batch, Sample, UpdateReport
 
-CROSS_ENTROPY = LossSpec(name="cross_entropy")
+CROSS_ENTROPY = CrossEntropyLoss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class SupervisedTraining:
             ThresholdError: Too many answers to held-out questions ended in faults.
         """
         every = self._settings.sft.validate_every
-        padded = await asyncio.to_thread(pads, self._learner)
+        padded = not await asyncio.to_thread(self._learner.packs)
         if done == 0:
             self.before = self.after = Validation(step=0, loss=await self._held_out_loss(held_out, 0), samples=None)
             self._tell(self.before)
@@ -96,7 +97,7 @@ class SupervisedTraining:
                 if done % every:
                     await asyncio.to_thread(self._checkpoint, done)  # what was learned since the last one
                 break
-            names, batch = _names(samples), self._batch(samples, padded)
+            names, batch = _names(samples), await asyncio.to_thread(self._batch, samples, padded)
             report = await take_step(self._learner, batch, CROSS_ENTROPY, names=names, run=self._folder.path)
             self._tracking.record(_line(number, report))
             self._tracking.update(number, report)

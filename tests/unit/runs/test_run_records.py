@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.errors import ConfigError, DataError, StorageError
-from finqa_cli.algorithms import trajectory_samples
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.run_folder import RunFolder, new_run_path, read_run

@@ -13,14 +13,17 @@ import torch
 from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import make_learner
 from fixtures.tiny_models import make_tiny_qwen3
+from fixtures.typed_losses import typed
 
 from benchmarks.async_training.simulation import SimulatedLearner
-from finqa_cli.algorithms import assign_credit, credited_samples, pack, trajectory_samples
+from finqa_cli.algorithms.credit import assign_credit, credited_samples
+from finqa_cli.algorithms.packing import pack
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import Updates, training_loss
-from finqa_cli.types import Batch, Group, LossSpec, Sample, Status, Turn, UpdateReport
+from finqa_cli.types import Batch, Group, Loss, Sample, Status, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 
@@ -58,7 +61,7 @@ def taken(
     batches: list[Batch] = []
     update = learner.update
 
-    def heard(batch: Batch, loss: LossSpec) -> UpdateReport:
+    def heard(batch: Batch, loss: Loss) -> UpdateReport:
         batches.append(batch)
         return update(batch, loss)
 
@@ -91,7 +94,7 @@ def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12, padded=False)
     assert batch == before
     clips = {"clip_low": 0.2, "clip_high": 0.2}
-    corrected = LossSpec(name="policy_gradient", parameters={**clips, "token_cap": 2.0})
+    corrected = typed("policy_gradient", **{**clips, "token_cap": 2.0})
     expected = plain.update(before, corrected)
     assert (report.loss, report.metrics) == (expected.loss, expected.metrics)
     for left, right in zip(learner._trained.values(), plain._trained.values(), strict=True):
@@ -231,8 +234,8 @@ def test_a_learner_without_a_reference_policy_is_refused() -> None:
 
 def test_an_unknown_normalization_is_refused_before_anything_is_played() -> None:
     class Odd:
-        def loss(self) -> LossSpec:
-            return LossSpec(name="policy_gradient", normalization="mean")  # type: ignore[arg-type]
+        def loss(self) -> Loss:
+            return typed(normalization="mean")  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="no loss normalization 'mean'"):
         training_loss(Odd(), TrainSettings())  # type: ignore[arg-type]

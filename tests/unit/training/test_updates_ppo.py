@@ -15,12 +15,12 @@ from fixtures.tiny_learners import make_learner
 from fixtures.tiny_models import make_tiny_qwen3
 
 from benchmarks.async_training.simulation import SimulatedLearner
-from finqa_cli.algorithms import assign_credit
+from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import Updates, training_passes
-from finqa_cli.types import Batch, Group, LossSpec, Status, Trajectory, Turn, UpdateReport
+from finqa_cli.types import Batch, Group, Loss, Status, Trajectory, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 MIXED = ((1, 0, 0.5, Status.ENGINE_ERROR), (1, 1), (0, 0))
@@ -59,7 +59,7 @@ def taken(
     batches: list[Batch] = []
     update = TorchLearner.update
 
-    def heard(batch: Batch, loss: LossSpec) -> UpdateReport:
+    def heard(batch: Batch, loss: Loss) -> UpdateReport:
         batches.append(batch)
         return update(learner, batch, loss)
 

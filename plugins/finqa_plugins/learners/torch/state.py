@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from finqa_cli.errors import ConfigError, StorageError
-from finqa_plugins.learners.torch.distributed.sharding import alike
+from finqa_plugins.learners.torch.distributed.sharding import shard_like
 
 _SCHEMA_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -133,13 +133,13 @@ def load(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     with torch.no_grad():
         for name, parameter in trained.items():
-            parameter.copy_(alike(weights[name], parameter))
+            parameter.copy_(shard_like(weights[name], parameter))
     return step
 
 
 def _fitting(saved: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
     """A moment, cut as its parameter is; the step number is no tensor of its shape."""
-    return alike(saved, parameter) if saved.shape == parameter.shape else saved
+    return shard_like(saved, parameter) if saved.shape == parameter.shape else saved
 
 
 def _check_identity(folder: Path, identity: Identity) -> int:

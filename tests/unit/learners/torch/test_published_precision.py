@@ -13,7 +13,7 @@ from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
 from finqa_plugins.engines.vllm.weights import check_folder
-from finqa_plugins.learners.torch import assembly, state
+from finqa_plugins.learners.torch import state, trained_model
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.trained_model import uses_tf32
@@ -127,7 +127,7 @@ def test_a_learner_sets_the_precision_of_products_where_tf32_is_used(
 ) -> None:
     make_learner(learner_model)
     assert torch.get_float32_matmul_precision() == "highest"
-    monkeypatch.setattr(assembly, "uses_tf32", lambda *facts: True)
+    monkeypatch.setattr(trained_model, "uses_tf32", lambda *facts: True)
     try:
         make_learner(learner_model)
         assert torch.get_float32_matmul_precision() == "high"

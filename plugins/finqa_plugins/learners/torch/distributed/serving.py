@@ -23,9 +23,9 @@ def main(rank: int, size: int, folder: Path, parent: int) -> int:
         parent: The first process.
     """
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
-    from finqa_plugins.learners.torch.distributed.leading import LearnerProcesses, open_store
+    from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store
 
-    processes = LearnerProcesses(rank, size, rank)
+    processes = TorchrunProcesses(rank, size, rank)
     processes.join(open_store(folder, size, rank))
     if (error := processes.follow()) is None:
         return 0

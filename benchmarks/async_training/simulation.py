@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finqa_cli.contracts import Sandbox
+from finqa_cli.contracts import Learner, Sandbox
 from finqa_cli.types import (
     AssistantTurn,
     Batch,
     Completion,
     DataInfo,
+    FloatRow,
     GenerateRequest,
     Loss,
     Message,
@@ -153,7 +154,7 @@ class SimulatedEngine:
 
 
 @dataclass(slots=True)
-class SimulatedLearner:
+class SimulatedLearner(Learner):
     """An update takes `update_s` of somebody else's processor.
 
     Attributes:
@@ -184,7 +185,7 @@ class SimulatedLearner:
             seconds=self.update_s,
         )
 
-    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """Those of the sampler."""
         return tuple(sample.logprobs for sample in samples)
 

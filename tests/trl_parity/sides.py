@@ -92,17 +92,23 @@ class Policy:
 class Recorder:
     """Stands in for the learner in an update, and keeps what it was asked for."""
 
+    keeps_reference = has_value_function = True
+
     def __init__(self, learner: TorchLearner, *, anchored: bool) -> None:
         self._learner = learner
         self._anchored = anchored
         self.logprobs, self.reference_logprobs = learner.logprobs, learner.reference_logprobs
         self.asked: list[tuple[Batch, Loss]] = []
 
+    def packs(self) -> bool:
+        """Micro-batches are padded."""
+        return False
+
     def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """A step, and what it was made of; anchored, its ratio is to the policy that sampled, as in a later step."""
         if self._anchored:
             rows = [sample.logprobs for sample in batch.samples]
-            batch = replace(batch, samples=attach_rows(batch.samples, rows))
+            batch = replace(batch, samples=attach_rows(batch.samples, proximal_logprobs=rows))
         self.asked.append((batch, loss))
         return self._learner.update(batch, loss)
 

@@ -213,7 +213,7 @@ def test_every_process_has_given_its_memory_back_before_a_call_returns(
     calls: list[str] = []
 
     class Noted(SingleProcess):
-        def gathered(self, item: Any) -> list[Any]:
+        def gather(self, item: Any) -> list[Any]:
             calls.append("together")
             return [item]
 
@@ -285,7 +285,7 @@ def test_one_of_several_processes_says_what_a_resumed_run_takes(
     class Two(SingleProcess):
         size = 2
 
-        def gathered(self, item: Any) -> list[Any]:
+        def gather(self, item: Any) -> list[Any]:
             return [item, item]
 
     watched = Watched(learner_model, monkeypatch)
@@ -305,7 +305,7 @@ def test_work_that_cannot_be_done_in_parts_is_named(
         raise torch.OutOfMemoryError(FULL)
 
     if work == "start":
-        monkeypatch.setattr(learner_module, "assemble", fail)
+        monkeypatch.setattr(learner_module, "build_model", fail)
         with pytest.raises(DeviceMemoryError, match="learner's device is full while the model is loaded"):
             make_learner(learner_model)
         return

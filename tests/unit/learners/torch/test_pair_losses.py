@@ -39,7 +39,7 @@ def inputs(
         proximal_logprobs=None,
         lengths=tuple(lengths),
         reference_logprobs=None if reference is None else torch.tensor(reference),
-        weights=None if weights is None else torch.tensor(weights),
+        weights=1.0 if weights is None else torch.tensor(weights),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples
+from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
 from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
@@ -87,7 +87,7 @@ def test_a_large_model_is_several_files_with_an_index(
     trained(learner_model, publish_dtype=precision).publish(tmp_path / "one", 1)
     sample = random_samples(2)
     ours, theirs = (make_learner(tmp_path / name, lora_rank=0).logprobs(sample) for name in ("v1", "one"))
-    assert ours == theirs
+    assert same_rows(ours, theirs)
 
 
 def test_tied_embeddings_are_written_once_and_untied_ones_twice(tmp_path: Path) -> None:

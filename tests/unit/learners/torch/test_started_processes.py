@@ -195,7 +195,7 @@ def test_over_several_machines_the_setting_may_be_the_number_on_each(monkeypatch
 def test_a_lack_of_memory_is_reported_where_another_process_only_lost_a_connection() -> None:
     processes = ProcessGroup(1, 2, 1)
     processes._store = HashStore()
-    processes.failed(DistBackendError("[gloo] connection closed by peer"))
+    processes.leave_error(DistBackendError("[gloo] connection closed by peer"))
     assert not processes._store.check(["failure"])
-    processes.failed(DistBackendError("NCCL error: unhandled cuda error, Failed to CUDA calloc: out of memory"))
+    processes.leave_error(DistBackendError("NCCL error: unhandled cuda error, Failed to CUDA calloc: out of memory"))
     assert isinstance(processes._failure(""), LearnerProcessError) and "out of memory" in str(processes._failure(""))

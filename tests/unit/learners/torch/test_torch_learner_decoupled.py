@@ -42,7 +42,7 @@ def test_the_gradient_does_not_depend_on_microbatching(
     learner.update(as_batch(random_samples(2, seed=9)), GRPO_LOSS)  # so that neither adapter matrix is 0
     samples: Sequence[Sample] = stale(learner, random_samples(12, opening=opening), *[0.02, -0.2, 0.01, 0.0] * 3)
     if several_steps:
-        samples = attach_rows(samples, learner.logprobs(samples))
+        samples = attach_rows(samples, proximal_logprobs=learner.logprobs(samples))
     assert make_learner(learner_model).update(as_batch(samples), SEQUENCE).metrics["sequences_masked"] == 1 / 4
     learner._model.double()
     whole = gradient(learner, as_batch(samples), loss)
@@ -57,7 +57,7 @@ def test_where_all_policies_agree_the_gradient_is_that_of_ppo(learner_model: Pat
     learner.update(as_batch(random_samples(2, seed=9)), GRPO_LOSS)
     samples = stale(learner, random_samples(6), *[0.0] * 6)
     plain = gradient(learner, as_batch(samples), GRPO_LOSS)
-    for batch in (as_batch(samples), as_batch(attach_rows(samples, learner.logprobs(samples)))):
+    for batch in (as_batch(samples), as_batch(attach_rows(samples, proximal_logprobs=learner.logprobs(samples)))):
         assert relative(gradient(learner, batch, loss), plain) <= 1e-6
 
 
@@ -122,7 +122,7 @@ def test_only_positions_that_predict_loss_tokens_get_a_gradient(learner_model: P
 def test_several_steps_keep_weights_and_clip_around_the_proximal_policy(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, learning_rate=2e-2)
     samples = stale(learner, random_samples(6), *[0.3] * 6)
-    batch = as_batch(attach_rows(samples, learner.logprobs(samples)))
+    batch = as_batch(attach_rows(samples, proximal_logprobs=learner.logprobs(samples)))
     first, *later = [learner.update(batch, loss).metrics for _ in range(4)]
     assert first["ratio_mean"] == pytest.approx(1, abs=1e-4)
     assert first["clip_fraction"] == 0
@@ -161,7 +161,7 @@ def test_proximal_logprobs_of_some_samples_or_tokens_only_are_refused(learner_mo
     for cut in (None, [[0], [1, 2]]):
         with pytest.raises(ValueError, match="only 1 of 3 samples"):
             learner.update(as_batch(some, cut), TOKEN)
-    short = attach_rows(samples, [row[:-1] for row in rows])
+    short = attach_rows(samples, proximal_logprobs=[row[:-1] for row in rows])
     with pytest.raises(ValueError, match="proximal log-probabilities for"):
         learner.update(as_batch(short), TOKEN)
 
@@ -169,7 +169,7 @@ def test_proximal_logprobs_of_some_samples_or_tokens_only_are_refused(learner_mo
 def test_a_proximal_logprob_that_is_not_a_number_leaves_the_weights_alone(learner_model: Path) -> None:
     learner = make_learner(learner_model)
     samples = random_samples(2)
-    poisoned = attach_rows(samples, [tuple(math.nan for _ in sample.token_ids) for sample in samples])
+    poisoned = attach_rows(samples, proximal_logprobs=[tuple(math.nan for _ in sample.token_ids) for sample in samples])
     before = [part.detach().clone() for part in learner._trained.values()]
     for loss in (TOKEN, SEQUENCE):
         with pytest.raises(Exception, match="was not taken: loss nan"):

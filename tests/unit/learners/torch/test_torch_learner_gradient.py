@@ -95,7 +95,7 @@ def test_loss_matches_full_logits_computed_plainly(learner_model: Path) -> None:
     """-sum min(r A, clip(r) A) / N from the model's own [1, L, V] logits, one row at a time."""
     learner = make_learner(learner_model, temperature=0.7)
     samples = random_samples(5, opening=OPENING)
-    samples = list(attach_rows(samples, [sample.logprobs for sample in samples]))
+    samples = list(attach_rows(samples, proximal_logprobs=[sample.logprobs for sample in samples]))
     expected, tokens = 0.0, 0
     for sample in samples:
         with torch.no_grad():
@@ -137,7 +137,7 @@ def test_logprobs_of_a_head_in_bfloat16_are_float32() -> None:
 
 def test_logprobs_of_samples_without_loss_are_zeros(learner_model: Path) -> None:
     sample = Sample(token_ids=(1, 2), loss_mask=(False, False), logprobs=(0.0, 0.0), advantages=(0.0, 0.0))
-    assert make_learner(learner_model).logprobs([sample]) == ((0.0, 0.0),)
+    assert make_learner(learner_model).logprobs([sample])[0].tolist() == [0.0, 0.0]
     assert make_learner(learner_model).logprobs([]) == ()
 
 

@@ -273,7 +273,7 @@ def test_rows_do_not_touch_each_other(
         ({"token_cap": 2.0, "token_floor": 0.5}, "off_policy=token needs"),
         ({"sequence_cap": -1.0}, r"off_policy_cap\n.*greater than or equal to 0"),
         ({"token_cap": math.nan}, r"off_policy_cap\n.*greater than or equal to 0"),
-        ({"off_policy_cap": 2.0}, "none neither; they are 2.0 and 0.0"),
+        ({"none_cap": 2.0}, "none neither; they are 2.0 and 0.0"),
         ({"icepop_cap": 5.0}, r"icepop and geometric a floor in \(0, 1\]"),
         ({"icepop_cap": 5.0, "icepop_floor": 1.5}, r"off_policy_floor\n.*less than or equal to 1"),
         ({"geometric_floor": 0.99}, "off_policy=geometric needs a cap"),

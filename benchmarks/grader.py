@@ -33,7 +33,7 @@ Draw = Callable[[random.Random], tuple[str, str]]
 
 def embedded_truths() -> dict[str, list[str]]:
     """Truths of the embedded data by type of question."""
-    archive = io.BytesIO(resources.files("finqa_cli.data").joinpath("embedded.zip").read_bytes())
+    archive = io.BytesIO(resources.files("finqa_cli.data.generated").joinpath("embedded.zip").read_bytes())
     with zipfile.ZipFile(archive) as files:
         rows = csv.DictReader(io.StringIO(files.read(QUESTIONS).decode("utf-8")))
         truths = defaultdict(list)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ for name, value in {
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# Tests start hundreds of processes. Without compiled files each of them would compile the product again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SESSION = "finqa-test-session-"
 

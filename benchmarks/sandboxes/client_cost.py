@@ -1,4 +1,10 @@
-"""What one turn costs this process when tokens come from a server in another one, at 320 and 1,000 requests at once."""
+"""What one turn costs this process when tokens come from a server in another one, at 320 and 1,000 requests at once.
+
+Counted is the CPU time of this process, all its threads together: scheduler, engine client, codec, sessions, health
+checks of the sandboxes and records. Not counted are the token server and the environment servers, which are other
+processes, and the start. Both loads play as many turns a second, and are measured once first and later turns, and with
+them the lengths of prompts, are mixed as in a long run. They differ in nothing but how many requests wait meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +44,23 @@ MS_A_TURN, GROWTH = 3.0, 1.2
 TURNS = 4.5
 """Of an episode, on average: one reply in so many submits an answer."""
 
-WARM_UP = 1.5
-"""Completions after each other before the window, so that first and later turns of episodes are mixed in it."""
+TURNS_A_SECOND = 64
+"""Of all episodes together while it is measured."""
+
+WINDOW_S = 20.0
+
+WARM_UP_TURNS, WARM_UP_RATE = 8, 3
+"""Turns of each episode before the window, and how many times faster they are played than those in it."""
+
+SPREAD = 2
+"""Mean completions between the warm-up and the window, in which the requests get out of step."""
 
 PROMPT_IDS, COMPLETION_IDS = 2000, 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Episodes at once, mean seconds of a completion, and seconds that are measured once nearly all are under way."""
+    """Episodes at once, mean seconds of a completion, and seconds that are measured after the warm-up."""
 
     at_once: int
     completion_s: float
@@ -61,7 +75,7 @@ class Cost:
         cpu_s: Of this process: sandboxes, codec, client, record and scheduler.
         turns: That were played.
         under_way: Requests at once, on average.
-        prompt_ids: On average.
+        prompt_ids: Of a request, on average.
         faults: Errors of the episodes that ended in one.
     """
 
@@ -82,8 +96,8 @@ async def client_cost(home: Path, *, quick: bool = False) -> list[Figure]:
     scale = 20 if quick else 1
     build_snapshot(home, 290)
     loads = [
-        Load(at_once=count // scale, completion_s=seconds / scale, window_s=window_s / scale)
-        for count, seconds, window_s in ((FEW, 5.0, 20.0), (MANY, 20.0, 30.0))
+        Load(at_once=count // scale, completion_s=count / TURNS_A_SECOND / scale, window_s=WINDOW_S / scale)
+        for count in (FEW, MANY)
     ]
     few, many = [await _play(home, load) for load in loads]
     ours, theirs = [await _requests(home, kind, FEW // scale) for kind in (Transport, HttpxTransport)]
@@ -119,7 +133,9 @@ async def _play(home: Path, load: Load) -> Cost:
     model = await asyncio.to_thread(_model, home, settings, [task.prompt for task in environment.tasks("train")])
     codec = make_codec(settings, str(model))
     with (
-        token_server(model, _replies(codec, tasks[0].cluster), seconds=load.completion_s, home=home) as server,
+        token_server(
+            model, _replies(codec, tasks[0].cluster), seconds=load.completion_s / WARM_UP_RATE, home=home
+        ) as server,
         tempfile.TemporaryDirectory(dir=home) as run,
         RunFolder.create(Path(run) / "run", command="benchmark", settings={}, save_token_ids=False) as folder,
     ):
@@ -128,12 +144,10 @@ async def _play(home: Path, load: Load) -> Cost:
         async with stage(
             chosen, PolicyVersion(number=0, model=str(model)), run_id="benchmark", reporter=NullReporter(), trains=True
         ) as parts:
-            lengths: list[int] = []
             faults: list[str] = []
 
             async def record(trajectory: Trajectory) -> None:
                 await asyncio.wrap_future(folder.trajectory(trajectory, phase="train", iteration=1))
-                lengths.extend(len(turn.prompt_ids) for turn in trajectory.turns)
                 if trajectory.status.is_fault:
                     faults.append(trajectory.error)
 
@@ -141,28 +155,28 @@ async def _play(home: Path, load: Load) -> Cost:
             with contextlib.suppress(_Measured):
                 async with streaming(player, concurrency=load.at_once) as stream:
                     stream.add(_Attempts(tasks), record)
-                    await _filled(server, load)
-                    await asyncio.sleep(WARM_UP * load.completion_s)
+                    await _warm_up(server, load)
                     before, began, cpu = await asyncio.to_thread(server.facts), time.perf_counter(), time.process_time()
                     await asyncio.sleep(load.window_s)
                     cpu_s, seconds = time.process_time() - cpu, time.perf_counter() - began
                     after = await asyncio.to_thread(server.facts)
                     raise _Measured  # cancels what is under way
+    turns = sum(after["served"].values()) - sum(before["served"].values())
     return Cost(
         cpu_s=cpu_s,
-        turns=sum(after["served"].values()) - sum(before["served"].values()),
+        turns=turns,
         under_way=(after["request_seconds"] - before["request_seconds"]) / seconds,
-        prompt_ids=sum(lengths) / len(lengths),
+        prompt_ids=(after["prompt_ids"] - before["prompt_ids"]) / turns,
         faults=faults,
     )
 
 
-async def _filled(server: ServerProcess, load: Load) -> None:
-    """Waits until nearly all requests are under way, but on a machine that is too busy for it not for ever."""
-    for _ in range(100):
-        if (await asyncio.to_thread(server.facts))["waiting"] >= 0.95 * load.at_once:
-            return
-        await asyncio.sleep(load.completion_s / 50)
+async def _warm_up(server: ServerProcess, load: Load) -> None:
+    """Plays fast until the turns of the episodes are mixed, then as in the window until the requests are spread."""
+    while sum((await asyncio.to_thread(server.facts))["served"].values()) < WARM_UP_TURNS * load.at_once:  # noqa: ASYNC110  in another process
+        await asyncio.sleep(load.completion_s / 10)
+    await asyncio.to_thread(server.set_seconds, load.completion_s)
+    await asyncio.sleep(SPREAD * load.completion_s)
 
 
 class _Measured(Exception):

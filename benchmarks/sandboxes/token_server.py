@@ -4,8 +4,8 @@
 
 It answers each completion after about so many seconds with one of the replies in the file (JSON: a list of lists of
 token ids), chosen by seed and length of the prompt. Log-probabilities tell one adapter from another and follow the
-temperature, as the checks before a run demand. `GET /facts` says what was asked of it. The first line of its output is
-its port.
+temperature, as the checks before a run demand. `GET /facts` says what was asked of it, `POST /seconds` changes how long
+later completions take. The first line of its output is its port.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ class Tokens:
         self.served: Counter[str] = Counter()
         self.waiting = self.most_waiting = self.aborted = 0
         self.request_seconds = 0.0
+        self.prompt_ids = 0
 
     def facts(self) -> dict[str, Any]:
         """What was asked of the server."""
-        numbers = {name: getattr(self, name) for name in ("waiting", "most_waiting", "aborted", "request_seconds")}
+        names = ("waiting", "most_waiting", "aborted", "request_seconds", "prompt_ids")
+        numbers = {name: getattr(self, name) for name in names}
         return {**numbers, "served": self.served, "paths": self.paths}
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -66,6 +68,9 @@ class Tokens:
             case "GET", "/v1/models":
                 card = {"id": MODEL, "root": self.root, "parent": None, "max_model_len": MAX_CONTEXT}
                 return 200, json.dumps({"object": "list", "data": [card]}).encode()
+            case "POST", "/seconds":
+                self.seconds = body["seconds"]
+                return 200, b""
             case "POST", "/v1/load_lora_adapter":
                 name, folder = body["lora_name"], Path(body["lora_path"])
                 if not (folder / "adapter_model.safetensors").is_file():
@@ -85,6 +90,7 @@ class Tokens:
         if name != MODEL and name not in self.adapters:
             return 404, _error(f"The model `{name}` does not exist.")
         self.served[name] += 1
+        self.prompt_ids += len(prompt)
         temperature = body["temperature"] or 1.0
         total = math.log(sum(math.exp(logit / temperature) for logit in LOGITS))
         place = random.Random(f"{body['seed']}:{len(prompt)}").randrange(len(self.replies))
@@ -198,6 +204,12 @@ class ServerProcess:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/facts", timeout=10) as reply:
             found: dict[str, Any] = json.load(reply)
             return found
+
+    def set_seconds(self, seconds: float) -> None:
+        """Changes the mean time of later completions."""
+        body = json.dumps({"seconds": seconds}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/seconds", data=body, timeout=10):
+            pass
 
 
 @contextmanager

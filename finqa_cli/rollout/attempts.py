@@ -80,7 +80,14 @@ class Player:
     ) -> None:
         self._environment = environment
         self._pool = pool
-        self._engine = engine
+        # Once and not for each episode: `isinstance` with a protocol looks at every attribute.
+        self._token_engine: TokenEngine | None = None
+        self._chat_engine: ChatEngine | None = None
+        if isinstance(engine, TokenEngine):
+            self._token_engine = engine
+        else:
+            self._chat_engine = engine
+        self._metered = engine if isinstance(engine, Metered) else None
         self._codec = codec
         self._limits = limits
         self._sampling = sampling
@@ -89,7 +96,7 @@ class Player:
 
     def seat(self) -> Seat:
         """A place among the engine's live episodes, not yet taken."""
-        return Seat(self._engine.seat if isinstance(self._engine, TokenEngine) else nullcontext)
+        return Seat(self._token_engine.seat if self._token_engine is not None else nullcontext)
 
     async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
         """One attempt. A lost session is recovered, or the attempt is played from the start again; a last fault stays.
@@ -163,12 +170,13 @@ class Player:
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,
-            metadata={"usage": dict(self._engine.usage(attempt.id))} if isinstance(self._engine, Metered) else {},
+            metadata={"usage": dict(self._metered.usage(attempt.id))} if self._metered is not None else {},
         )
 
     def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)
-        if isinstance(self._engine, TokenEngine):
+        if self._token_engine is not None:
             assert self._codec is not None, "wiring gives every token engine a codec"
-            return TokenConversation(self._engine, self._codec, prompt, key=attempt.id, sampling=sampling)
-        return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling)
+            return TokenConversation(self._token_engine, self._codec, prompt, key=attempt.id, sampling=sampling)
+        assert self._chat_engine is not None, "an engine takes tokens or messages"
+        return ChatConversation(self._chat_engine, prompt, key=attempt.id, sampling=sampling)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import structlog
 
@@ -193,11 +193,9 @@ class RecoveringSession:
 
 def _telling(said: ToolCall | str) -> Callable[[AnySession], Awaitable[Observation]]:
     def tell(session: AnySession) -> Awaitable[Observation]:
-        if isinstance(session, TextSession):
-            assert isinstance(said, str), "a text session is told texts"
-            return session.reply(said)
-        assert isinstance(said, ToolCall), "a session with tools is told calls"
-        return session.step(said)
+        if isinstance(said, str):
+            return cast(TextSession, session).reply(said)
+        return cast(Session, session).step(said)
 
     return tell
 

@@ -29,7 +29,7 @@ SCHEMAS: dict[str, Any] = {
         },
     }
 }
-MODEL = Path(__file__).parents[2] / "plugins" / "finqa_plugins" / "tiny_policy"
+MODEL = Path(__file__).parents[2] / "plugins" / "finqa_plugins" / "policies"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 STRANGER = "bracketed"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document
+from fixtures.reserved_ports import reserved_port
 
 import finqa_plugins.policies
 
@@ -29,19 +29,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_folder")]
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not SERVE.exists() or importlib.util.find_spec("uvicorn") is None:
         pytest.skip("needs `transformers serve`: transformers and uvicorn")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     said = tmp_path_factory.mktemp("serve") / "log"
-    with said.open("wb") as log:
-        command = [str(SERVE), "serve", "--host", "127.0.0.1", "--port", str(port)]
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ})
-    try:
-        _wait(f"http://127.0.0.1:{port}/v1", server, said)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
+    with reserved_port() as port:
+        with said.open("wb") as log:
+            command = [str(SERVE), "serve", "--host", "127.0.0.1", "--port", str(port)]
+            server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ})
+        try:
+            _wait(f"http://127.0.0.1:{port}/v1", server, said)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
 
 
 def _wait(url: str, server: subprocess.Popen[bytes], said: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fixtures.reserved_ports import reserved_port
 from fixtures.small_snapshot import build_small_snapshot, settings_for
 
 from finqa_cli.data.openenv_layout.layout import write_layout
@@ -39,18 +39,16 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
 def served(tmp_path: Path) -> Iterator[str]:
     """Address of a server as OpenEnv's tools start it, on a data folder in the layout of OpenEnv's FinQA data."""
     write_layout(build_small_snapshot(tmp_path)[1], tmp_path / "data")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = {**os.environ, "FINQA_DATA_PATH": str(tmp_path / "data"), "FINQA_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(command, cwd=FOLDER, env=environment)
-    try:
-        wait_until_healthy(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
+    with reserved_port() as port:
+        command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(port), "--log-level", "warning"]
+        process = subprocess.Popen(command, cwd=FOLDER, env=environment)
+        try:
+            wait_until_healthy(f"http://127.0.0.1:{port}", process)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(10)
 
 
 async def test_it_compiles_a_data_folder_and_serves_it(served: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The data set that ships with the package. Reproduce it with `python -m finqa_cli.data`."""
+"""The data set that ships with the package. Reproduce it with `python -m finqa_cli.data.generated.write_embedded`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewrites the embedded data set: `python -m finqa_cli.data`."""
+"""Rewrites the embedded data set: `python -m finqa_cli.data.generated.write_embedded`."""
 
 from finqa_cli.data.generated.embedded import EMBEDDED_FILE, EMBEDDED_SPEC, write_embedded
 from finqa_cli.data.generated.generate import generate

@@ -23,7 +23,7 @@ class LoopbackCoreWeave(ServedProcess):
 
     def __init__(self, config: CoreWeaveConfig | None = None) -> None:
         self.config = config or CoreWeaveConfig()
-        super().__init__("finqa_cli.testing.coreweave", self.config, proof="CWSANDBOX_API_KEY")
+        super().__init__("finqa_cli.testing.coreweave.serve_coreweave", self.config, proof="CWSANDBOX_API_KEY")
 
     @property
     def api_key(self) -> str:

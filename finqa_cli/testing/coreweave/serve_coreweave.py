@@ -1,7 +1,9 @@
-"""`python -m finqa_cli.testing.coreweave [--port N] [--config FILE]`: CoreWeave on 127.0.0.1 until SIGTERM or SIGINT.
+"""Serves CoreWeave on 127.0.0.1 until SIGTERM or SIGINT.
+
+`python -m finqa_cli.testing.coreweave.serve_coreweave [--port N] [--config FILE]`
 
 The first lines on stdout are the variables that point the SDK here; an empty line ends them. For a shell:
-`eval "$(python -m finqa_cli.testing.coreweave --detach)"`, and at the end `kill $LOOPBACK_COREWEAVE_PID`.
+`eval "$(python -m finqa_cli.testing.coreweave.serve_coreweave --detach)"`, at the end `kill $LOOPBACK_COREWEAVE_PID`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ EX_UNAVAILABLE, EX_CONFIG = 69, 78
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until it is told to end; ends every box then."""
-    parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.coreweave", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.coreweave.serve_coreweave", description=__doc__)
     parser.add_argument("--port", type=port_number, default=0, help="port on 127.0.0.1; a free one when not given")
     parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of CoreWeaveConfig")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.detach:
         others = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"]
-        return serve_detached("finqa_cli.testing.coreweave", others, "LOOPBACK_COREWEAVE_PID")
+        return serve_detached("finqa_cli.testing.coreweave.serve_coreweave", others, "LOOPBACK_COREWEAVE_PID")
     try:
         config = CoreWeaveConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:

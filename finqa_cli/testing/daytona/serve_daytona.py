@@ -1,6 +1,7 @@
-"""`python -m finqa_cli.testing.daytona [--port N] [--config FILE]`: a Daytona on 127.0.0.1 until SIGTERM or SIGINT.
+"""Serves a Daytona on 127.0.0.1 until SIGTERM or SIGINT.
 
-For a shell: `eval "$(python -m finqa_cli.testing.daytona --detach)"`, and at the end `kill $LOOPBACK_DAYTONA_PID`.
+`python -m finqa_cli.testing.daytona.serve_daytona [--port N] [--config FILE]`; for a shell
+`eval "$(python -m finqa_cli.testing.daytona.serve_daytona --detach)"`, and at the end `kill $LOOPBACK_DAYTONA_PID`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EX_UNAVAILABLE = 69
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves. The first lines on stdout are the variables that point the Daytona SDK here; an empty line ends them."""
-    parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.daytona", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m finqa_cli.testing.daytona.serve_daytona", description=__doc__)
     parser.add_argument("--port", type=port_number, default=0, help="port on 127.0.0.1; a free one when not given")
     parser.add_argument("--config", type=Path, help="TOML or JSON file with the fields of LoopbackConfig")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input is closed")
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.detach:
         others = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--detach"]
-        return serve_detached("finqa_cli.testing.daytona", others, "LOOPBACK_DAYTONA_PID")
+        return serve_detached("finqa_cli.testing.daytona.serve_daytona", others, "LOOPBACK_DAYTONA_PID")
     try:
         config = LoopbackConfig.model_validate(config_values(options.config))
     except (OSError, ValueError) as error:

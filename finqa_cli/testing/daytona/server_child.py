@@ -28,7 +28,7 @@ class LoopbackProcess(ServedProcess):
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
         self.config = config or LoopbackConfig()
-        super().__init__("finqa_cli.testing.daytona", self.config, proof="DAYTONA_API_KEY", port=port)
+        super().__init__("finqa_cli.testing.daytona.serve_daytona", self.config, proof="DAYTONA_API_KEY", port=port)
 
     @property
     def api_url(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +43,24 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
     if template and not tokenizer.chat_template:
         raise ConfigError(f"The tokenizer of {model!r} has no chat template.", remedy=MODEL_REMEDY)
     return tokenizer
+
+
+def plain_coding(tokenizer: Any) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:
+    """Functions that encode a text without adding special tokens, and decode ids without leaving any out.
+
+    What `transformers` does around each call of a fast tokenizer's backend (input checks, settings of truncation,
+    padding and special tokens) costs as much as a short call. So the backend is called itself, with these set once.
+    """
+    if not tokenizer.is_fast:
+        encode = partial(tokenizer.encode, add_special_tokens=False, verbose=False)
+        return encode, partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+
+    def encode_fast(text: str) -> list[int]:
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode_fast, partial(backend.decode, skip_special_tokens=False)

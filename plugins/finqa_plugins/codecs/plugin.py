@@ -12,7 +12,7 @@ def register_components() -> list[Component]:
     """One codec per model family, the choice among them, and the formats in which models write calls."""
     return [
         *_formats(),
-        _codec("auto", "auto:choose_codec", "ThinkingCodecConfig", "the codec that fits the model's tokenizer"),
+        _codec("auto", "auto_codec:choose_codec", "ThinkingCodecConfig", "the codec that fits the model's tokenizer"),
         _codec("llama3", "llama:LlamaCodec", "LlamaCodecConfig", "Llama 3.1 to 3.3: JSON calls with parameters"),
         _codec(
             "plain",

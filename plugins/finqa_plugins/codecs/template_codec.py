@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Any
 
 import structlog
@@ -17,7 +17,7 @@ from finqa_plugins.codecs.appending import play_probes, rewrites_history
 from finqa_plugins.codecs.call_choice import choose_format
 from finqa_plugins.codecs.chat_template import ChatTemplate, as_is
 from finqa_plugins.codecs.config import CodecConfig
-from finqa_plugins.codecs.loading import MODEL_REMEDY
+from finqa_plugins.codecs.loading import MODEL_REMEDY, plain_coding
 from finqa_plugins.codecs.parsing import parse_turn
 from finqa_plugins.codecs.reasoning import THINK_CLOSE, opened_reasoning, render_reasoning, split_reasoning
 from finqa_plugins.codecs.replay import Replay, reader
@@ -26,7 +26,7 @@ from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_stri
 log = structlog.get_logger(__name__)
 
 OPENINGS = 512
-"""Encoded openings that are kept."""
+"""Encoded openings that are kept: all attempts of a group begin with the same one, their longest text."""
 
 _SLOT = "\ue0001\ue000"
 
@@ -71,9 +71,10 @@ class TemplateCodec:
                 f"The tokenizer of {context.model!r} has no {family.turn_end} token.", remedy=MODEL_REMEDY
             )
         self._stop_ids = tuple(added[text] for text in (family.turn_end, *family.other_ends) if text in added)
+        self._encode_valid, self._decode = plain_coding(tokenizer)
+        self._known = len(tokenizer)
         self._shield = Shield(control_strings(tokenizer), self._encode)
-        # All attempts of a group begin with the same opening, the longest text that an episode encodes.
-        self._encode_opening = lru_cache(OPENINGS)(partial(_encode_with, self._shield))
+        self._openings: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
         self._frames = {"tool": self._render_frame("tool")}
@@ -93,8 +94,13 @@ class TemplateCodec:
         """[L] see `ChatCodec.opening`."""
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
-        messages, tools, contents, _ = self._as_chats(prompt)
-        return self._encode_opening(self._template.render(messages, tools), tuple(contents.items()))
+        key = repr(prompt)  # the schemas of tools are dictionaries, which have no hash
+        if key not in self._openings:
+            messages, tools, contents, _ = self._as_chats(prompt)
+            self._openings[key] = tuple(self._shield.encode(self._template.render(messages, tools), contents))
+            if len(self._openings) > OPENINGS:
+                self._openings.popitem(last=False)
+        return self._openings[key]
 
     def rewrites(self, role: ReplyRole) -> bool:
         """See `RewritingCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
@@ -233,20 +239,11 @@ class TemplateCodec:
 
     def _encode(self, text: str) -> list[int]:
         valid = text.encode("utf-8", errors="replace").decode()  # lone surrogates would make the tokenizer raise
-        # verbose: transformers would warn about the model limit, which the engine checks by itself
-        return list(self._tokenizer.encode(valid, add_special_tokens=False, verbose=False))
+        return self._encode_valid(valid)
 
     def _read(self, ids: Sequence[int]) -> str:
         """The text of sampled ids; a model may know more ids than its tokenizer."""
-        known = len(self._tokenizer)  # which asks the tokenizer each time
-        return self._decode([token for token in ids if 0 <= token < known])
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _encode_with(shield: Shield, text: str, contents: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-    return tuple(shield.encode(text, dict(contents)))
+        return self._decode([token for token in ids if 0 <= token < self._known])
 
 
 def _parts(call: ToolCall) -> tuple[str, Mapping[str, Any]]:

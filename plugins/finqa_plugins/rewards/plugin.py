@@ -28,8 +28,8 @@ def register_components() -> list[Component]:
         Component(
             kind="reward",
             name="function",
-            target=f"{FOLDER}.function:Function",
-            config=f"{FOLDER}.function:FunctionConfig",
+            target=f"{FOLDER}.reward_function:Function",
+            config=f"{FOLDER}.reward_function:FunctionConfig",
             summary="A function of yours with verl's signature, compute_score",
         ),
         Component(

@@ -18,7 +18,7 @@ from fixtures.codec_contexts import codec_context
 from finqa_cli.types import Message, Prompt, ToolSpec
 
 TEMPLATES = Path(__file__).with_name("templates")
-EMBEDDED = Path(__file__).parents[3] / "plugins" / "finqa_plugins" / "tiny_policy"
+EMBEDDED = Path(__file__).parents[3] / "plugins" / "finqa_plugins" / "policies"
 
 _VISION = ("object_ref_start", "object_ref_end", "box_start", "box_end", "quad_start", "quad_end", "vision_start")
 _VISION_MORE = ("vision_end", "vision_pad", "image_pad", "video_pad")

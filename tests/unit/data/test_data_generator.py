@@ -117,7 +117,7 @@ def test_the_embedded_data_set_is_what_the_generator_makes(tmp_path: Path) -> No
     with zipfile.ZipFile(EMBEDDED_FILE) as archive:
         packed = {name: archive.read(name).decode() for name in archive.namelist()}
     dataset = generate(EMBEDDED_SPEC)
-    assert packed == dict(layout_files(dataset)), "run: python -m finqa_cli.data"
+    assert packed == dict(layout_files(dataset)), "run: python -m finqa_cli.data.generated.write_embedded"
     read = read_layout(embedded_layout(tmp_path))
     assert read.questions == dataset.questions
     companies = {split: {q.company for q in read.questions if q.split == split} for split in read.split_counts()}

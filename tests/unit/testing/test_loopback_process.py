@@ -21,7 +21,7 @@ from finqa_cli.testing.daytona.folders import own_folder
 from finqa_cli.testing.daytona.loopback_control import Control
 from finqa_cli.testing.daytona.serve_daytona import main
 
-COMMAND = [sys.executable, "-m", "finqa_cli.testing.daytona"]
+COMMAND = [sys.executable, "-m", "finqa_cli.testing.daytona.serve_daytona"]
 OWNER = """
 import asyncio, os, signal, sys
 from fixtures.loopback_daytona import client, create, serve, until_healthy

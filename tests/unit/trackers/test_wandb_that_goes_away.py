@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fixtures.reserved_ports import reserved_port
 
 SERVICE = """
-import http.server, json
+import http.server, json, sys
 
 RUN = {"id": "x", "name": "r", "displayName": "r", "config": "{}", "project": {"id": "p", "name": "p", "entity": {
     "id": "e", "name": "e"}}}
@@ -32,8 +33,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+print("listening", flush=True)
 server.serve_forever()
 """
 
@@ -57,9 +58,12 @@ def test_a_run_ends_although_the_service_went_away(tmp_path: Path) -> None:
     wandb = pytest.importorskip("wandb")
     if not hasattr(wandb.Settings(), "finish_timeout"):
         pytest.skip("this wandb always waits")
-    with subprocess.Popen([sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True) as service:
-        assert service.stdout is not None
-        own = {"WANDB_BASE_URL": f"http://127.0.0.1:{service.stdout.readline().strip()}", "WANDB_MODE": "online"}
+    with (
+        reserved_port() as port,  # the client keeps asking after the service ended
+        subprocess.Popen([sys.executable, "-c", SERVICE, str(port)], stdout=subprocess.PIPE, text=True) as service,
+    ):
+        assert service.stdout is not None and service.stdout.readline() == "listening\n"
+        own = {"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_MODE": "online"}
         keys = {"WANDB_API_KEY": "local-" + "a" * 40, "HOME": str(tmp_path)}
         ended = subprocess.run(
             [sys.executable, "-c", RUN, str(tmp_path), str(service.pid)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import failure
+from fixtures.reserved_ports import reserved_port
 
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
 from finqa_cli.types import PolicyVersion
@@ -23,16 +23,13 @@ NAMED = PolicyVersion(number=0, model="some/model")
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A hub that cannot be reached."""
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    point_to(monkeypatch, f"http://127.0.0.1:{closed_port()}")
-
-
-def closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with reserved_port() as port:
+        point_to(monkeypatch, f"http://127.0.0.1:{port}")
+        yield
 
 
 def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:

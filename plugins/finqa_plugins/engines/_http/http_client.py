@@ -115,9 +115,10 @@ class Client:
             EngineError: This request fails for good.
             FinqaError: Every request would fail so: the key, the account, the address.
         """
-        content = write_document(body)
+        content, model = write_document(body), str(body["model"])
+        del body  # the garbage collector would visit each of its token ids again and again while the reply is awaited
         reserved = len(content) // CHARACTERS_PER_TOKEN + limit
-        jitter = random.Random(f"openai:{self._seed}:{key}")
+        jitter: random.Random | None = None
         began, tries = 0.0, 0
         while True:
             tries, spent = tries + 1, 0
@@ -126,7 +127,7 @@ class Client:
                 try:
                     timeout_s = self.config.request_timeout_s
                     answer = await self._transport.send("POST", path, content, timeout_s=timeout_s)
-                    reply = read(self._checked(answer, path, str(body["model"])))
+                    reply = read(self._checked(answer, path, model))
                     spent = reply.usage.tokens or reserved
                     return reply
                 except UnreadableCallError as error:
@@ -141,6 +142,7 @@ class Client:
                     failure = error
                 finally:
                     self._gate.used(spent, reserved)
+            jitter = jitter or random.Random(f"openai:{self._seed}:{key}")
             backoff = self.config.backoff_s * 2.0 ** min(tries - 1, 30) * (0.5 + jitter.random() / 2)
             wait = max(min(backoff, self.config.max_wait_s), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s

@@ -115,9 +115,12 @@ class TokenServer:
                 raise BadReplyError(f"id {max(reply.token_ids)} is not in the model's vocabulary of {vocabulary}")
             return reply
 
-        body = completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded)
-        body |= extra or {}
-        return await self.client.complete(body, key=request.key, limit=max_tokens, read=read)
+        return await self.client.complete(
+            completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded) | dict(extra or {}),
+            key=request.key,
+            limit=max_tokens,
+            read=read,
+        )
 
     async def answer(self, served_name: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """What a model or adapter says to `PROMPT`, greedily and from no cached prefix: it tells one from another.

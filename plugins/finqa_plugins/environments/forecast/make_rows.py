@@ -18,7 +18,7 @@ from finqa_plugins.environments.forecast.forecast_rows import as_record
 
 def main(arguments: list[str] | None = None) -> int:
     """One file for each split; an existing one is never overwritten. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m finqa_plugins.environments.forecast", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make_rows", description=__doc__)
     defaults = ForecastConfig()
     parser.add_argument("--out", type=Path, required=True, help="folder, made when it is missing")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet")

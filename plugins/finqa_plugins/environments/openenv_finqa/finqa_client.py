@@ -139,7 +139,7 @@ class OpenEnvClient:
     async def _exchange(self, request: Mapping[str, object], expected: str) -> dict[str, Any]:
         text = _encoded(request)
         async with self._serial:
-            if (stray := await self._stray()) is not None:
+            if (stray := self._unread()) is not None:
                 raise self._stray_error(stray)
             raw = await self._send_and_receive(text)
         kind, data = self._frame(raw)
@@ -159,13 +159,16 @@ class OpenEnvClient:
             raise self._breach("a frame without data")
         return str(kind), data
 
-    async def _stray(self) -> str | bytes | None:
-        """A frame that has come before anything was asked."""
+    def _unread(self) -> str | bytes | None:
+        """A frame that has arrived and was not read; None when there is none. It waits for nothing."""
+        receiving = self._receive()
         try:
-            async with asyncio.timeout(0):
-                return await self._receive()
-        except TimeoutError:
-            return None
+            receiving.send(None)  # runs to its end when a frame is there, else to where it starts to wait
+        except StopIteration as received:
+            frame: str | bytes = received.value
+            return frame
+        receiving.close()
+        return None
 
     async def _send_and_receive(self, text: str) -> str | bytes:
         try:
@@ -174,7 +177,7 @@ class OpenEnvClient:
                     return await self._receive(text)
             except TimeoutError:
                 # It may lie here unread, where our own event loop was busy elsewhere all the time.
-                if (unread := await self._stray()) is not None:
+                if (unread := self._unread()) is not None:
                     return unread
         except asyncio.CancelledError:
             self._drop()

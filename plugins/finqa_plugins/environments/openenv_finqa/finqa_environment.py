@@ -18,7 +18,7 @@ from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, 
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 from finqa_plugins.environments.openenv_finqa.task_assignment import asks, deal
 
-SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server"
+SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.serve"
 NO_ANSWER = "no answer submitted"
 _ORDER = ("train", "dev", "test")
 _FIELDS = ("id", "company", "user_query", "split")

@@ -21,7 +21,7 @@ OVERHEAD_S = 30.0
 
 _KEY = secrets.token_bytes(32)
 _FOLDER = files(__package__ or "")
-_IN_BOX = ("enclosure", "in_box")
+_IN_SANDBOX = ("enclosure", "supervise_in_sandbox")
 _LOADER = """import sys, types
 for name, source in {sources!r}:
     sys.modules[name] = types.ModuleType(name)
@@ -119,5 +119,5 @@ def _killed(request: ExecutionRequest) -> ExecutionResult:
 @cache
 def _program() -> str:
     """The modules of this folder that run in the box, as one text for `python3 -c`."""
-    sources = [(f"{__package__}.{name}", _FOLDER.joinpath(f"{name}.py").read_text("utf-8")) for name in _IN_BOX]
+    sources = [(f"{__package__}.{name}", _FOLDER.joinpath(f"{name}.py").read_text("utf-8")) for name in _IN_SANDBOX]
     return _LOADER.format(sources=sources, main=sources[-1][0])

@@ -107,7 +107,7 @@ async def evaluate(
 
 @cache
 def _program() -> str:
-    """`values` and `in_box` as one source."""
+    """Source of `python_values` and `judge_in_sandbox` as one program."""
     source = inspect.getsource(judge_in_sandbox)
     ours = ("from __future__", "from finqa_plugins")
     return inspect.getsource(values) + "".join(

@@ -25,6 +25,9 @@ from finqa_plugins.sandboxes.local.server_process import POLL_S, ServerProcess
 
 log = structlog.get_logger(__name__)
 
+ANSWER_HOLDS_S = 1.0
+"""Seconds for which the good answer of a server to a health check is the answer for all its boxes."""
+
 
 class LocalSandboxProvider:
     """See `finqa_cli.contracts.SandboxProvider`.
@@ -146,9 +149,7 @@ class LocalSandbox:
         """True while the box is not stopped and its server answers. A server that does not gets no new boxes."""
         if self._id not in self._server.boxes:
             return False
-        answers = await self._server.process.healthy()
-        self._server.distrusted |= not answers
-        return answers
+        return await self._server.healthy()
 
     async def stop(self) -> None:
         """Gives the lease back; the last one ends the process."""
@@ -167,6 +168,7 @@ class _Server:
         self._config = config
         self._stopped = False
         self.distrusted = False
+        self._answered = float("-inf")
         self.process = ServerProcess(spec, ledger.log_path(self.id))
         self._ready = asyncio.ensure_future(self.process.wait_until_healthy(config.start_timeout_s))
 
@@ -174,6 +176,16 @@ class _Server:
         """False once it has died, hung, failed to start or been stopped."""
         failed = self._ready.done() and (self._ready.cancelled() or self._ready.exception() is not None)
         return not (self._stopped or self.distrusted or failed) and self.process.running()
+
+    async def healthy(self) -> bool:
+        """Whether the process runs and answers, now or to another box a moment ago; see `ANSWER_HOLDS_S`."""
+        began = time.monotonic()
+        if began - self._answered < ANSWER_HOLDS_S:
+            return self.process.running()
+        answers = await self.process.healthy()
+        self._answered = began if answers else float("-inf")
+        self.distrusted |= not answers
+        return answers
 
     async def ready(self) -> None:
         """Waits for the start that all boxes share; one caller's cancellation does not cancel it for the others."""

@@ -172,10 +172,10 @@ async def test_an_unsound_model_leaves_the_old_one_serving(
     nowhere = tmp_path / "nowhere" if damage == "adapter" else None
     async with started() as engine:
         await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=good))
-        before = await play_episodes(engine)
+        before = await play_episodes(engine, count=4)
         with pytest.raises(EngineError, match=reason):
             await engine.load(PolicyVersion(number=2, model=str(bad), adapter=nowhere))
-        assert await play_episodes(engine) == before
+        assert await play_episodes(engine, count=4) == before
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ async def test_a_bad_version_is_refused_and_the_old_one_serves_on(
     good, bad = adapter(1), _damaged(tiny_model, tmp_path / "bad", damage)
     async with started() as engine:
         await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=good))
-        before = await play_episodes(engine)
+        before = await play_episodes(engine, count=4)
         model = str(tmp_path / "nowhere") if damage == "no_model" else str(tiny_model)
         with pytest.raises(EngineError, match=reason):
             await engine.load(PolicyVersion(number=2, model=model, adapter=bad))
-        after = await play_episodes(engine)
+        after = await play_episodes(engine, count=4)
     assert {completion.policy_version for _, completion in after} == {1}
     assert worst_difference(tiny_model, after, good) <= 1e-4
     assert [completion.token_ids for _, completion in after] == [completion.token_ids for _, completion in before]

@@ -72,7 +72,7 @@ def test_a_wrong_variable_is_one_line_and_exit_78(
 
 def test_the_process_itself_ends_so(tmp_path: Path) -> None:
     variables = {**os.environ, "FINQA_SNAPSHOT": str(tmp_path), "FINQA_GRADER": "foo"}
-    command = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server"]
+    command = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server.serve"]
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == EX_CONFIG
     assert ended.stderr == "bad environment variable: FINQA_GRADER must be openenv or strict, got 'foo'\n"

@@ -6,19 +6,23 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from fixtures.finqa_server import RunningServer
 from fixtures.hostile_frames import QUERY
 from fixtures.tiny_snapshot import write_tiny_snapshot
-from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
 from websockets.asyncio.client import connect
 
-from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
 from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
 from finqa_plugins.environments.openenv_finqa.server.server_service import ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from openenv.core.env_server.mcp_types import CallToolAction
+
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
 
 NAMES = {"company_name": "acme", "table_name": "income_statement"}
 TOOLS = ["get_descriptions", "get_table_info", "sql_query", "submit_answer"]
@@ -30,16 +34,26 @@ def rpc(method: str, **params: object) -> dict[str, object]:
 
 @pytest.fixture
 def session(tmp_path: Path) -> FinQAEnvironment:
-    """A session without its connection."""
+    """A session without its connection. Tests that do not use it need not wait for openenv-core's imports."""
+    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAEnvironment
+
     service = ToolService(Snapshot(write_tiny_snapshot(tmp_path).path), ServerOptions())
     return FinQAEnvironment(service, ServerOptions())
 
 
+def call(tool: str, **arguments: object) -> CallToolAction:
+    from openenv.core.env_server.mcp_types import CallToolAction
+
+    return CallToolAction(tool_name=tool, arguments=arguments)
+
+
 def submit(answer: object) -> CallToolAction:
-    return CallToolAction(tool_name="submit_answer", arguments={"answer": answer})
+    return call("submit_answer", answer=answer)
 
 
 async def test_list_tools_is_a_step_too(session: FinQAEnvironment) -> None:
+    from openenv.core.env_server.mcp_types import ListToolsAction
+
     listed = await session.step_async(ListToolsAction())
     assert [tool.name for tool in listed.tools] == TOOLS
     assert session.state.step_count == 0
@@ -100,11 +114,11 @@ async def test_other_values_are_worth_nothing(session: FinQAEnvironment, answer:
 async def test_nothing_runs_once_a_session_has_expired(session: FinQAEnvironment) -> None:
     session.reset(question_id="q1")
     session.close()
-    call = CallToolAction(tool_name="sql_query", arguments={**NAMES, "query": QUERY})
+    query = call("sql_query", **NAMES, query=QUERY)
     for attempt in (
-        lambda: session.step_async(call),
+        lambda: session.step_async(query),
         lambda: session.step_async(submit("6118")),
-        lambda: session.mcp_client.call_tool("sql_query", call.arguments),
+        lambda: session.mcp_client.call_tool("sql_query", query.arguments),
         lambda: session.reset_async(question_id="q1"),
     ):
         with pytest.raises(RuntimeError, match="expired"):
@@ -226,7 +240,7 @@ async def test_names_are_no_paths(session: FinQAEnvironment, server: RunningServ
         ("sql_query", {"company_name": name, "table_name": "income_statement", "query": "SELECT 1 WHERE 1"}),
         ("sql_query", {"company_name": "acme", "table_name": name, "query": "SELECT 1 WHERE 1"}),
     ):
-        text = (await session.step_async(CallToolAction(tool_name=tool, arguments=arguments))).result["data"]
+        text = (await session.step_async(call(tool, **arguments))).result["data"]
         assert text.startswith("Error: ")
         assert "sqlite" not in text
         assert "tmp" not in text

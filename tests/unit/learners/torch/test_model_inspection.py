@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -181,7 +182,8 @@ def test_a_broken_config_is_explained(tmp_path: Path, name: str) -> None:
 
 @contextmanager
 def _hub(status: int, code: str, body: bytes) -> Iterator[str]:
-    """One answer to every question, as the hub gives it."""
+    """One answer to every question, as the hub gives it, below a path that no client of another test knows."""
+    root = f"/{secrets.token_hex(8)}"
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -192,6 +194,9 @@ def _hub(status: int, code: str, body: bytes) -> Iterator[str]:
             self.end_headers()
 
         def do_GET(self) -> None:
+            if not self.path.startswith(f"{root}/"):
+                self.send_error(404)
+                return
             asked.append(self.path)
             self.do_HEAD()
             self.wfile.write(body)
@@ -202,7 +207,7 @@ def _hub(status: int, code: str, body: bytes) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}{root}"
         assert all("resolve" in path and path.endswith("/config.json") for path in asked)
     finally:
         server.shutdown()

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from cwsandbox import CWSandboxAuthenticationError, CWSandboxError, SandboxFailedError, SandboxResourceExhaustedError
 from pydantic import SecretStr
-from unit.coreweave_sandbox.conftest import RUN, WANDB_KEY, CoreWeaveBench, nothing_said, python
+from unit.sandboxes.coreweave.conftest import RUN, WANDB_KEY, CoreWeaveBench, nothing_said, python
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import AuthenticationError, ConfigError, SandboxError, ServiceUnavailableError

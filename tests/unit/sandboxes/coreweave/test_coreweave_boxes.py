@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cwsandbox import Sandbox
-from unit.coreweave_sandbox.conftest import RUN, CoreWeaveBench, python
+from unit.sandboxes.coreweave.conftest import RUN, CoreWeaveBench, python
 
 from finqa_cli.errors import AuthenticationError, ConfigError, SandboxError, ServiceUnavailableError
 from finqa_cli.types import Ending, ExecutionSpec, ServerSpec, Snapshot

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from unit.coreweave_sandbox.conftest import RUN, CoreWeaveBench
+from unit.sandboxes.coreweave.conftest import RUN, CoreWeaveBench
 
 from finqa_cli.types import ExecutionSpec
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cwsandbox import Sandbox
-from unit.coreweave_sandbox.conftest import CoreWeaveBench
+from unit.sandboxes.coreweave.conftest import CoreWeaveBench
 
 from finqa_cli.processes import start_time
 

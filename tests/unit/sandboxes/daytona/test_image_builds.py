@@ -34,7 +34,7 @@ class Cloud:
         self.folder = folder
         self.log: list[str] = []
         snapshot = replace(write_tiny_snapshot(folder / "snapshot"), name="mine")
-        self.spec = ServerSpec(snapshot=snapshot, module="finqa_plugins.environments.openenv_finqa.server")
+        self.spec = ServerSpec(snapshot=snapshot, module="finqa_plugins.environments.openenv_finqa.server.serve")
         self.name = image_name(self.spec, DaytonaSandboxConfig())
 
     @asynccontextmanager

@@ -27,7 +27,7 @@ from finqa_plugins.sandboxes.daytona.image_recipe import (
 )
 from finqa_plugins.sandboxes.daytona.wheel import Wheel, package_wheel
 
-SERVER = "finqa_plugins.environments.openenv_finqa.server"
+SERVER = "finqa_plugins.environments.openenv_finqa.server.serve"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
 SPEC = ServerSpec(snapshot=Snapshot(name="mine", digest="sha256:" + "a" * 64, path=Path("/nowhere")), module=SERVER)
 CONFIG = DaytonaSandboxConfig()
@@ -69,7 +69,7 @@ def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:
 def test_a_server_of_somebody_elses_package_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"toy\.server is not part of finqa"):
         make_recipe(replace(SPEC, module="toy.server"), CONFIG)
-    assert make_recipe(replace(SPEC, module=f"{SERVER}.app"), CONFIG).wheel is package_wheel()
+    assert make_recipe(replace(SPEC, module=SERVER.rpartition(".")[0] + ".server_app"), CONFIG).wheel is package_wheel()
 
 
 @given(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"))

@@ -107,7 +107,7 @@ def test_installed_it_serves_and_makes_the_same_wheel_again(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         variables = {"PYTHONPATH": str(target), "FINQA_SNAPSHOT": str(snapshot.path)}
         inherited = {**variables, "FINQA_LISTEN_FD": str(listener.fileno())}
-        serve = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server"]
+        serve = [sys.executable, "-m", "finqa_plugins.environments.openenv_finqa.server.serve"]
         with subprocess.Popen(serve, env=inherited, cwd=tmp_path, pass_fds=[listener.fileno()]) as server:
             try:
                 again = subprocess.run(

@@ -118,6 +118,27 @@ async def test_a_hung_process_gets_no_new_boxes(
     assert start_time(box.pid) is None
 
 
+async def test_an_answer_counts_for_all_boxes_of_a_process_until_it_dies(
+    spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 60.0)
+    local = provider(tmp_path, processes=1)
+    boxes = await boxes_of(local, spec, 3)
+    assert await boxes[0].healthy()
+    os.kill(boxes[0].pid, signal.SIGSTOP)
+    monkeypatch.setattr("finqa_plugins.sandboxes.local.server_process.ServerProcess.healthy.__defaults__", (0.2,))
+    assert all([await box.healthy() for box in boxes])  # answered by the first check
+    monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 0.0)
+    assert not await boxes[1].healthy()
+    os.kill(boxes[0].pid, signal.SIGCONT)
+    assert await boxes[0].healthy()
+    monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 60.0)
+    os.kill(boxes[0].pid, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    assert not any([await box.healthy() for box in boxes])
+    await local.close()
+
+
 async def test_the_servers_last_words_are_told(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     outcomes = await asyncio.gather(
@@ -258,7 +279,7 @@ async def test_the_real_server_says_why_it_does_not_start(
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
     spec = ServerSpec(
         snapshot=snapshot,
-        module="finqa_plugins.environments.openenv_finqa.server",
+        module="finqa_plugins.environments.openenv_finqa.server.serve",
         environment={variable: value} if variable else {},
     )
     local = provider(tmp_path)

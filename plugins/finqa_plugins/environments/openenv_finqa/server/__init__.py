@@ -1,1 +1,1 @@
-"""The server that runs inside a box: `python -m finqa_plugins.environments.openenv_finqa.server`."""
+"""The server that runs inside a box: `python -m finqa_plugins.environments.openenv_finqa.server.serve`."""

@@ -52,8 +52,8 @@ def credited_samples(
     advantage is 0, which would cost a forward and backward for a zero gradient.
 
     Args:
-        groups: With one credit each.
-        credits: In the same order.
+        groups: Groups with one credit each.
+        credits: Credits in the same order.
         neutral: Members whose advantage is 0 are wanted as well; see `counts_neutral`.
         references: What the samples are to carry as log-probabilities under the reference policy; it has all members
             that are not left out. None: they carry none.

@@ -70,8 +70,8 @@ def estimate_advantages(
     token in Stiennon et al., arXiv 2009.01325). Returns are A_t + V_t, with the advantages before whitening.
 
     Args:
-        samples: With values, and with reference log-probabilities if there is a penalty. Those of one episode are in
-            the order in which it was played.
+        samples: Samples with values, and with reference log-probabilities if there is a penalty. Those of one episode
+            are in the order in which it was played.
         rewards: Reward by episode.
         estimation: Discounts, and whether advantages are whitened.
         penalty: What is taken from the rewards; None for nothing.

@@ -109,8 +109,8 @@ def without_over_age(
     the longest episodes: without them the group would favour short ones.
 
     Args:
-        groups: With one credit each.
-        credits: In the same order.
+        groups: Groups with one credit each.
+        credits: Credits in the same order.
         version: Version of the weights that are about to be updated; the age of a token is this less the version that
             sampled it.
         most: Oldest age that is trained on.

@@ -1,6 +1,7 @@
 """The losses that come with finqa, as typed models, and how much each sample weighs in a batch. No torch.
 
-The functions that compute them are in the learner: `finqa_plugins.learners.torch.losses` maps each class to its own.
+The functions that compute them are in the learner: `finqa_plugins.learners.torch.loss_functions` maps each class to its
+own.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ class PolicyGradientLoss(Loss):
         return self.entropy_coef > 0
 
     def effective(self, steps: int) -> Self:
-        """With one step the anchor is the current policy and r is 1: no clip acts, all forms have the same gradient,
-        and values are those that advantages were made with, so that their clip does not act either.
+        """The loss without clips and forms in a single step.
+
+        The anchor is then the current policy and r is 1: no clip acts, all forms have the same gradient, and values are
+        those that advantages were made with, so that their clip does not act either.
         """
         if steps > 1:
             return self

@@ -42,7 +42,7 @@ class PairOutcome:
         cluster: Cluster of the pair's task.
         difference: Nats by which the chosen attempt gained more on the reference than the rejected one:
             log pi/ref(chosen) - log pi/ref(rejected).
-        ranking: log pi(chosen) - log pi(rejected), whatever the reference says.
+        ranking: log pi(chosen) - log pi(rejected), without the reference.
         kl: Sum over tokens of the k3 estimate of the divergence from the reference, and how many tokens.
     """
 

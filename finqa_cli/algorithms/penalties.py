@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from finqa_cli.algorithms.samples import trajectory_samples
-from finqa_cli.types import Credit, Group, KlEstimator, KlPenalty, RowLike, Sample, Status, Trajectory
+from finqa_cli.types import Credit, FloatRow, Group, KlEstimator, KlPenalty, RowLike, Sample, Status, Trajectory
 
-References = Mapping[str, Sequence[RowLike]]
-"""By trajectory id: [L] log-probabilities under the reference policy for each of the trajectory's samples."""
+References = Mapping[str, Sequence[FloatRow]]
+"""Trajectory id -> [L] log-probabilities under the reference policy for each of the trajectory's samples."""
 
 _LARGEST_LOG_RATIO = 20.0
 _LIMITS = (Status.MAX_TURNS, Status.MAX_TOKENS, Status.TIMEOUT)
@@ -32,7 +32,7 @@ class LengthLimit:
 
 
 def scored_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> dict[str, tuple[Sample, ...]]:
-    """By trajectory id: the samples of all scored members of the groups that are trained on; advantages are 0."""
+    """Trajectory id -> the samples of all scored members of the groups that are trained on; advantages are 0."""
     return {
         trajectory.id: trajectory_samples(trajectory, 0.0)
         for group, credit in zip(groups, credits, strict=True)
@@ -42,7 +42,7 @@ def scored_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> dict[s
     }
 
 
-def rows_by_trajectory(samples: Mapping[str, Sequence[Sample]], rows: Sequence[RowLike]) -> References:
+def rows_by_trajectory(samples: Mapping[str, Sequence[Sample]], rows: Sequence[FloatRow]) -> References:
     """What a learner's `reference_logprobs` returned for all the samples in order, by trajectory again."""
     found = iter(rows)
     return {name: tuple(next(found) for _ in each) for name, each in samples.items()}

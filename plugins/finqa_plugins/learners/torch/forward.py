@@ -179,7 +179,7 @@ def state_logprobs(
     """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
 
     The head runs on these states only, so the full [B, L, V] logits never exist; with the entropy's gradient as
-    without it. `wide` logits are float32 whatever the head computes in; see `wide_logits`.
+    without it. `wide` logits are float32 also where the head computes in 16 bits; see `wide_logits`.
     """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])

@@ -22,7 +22,7 @@ from finqa_plugins.learners.torch.distributed.sharding import shard_like
 _SCHEMA_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 LARGEST_FILE = "5GB"
-"""Of a published model: safetensors copies the tensors of a file before it writes them."""
+"""Largest file of a published model: safetensors copies the tensors of a file before it writes them."""
 
 _ABOUT, _WEIGHTS, _OPTIMIZER = "learner.json", "trained.safetensors", "optimizer.safetensors"
 
@@ -41,9 +41,9 @@ def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor
     """Writes `adapter_config.json` and `adapter_model.safetensors` (float32).
 
     Args:
-        model: With the adapter.
+        model: The model with its adapter.
         folder: Replaced when all is written.
-        weights: By name, where the model has only pieces of them; None where it has them whole.
+        weights: Weights by name, where the model has only shards of them; None where it has them whole.
     """
     with _replacing(folder) as temporary:
         model.save_pretrained(temporary, save_embedding_layers=False, state_dict=weights)
@@ -62,7 +62,7 @@ def publish_model(
         model: The model.
         source: Folder or hub id that has the tokenizer.
         folder: Replaced when all is written. Weights are in files of at most `LARGEST_FILE`, with an index if several.
-        weights: By name, where they are not those that the model has.
+        weights: Weights by name, where they are not those that the model has.
         dtype: Precision of `weights`, which `config.json` names; None: that of the model.
     """
     from transformers import AutoTokenizer

@@ -25,7 +25,7 @@ class TokenLoss:
     sequence_sums: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def plus(self, loss: torch.Tensor, sums: dict[str, torch.Tensor]) -> TokenLoss:
-        """With another term and its sums."""
+        """The loss with another term and its sums."""
         return replace(self, loss=self.loss + loss, sums=self.sums | sums)
 
 

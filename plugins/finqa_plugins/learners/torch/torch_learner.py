@@ -25,7 +25,7 @@ from finqa_plugins.learners.torch.distributed import sharding
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device, release_memory
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 from finqa_plugins.learners.torch.forward import Inputs, collate, scoring_batches
-from finqa_plugins.learners.torch.losses import check_samples, find_function
+from finqa_plugins.learners.torch.loss_functions import check_samples, find_function
 from finqa_plugins.learners.torch.step_metrics import StepMetrics, merge_metrics
 from finqa_plugins.learners.torch.trained_model import build_model, frozen_base, publish_dtype
 from finqa_plugins.learners.torch.value_model import ValueHead, value_loss
@@ -146,7 +146,7 @@ class TorchLearner(Learner):
         return self._score(self._forward, samples)
 
     def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """As `logprobs`, under the base model: the adapter is switched off meanwhile.
+        """[N][L] log-probabilities like `logprobs`, under the base model: the adapter is switched off meanwhile.
 
         With rank 0 there is none, and a frozen copy of the base model is loaded at the first call and kept: as much
         memory again as its weights take in the computation's dtype.

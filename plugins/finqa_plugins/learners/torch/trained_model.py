@@ -166,7 +166,7 @@ class TrainedModel:
         device: Device that it computes on.
         dtype: Type that it computes in.
         identity: What must be equal in a saved state.
-        model: With the adapter, if it has one.
+        model: The model, with the adapter if it has one.
         causal: The causal language model in it.
         forward: Its forward pass.
         packs: It takes packed rows.

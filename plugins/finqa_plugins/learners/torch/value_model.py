@@ -127,9 +127,9 @@ def value_loss(
     (openai/baselines, `ppo2`; Engstrom et al., arXiv 2005.12729, section 3).
 
     Args:
-        loss: With `value_coef` and `value_clip`.
+        loss: The loss, with `value_coef` and `value_clip`.
         values: [N] with gradient.
-        inputs: With values and returns.
+        inputs: Micro-batch with values and returns.
 
     Returns:
         The sum, with gradient; and sums over tokens by name, without.

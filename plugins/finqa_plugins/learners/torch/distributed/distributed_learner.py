@@ -159,7 +159,7 @@ class StartedProcesses(TorchrunProcesses):
 
 
 class DistributedLearner(TorchLearner):
-    """The learner in the first of several processes: what it is asked, all do."""
+    """The learner in the first of several processes: every call is made in all of them."""
 
     def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: ProcessGroup) -> None:
         super().__init__(config, context, processes)
@@ -167,13 +167,13 @@ class DistributedLearner(TorchLearner):
         self._begun = False
 
     def report_to(self, events: LearnerEvents) -> None:
-        """As a single process does, and also when another process is gone."""
+        """Reports as a single process does, and also when another process is gone."""
         super().report_to(events)
         if isinstance(self._all, StartedProcesses):
             self._all.on_failure = events.failed
 
     def start(self) -> None:
-        """As a single process does; starts the others first, unless torchrun did."""
+        """Loads the model as a single process does; starts the others first, unless torchrun did."""
         if not self._begun:
             if isinstance(self._all, StartedProcesses):
                 self._all.begin()
@@ -188,36 +188,36 @@ class DistributedLearner(TorchLearner):
             self._all.close()
 
     def update(self, batch: Batch, loss: Loss) -> UpdateReport:
-        """As a single process does, within rounding: each takes a share of the micro-batches."""
+        """Takes the step of a single process, within rounding: each takes a share of the micro-batches."""
         self.start()
         return self._all.together(super().update, "update", batch, loss)
 
     def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """As a single process does."""
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().logprobs, "logprobs", samples)
 
     def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """As a single process does."""
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().reference_logprobs, "reference_logprobs", samples)
 
     def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """As a single process does."""
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().values, "values", samples)
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """As a single process does, and the same files."""
+        """Writes the same files as a single process."""
         self.start()
         return self._all.together(super().publish, "publish", folder, number)
 
     def save(self, folder: Path) -> None:
-        """As a single process does, and the same files."""
+        """Writes the same files as a single process."""
         self.start()
         self._all.together(super().save, "save", folder)
 
     def load(self, folder: Path) -> None:
-        """As a single process does; any number of processes may have saved it. Every process reads the folder."""
+        """Restores what any number of processes saved. Every process reads the folder."""
         self.start()
         self._all.together(super().load, "load", folder)

@@ -17,10 +17,10 @@ def main(rank: int, size: int, folder: Path, parent: int) -> int:
     """Takes part in what the first process's learner does until that closes or is gone; the exit status.
 
     Args:
-        rank: Of this process, from 1.
-        size: How many there are with the first.
-        folder: Where they find each other.
-        parent: The first process.
+        rank: Rank of this process, from 1.
+        size: Number of processes with the first.
+        folder: Folder where they find each other.
+        parent: Process id of the first process.
     """
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store

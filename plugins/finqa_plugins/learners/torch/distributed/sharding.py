@@ -18,7 +18,7 @@ class PolicyForward(nn.Module):
     """All that a micro-batch computes with the model's weights, so that sharded weights are gathered for it once."""
 
     def __init__(self, causal: Any, *, wide: bool = False) -> None:
-        """With `wide` the logits are float32, whatever the model computes in."""
+        """Wraps the model; with `wide` the logits are float32, also where the model computes in 16 bits."""
         super().__init__()
         self.causal = causal
         self._wide = wide

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.engines.contestants import LORA_RANK, embedded_model
 from benchmarks.engines.episodes import Played
 from finqa_cli.algorithms.losses import PolicyGradientLoss
@@ -72,4 +74,4 @@ def sample_of(pair: Played, *, advantage: float = 0.0) -> Sample:
 
 
 def _largest(sample: Sample, row: Sequence[float]) -> float:
-    return max(abs(said - learners) for said, learners in zip(sample.logprobs, row, strict=True))
+    return float(np.abs(sample.logprobs - np.asarray(row)).max())

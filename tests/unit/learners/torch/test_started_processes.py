@@ -119,7 +119,7 @@ def test_a_dead_process_ends_what_waits_over_nccl_and_is_reported_once(
     with pytest.raises(
         LearnerProcessError, match=r"Learner process 2 of 2 \(pid \d+\) exited with status 5. Its log: "
     ):
-        processes._tell = lambda call: None  # type: ignore[method-assign]
+        processes._send = lambda call: None  # type: ignore[method-assign]
 
         def collective() -> None:
             assert aborted.wait(30), "NCCL would wait for the process that is gone"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fixtures import shared_training
@@ -57,7 +58,11 @@ def flat(value: Any) -> list[float]:
     """The numbers of a report or of rows, in order."""
     if isinstance(value, dict):
         return [number for _, part in sorted(value.items()) for number in flat(part)]
-    return [number for part in value for number in flat(part)] if isinstance(value, (list, tuple)) else [float(value)]
+    return (
+        [number for part in value for number in flat(part)]
+        if isinstance(value, (list, tuple, np.ndarray))
+        else [float(value)]
+    )
 
 
 def apart(left: Any, right: Any) -> float:

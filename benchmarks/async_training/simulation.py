@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finqa_cli.contracts import Environment, Sandbox, Session
+from finqa_cli.contracts import Environment, Learner, Sandbox, Session
 from finqa_cli.types import (
     AssistantTurn,
     Batch,
     Completion,
     DataInfo,
+    FloatRow,
     GenerateRequest,
-    LossSpec,
+    Loss,
     Message,
     Observation,
     PolicyVersion,
@@ -142,7 +143,7 @@ class SimulatedEngine:
 
 
 @dataclass(slots=True)
-class SimulatedLearner:
+class SimulatedLearner(Learner):
     """An update takes `update_s` of somebody else's processor.
 
     Attributes:
@@ -157,7 +158,7 @@ class SimulatedLearner:
     def start(self) -> None:
         """Nothing to do."""
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """Waits."""
         began = time.monotonic()
         time.sleep(self.update_s)
@@ -173,7 +174,7 @@ class SimulatedLearner:
             seconds=self.update_s,
         )
 
-    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """Those of the sampler."""
         return tuple(sample.logprobs for sample in samples)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.engines.contestants import LORA_RANK, embedded_model
 from benchmarks.engines.episodes import Played
+from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.contracts import Learner, LearnerContext
 from finqa_cli.extend import registry
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample
+from finqa_cli.types import Batch, PolicyVersion, Sample
 
-LOSS = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})
+LOSS = PolicyGradientLoss(clip_low=0.2, clip_high=0.2)
 
 
 class Versions:
@@ -71,4 +74,4 @@ def sample_of(pair: Played, *, advantage: float = 0.0) -> Sample:
 
 
 def _largest(sample: Sample, row: Sequence[float]) -> float:
-    return max(abs(said - learners) for said, learners in zip(sample.logprobs, row, strict=True))
+    return float(np.abs(sample.logprobs - np.asarray(row)).max())

@@ -17,8 +17,8 @@ from benchmarks.figures import Figure, at_most, exactly, note
 from benchmarks.gpu.device import device, on_cuda, seconds
 from benchmarks.gpu.scales import Scale
 from benchmarks.gpu.updates import relative
-from finqa_plugins.learners.torch import packed_attention
-from finqa_plugins.learners.torch.packed_row import Segments
+from finqa_plugins.learners.torch import packed_rows
+from finqa_plugins.learners.torch.packed_rows import Segments
 
 HEADS, HEAD_DIM = 16, 128
 KEY_VALUE_HEADS = (16, 4, 1)
@@ -37,7 +37,7 @@ def kernel(scale: Scale, scratch: Path) -> list[Figure]:
     del scratch
     segments = _segments(scale.kernel_tokens)
     figures = []
-    found = packed_attention._variable_length_kernel()
+    found = packed_rows._variable_length_kernel()
     if on_cuda():
         figures.append(exactly("this PyTorch has the kernel for variable lengths", found is not None, 1))
     for heads in KEY_VALUE_HEADS:
@@ -134,10 +134,10 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _by_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    return packed_attention._by_groups(query, key, value, None, segments)
+    return packed_rows._by_groups(query, key, value, None, segments)
 
 
 def _variable(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    found = packed_attention._variable_length_kernel()
+    found = packed_rows._variable_length_kernel()
     assert found is not None, "asked before"
-    return packed_attention._variable_length(found, query, key, value, None, segments)
+    return packed_rows._variable_length(found, query, key, value, None, segments)

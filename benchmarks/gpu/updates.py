@@ -16,7 +16,7 @@ from benchmarks.gpu.device import begin_peak, device, on_cuda, peak_gib, peak_re
 from benchmarks.gpu.scales import ModelShape
 from benchmarks.learner.models import LORA_ALPHA, LORA_RANK, LOSS, MAX_GRAD_NORM
 from benchmarks.learner.shapes import OWN_TOKENS, Shape, episodes
-from finqa_cli.algorithms.packing import pack, pads
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.types import Batch, Sample, UpdateReport
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
@@ -97,7 +97,7 @@ def several_episodes(shape: ModelShape, tokens: int, each: int) -> list[Sample]:
 
 def batch_of(samples: Sequence[Sample], budget: int, policy: TorchLearner) -> Batch:
     """Micro-batches of at most `budget` tokens."""
-    return pack(samples, token_budget=budget, max_rows=len(samples), padded=pads(policy))
+    return pack(samples, token_budget=budget, max_rows=len(samples), padded=not policy.packs())
 
 
 def measure(policy: TorchLearner, samples: Sequence[Sample], *, budget: int, repeats: int) -> Measured:

@@ -59,7 +59,7 @@ def trl_batch(samples: Sequence[Sample], group: int) -> dict[str, Any]:
     return {
         "prompts": [prompt for prompt, _ in turns[::group]],
         "completions": [completion for _, completion in turns],
-        "rewards": [sample.advantages[-1] for sample in samples],
+        "rewards": [float(sample.advantages[-1]) for sample in samples],
     }
 
 

@@ -21,7 +21,7 @@ from benchmarks.learner.memory import LargestTensor, resident_mib
 from benchmarks.learner.models import LOSS, make_learner, sampled_episodes
 from benchmarks.learner.published import PerTurnUpdate, turn_sequences
 from benchmarks.learner.shapes import Shape
-from finqa_cli.algorithms.packing import pack, pads
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.types import Batch, Sample
 
 Update = Callable[[], tuple[float, float]]
@@ -59,7 +59,7 @@ def per_episode(job: Job, samples: Sequence[Sample]) -> tuple[Update, int, float
     """Our learner: the update, its tokens, and the memory when all was ready."""
     learner = make_learner(job.start, checkpointing=job.checkpointing, packing=job.packing)
     learner.load(job.start / "checkpoint")
-    padded = pads(learner)
+    padded = not learner.packs()
 
     def batch(count: int) -> Batch:
         return pack(samples[:count], token_budget=job.token_budget, max_rows=job.rows, padded=padded)

@@ -10,14 +10,15 @@ from typing import Any
 
 from benchmarks.learner.jobs import LEARNING_RATE, ModelSize, Packing, Preparation
 from benchmarks.learner.shapes import OWN_TOKENS, Shape, episodes
+from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 LORA_RANK, LORA_ALPHA, MAX_GRAD_NORM = 16, 32, 1.0
-LOSS = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})
+LOSS = PolicyGradientLoss(clip_low=0.2, clip_high=0.2)
 _FIRST_RATE = 1e-2
 """One step of AdamW moves each weight by about its rate, which makes the second factor of the adapter as large as the
 first one."""

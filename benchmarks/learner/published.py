@@ -109,7 +109,7 @@ def turn_sequences(samples: Sequence[Sample]) -> list[TurnSequence]:
         TurnSequence(
             ids=prompt + completion,
             prompt=len(prompt),
-            advantage=sample.advantages[len(prompt)],
+            advantage=float(sample.advantages[len(prompt)]),
             scale=1.0 / (len(samples) * sample.loss_tokens),
         )
         for sample in samples

@@ -43,10 +43,11 @@ def episodes(shape: Shape, count: int, seed: int = 0) -> list[Sample]:
 
 def turns_of(sample: Sample) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Each run of sampled ids with all ids that stand before it: prompt and completion of one turn."""
-    mask = (*sample.loss_mask, False)
+    ids = tuple(sample.token_ids.tolist())
+    mask = (*sample.loss_mask.tolist(), False)
     starts = [place for place in range(1, len(mask)) if mask[place] and not mask[place - 1]]
     ends = [place for place in range(1, len(mask)) if mask[place - 1] and not mask[place]]
-    return [(sample.token_ids[:start], sample.token_ids[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [(ids[:start], ids[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _episode(shape: Shape, place: int, seed: int) -> Sample:

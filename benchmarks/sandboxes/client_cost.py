@@ -36,7 +36,7 @@ from finqa_plugins.engines._http.config import ServerConfig
 from finqa_plugins.engines._http.http_client import Client
 from finqa_plugins.engines._http.token_server import TokenServer
 from finqa_plugins.engines._http.transport import LARGEST_REPLY, Answer, Body, Transport
-from finqa_plugins.learners.torch.scratch_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
+from finqa_plugins.learners.torch.initial_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
 
 FEW, MANY = 320, 1000
 MS_A_TURN, GROWTH = 3.0, 1.2

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finqa_cli.algorithms.reference import References
+from finqa_cli.algorithms.penalties import References
 from finqa_cli.algorithms.samples import trajectory_samples
-from finqa_cli.contracts import CreditsBatch, Optimizer
+from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Credit, Group, Sample, Trajectory
 
@@ -35,27 +35,25 @@ def assign_credit_again(optimizer: Optimizer, groups: Sequence[Group], credits: 
 
 
 def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-    """The final credit of all groups of a batch: what `credit` gave, unless the optimizer is one that `CreditsBatch`.
+    """The final credit of all groups of a batch; see `Optimizer.batch_credit`.
 
     Raises:
         FinqaError: See `assign_credit`.
     """
-    if not isinstance(optimizer, CreditsBatch):
-        return tuple(credits)
     return _counted(optimizer, groups, optimizer.batch_credit(groups, credits))
 
 
 def credited_samples(
     groups: Sequence[Group], credits: Sequence[Credit], *, neutral: bool = False, references: References | None = None
 ) -> tuple[Sample, ...]:
-    """The samples that an update is made of, by group and member, with advantages as the attempts weigh.
+    """The samples that an update is made of, by group and member, with advantages times the attempts' weights.
 
     Left out: dropped groups, excluded members, and episodes in which nothing was sampled; also members whose weighted
     advantage is 0, which would cost a forward and backward for a zero gradient.
 
     Args:
-        groups: With one credit each.
-        credits: In the same order.
+        groups: Groups with one credit each.
+        credits: Credits in the same order.
         neutral: Members whose advantage is 0 are wanted as well; see `counts_neutral`.
         references: What the samples are to carry as log-probabilities under the reference policy; it has all members
             that are not left out. None: they carry none.
@@ -72,7 +70,7 @@ def credited_samples(
 
 
 def attempt_weight(trajectory: Trajectory) -> float:
-    """What the environment said about the attempt in `Rewards.weight`; 1.0 for one that was never graded.
+    """The environment's `Rewards.weight` of the attempt; 1.0 for one that was never graded.
 
     It is applied to the final advantage, after baselines and divisions by a deviation: on the reward, a factor that is
     the same for a whole group would cancel in (r - mean) / std. Losses that are means count the attempt as before.
@@ -82,7 +80,7 @@ def attempt_weight(trajectory: Trajectory) -> float:
     """
     weight = 1.0 if trajectory.rewards is None else trajectory.rewards.weight
     if not 0.0 <= weight < math.inf:
-        raise FinqaError(f"Trajectory {trajectory.id!r} was given the weight {weight}, not a number from 0 on.")
+        raise FinqaError(f"Trajectory {trajectory.id!r} has the weight {weight}, which is not a number from 0 on.")
     return weight
 
 

@@ -1,14 +1,17 @@
-"""What an iteration's groups looked like, for logs and reports."""
+"""What an iteration's groups looked like, for logs and reports, and how old their tokens are, in policy versions."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from finqa_cli.algorithms.credit import attempt_weight
-from finqa_cli.algorithms.staleness import OVER_AGE
-from finqa_cli.types import Credit, Group, Trajectory
+from finqa_cli.types import Credit, Group, Trajectory, Turn
+
+OVER_AGE = "over_age"
+"""`Credit.dropped` of a group with a token that is too old to be trained on."""
 
 _TOLERANCE = 1e-6
 
@@ -97,6 +100,46 @@ def length_bias(
     return sum(map(length, used)) / len(used) * len(started) / total - 1
 
 
+def without_over_age(
+    groups: Sequence[Group], credits: Sequence[Credit], *, version: int, most: int
+) -> tuple[Credit, ...]:
+    """The credits, where each informative group with a token older than `most` versions is dropped as a whole.
+
+    As a whole, because the advantages of its members are relative to each other, and the oldest tokens are those of
+    the longest episodes: without them the group would favour short ones.
+
+    Args:
+        groups: Groups with one credit each.
+        credits: Credits in the same order.
+        version: Version of the weights that are about to be updated; the age of a token is this less the version that
+            sampled it.
+        most: Oldest age that is trained on.
+    """
+    return tuple(
+        replace(credit, dropped=OVER_AGE) if _oldest(group, credit, version) > most else credit
+        for group, credit in zip(groups, credits, strict=True)
+    )
+
+
+def token_ages(groups: Sequence[Group], credits: Sequence[Credit], *, version: int) -> Counter[int]:
+    """How many trained tokens there are of each age, in versions."""
+    ages: Counter[int] = Counter()
+    for group, credit in zip(groups, credits, strict=True):
+        for turn in _trained_turns(group, credit):
+            ages[version - turn.policy_version] += len(turn.completion_ids)
+    return ages
+
+
+def staleness_metrics(ages: Counter[int]) -> dict[str, float]:
+    """The histogram as metrics: `staleness_mean`, `staleness_max`, and `staleness_tokens_N` of each age N."""
+    tokens = ages.total()
+    if not tokens:
+        return {}
+    mean = sum(age * count for age, count in ages.items()) / tokens
+    histogram = {f"staleness_tokens_{age}": float(count) for age, count in sorted(ages.items())}
+    return {"staleness_mean": mean, "staleness_max": float(max(ages)), **histogram}
+
+
 def _score(trajectory: Trajectory) -> float | None:
     return None if trajectory.status.is_fault else trajectory.reward
 
@@ -125,3 +168,15 @@ def _kind(group: Group, credit: Credit) -> str:
     if all(abs(reward - 1) <= _TOLERANCE for reward in rewards):
         return "all_1"
     return "same"
+
+
+def _oldest(group: Group, credit: Credit, version: int) -> int:
+    return max((version - turn.policy_version for turn in _trained_turns(group, credit)), default=0)
+
+
+def _trained_turns(group: Group, credit: Credit) -> Iterator[Turn]:
+    if credit.dropped:
+        return
+    for trajectory, advantage in zip(group.trajectories, credit.advantages, strict=True):
+        if advantage:
+            yield from (turn for turn in trajectory.turns if turn.completion_ids)

@@ -1,16 +1,35 @@
-"""Samples -> batch: micro-batches that waste little and fit a budget."""
+"""Samples -> steps -> batches: micro-batches that waste little and fit a budget. Pure."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
-from finqa_cli.contracts import Learner, PacksSequences
-from finqa_cli.types import Batch, Sample
+from finqa_cli.types import Batch, Passes, Sample
 
 
-def pads(learner: Learner) -> bool:
-    """Whether a micro-batch of this learner is a rectangle. Blocks: the learner is started to know it."""
-    return not (isinstance(learner, PacksSequences) and learner.packs())
+def step_rows(samples: int, passes: Passes, *, seeds: Sequence[int] = ()) -> list[tuple[int, ...]]:
+    """For each step the indices of its samples; within an epoch every sample is in exactly one.
+
+    Minibatches are of nearly equal size and none is empty, so there may be fewer than asked for.
+
+    Args:
+        samples: Number of samples.
+        passes: Epochs and minibatches.
+        seeds: One for each epoch, whose order it decides. Empty: in order, every group spread over the minibatches.
+
+    Raises:
+        ValueError: There are seeds, but not one for each epoch.
+    """
+    if seeds and len(seeds) != passes.epochs:
+        raise ValueError(f"{len(seeds)} seeds for {passes.epochs} epochs")
+    steps: list[tuple[int, ...]] = []
+    for epoch in range(passes.epochs):
+        order = list(range(samples))
+        if seeds:
+            random.Random(seeds[epoch]).shuffle(order)
+        steps += [rows for start in range(passes.minibatches) if (rows := tuple(order[start :: passes.minibatches]))]
+    return steps
 
 
 def pack(samples: Sequence[Sample], *, token_budget: int, max_rows: int, padded: bool = True) -> Batch:
@@ -49,7 +68,7 @@ def _rectangles(samples: Sequence[Sample], token_budget: int, max_rows: int) -> 
 def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterator[tuple[int, ...]]:
     part: list[int] = []
     used = 0
-    for index in sorted(range(len(samples)), key=lambda index: (samples[index].token_ids, index)):
+    for index in sorted(range(len(samples)), key=lambda index: (_sort_key(samples[index]), index)):
         length = len(samples[index].token_ids)
         if part and (used + length > token_budget or len(part) == max_rows):
             yield tuple(part)
@@ -58,3 +77,8 @@ def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterat
         used += length
     if part:
         yield tuple(part)
+
+
+def _sort_key(sample: Sample) -> bytes:
+    """Orders samples as the tuples of their token ids would be, which are 0 or more."""
+    return sample.token_ids.astype(">i4").tobytes()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.types import Batch, Sample
+import numpy as np
 
-_LARGEST_LOG_RATIO = 20.0
+from finqa_cli.algorithms.penalties import estimate_kl
+from finqa_cli.algorithms.samples import attach_rows, masked
+from finqa_cli.types import Batch, RowLike, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +17,8 @@ class PairSamples:
     """A pair as token sequences; an attempt that forks has several.
 
     Attributes:
-        id: The pair's.
-        cluster: The task's.
+        id: Name of the pair.
+        cluster: Cluster of its task.
         chosen: Sequences of the preferred attempt; advantages are +1 where loss is.
         rejected: Those of the other; advantages are -1.
     """
@@ -29,7 +30,7 @@ class PairSamples:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """Of both, in the order that losses on pairs take them in."""
+        """The sequences of both, in the order that losses on pairs take them in."""
         return (*self.chosen, *self.rejected)
 
 
@@ -38,10 +39,10 @@ class PairOutcome:
     """What a policy makes of a pair.
 
     Attributes:
-        cluster: The task's.
+        cluster: Cluster of the pair's task.
         difference: Nats by which the chosen attempt gained more on the reference than the rejected one:
             log pi/ref(chosen) - log pi/ref(rejected).
-        ranking: log pi(chosen) - log pi(rejected), whatever the reference says.
+        ranking: log pi(chosen) - log pi(rejected), without the reference.
         kl: Sum over tokens of the k3 estimate of the divergence from the reference, and how many tokens.
     """
 
@@ -76,56 +77,50 @@ def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int, padded: bool 
     return Batch(samples=tuple(samples), microbatches=tuple(microbatches), loss_tokens=tokens)
 
 
-def with_pair_references(pairs: Sequence[PairSamples], rows: Sequence[tuple[float, ...]]) -> tuple[PairSamples, ...]:
-    """The pairs with what a learner's `reference_logprobs` gave for their samples one after the other.
+def with_pair_references(pairs: Sequence[PairSamples], rows: Sequence[RowLike]) -> tuple[PairSamples, ...]:
+    """The pairs with what a learner's `reference_logprobs` returned for all their samples in order.
 
     Raises:
         ValueError: There is not one row per sample.
     """
-    _count(pairs, rows)
-    left = iter(rows)
+    found = iter(attach_rows([sample for pair in pairs for sample in pair.samples], reference_logprobs=rows))
+    return tuple(
+        replace(
+            pair, chosen=tuple(next(found) for _ in pair.chosen), rejected=tuple(next(found) for _ in pair.rejected)
+        )
+        for pair in pairs
+    )
 
-    def referred(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-        return tuple(replace(sample, reference_logprobs=next(left)) for sample in samples)
 
-    return tuple(replace(pair, chosen=referred(pair.chosen), rejected=referred(pair.rejected)) for pair in pairs)
-
-
-def pair_outcomes(pairs: Sequence[PairSamples], rows: Sequence[tuple[float, ...]]) -> tuple[PairOutcome, ...]:
-    """What the policy whose log-probabilities `rows` are makes of the pairs, their samples one after the other.
+def pair_outcomes(pairs: Sequence[PairSamples], rows: Sequence[RowLike]) -> tuple[PairOutcome, ...]:
+    """What the policy whose log-probabilities `rows` are makes of the pairs, for all their samples in order.
 
     Pairs without reference log-probabilities are compared with a reference under which all is equally likely.
 
     Raises:
         ValueError: There is not one row per sample.
     """
-    _count(pairs, rows)
+    if len(rows) != (wanted := sum(len(pair.samples) for pair in pairs)):
+        raise ValueError(f"{len(rows)} rows of log-probabilities for {wanted} samples")
     left = iter(rows)
     return tuple(_outcome(pair, [next(left) for _ in pair.samples]) for pair in pairs)
 
 
-def _outcome(pair: PairSamples, rows: Sequence[tuple[float, ...]]) -> PairOutcome:
+def _outcome(pair: PairSamples, rows: Sequence[RowLike]) -> PairOutcome:
     difference = ranking = kl = 0.0
     tokens = 0
     signs = [1.0] * len(pair.chosen) + [-1.0] * len(pair.rejected)
     for sign, sample, row in zip(signs, pair.samples, rows, strict=True):
-        reference = sample.reference_logprobs or (0.0,) * len(row)
-        own = math.fsum(logp for logp, masked in zip(row, sample.loss_mask, strict=True) if masked)
-        theirs = math.fsum(logp for logp, masked in zip(reference, sample.loss_mask, strict=True) if masked)
-        ranking += sign * own
-        difference += sign * (own - theirs)
-        if sample.reference_logprobs:
-            kl += math.fsum(
-                _k3(other - logp)
-                for logp, other, masked in zip(row, reference, sample.loss_mask, strict=True)
-                if masked
-            )
+        own = np.asarray(row, dtype=np.float64)[sample.loss_mask]
+        ranking += sign * float(own.sum())
+        if sample.reference_logprobs is None:
+            difference += sign * float(own.sum())
+        else:
+            gap = own - masked(sample, "reference_logprobs")
+            difference += sign * float(gap.sum())
+            kl += float(estimate_kl(gap, "k3").sum())
             tokens += sample.loss_tokens
     return PairOutcome(cluster=pair.cluster, difference=difference, ranking=ranking, kl=(kl, tokens))
-
-
-def _k3(difference: float) -> float:
-    return math.exp(max(-_LARGEST_LOG_RATIO, min(_LARGEST_LOG_RATIO, difference))) - 1.0 - difference
 
 
 def _cut(pairs: Sequence[PairSamples], token_budget: int, *, padded: bool) -> Iterator[list[PairSamples]]:
@@ -145,9 +140,3 @@ def _cost(pairs: Sequence[PairSamples], *, padded: bool) -> int:
 
 def _length(pair: PairSamples) -> int:
     return max(len(sample.token_ids) for sample in pair.samples)
-
-
-def _count(pairs: Sequence[PairSamples], rows: Sequence[tuple[float, ...]]) -> None:
-    wanted = sum(len(pair.samples) for pair in pairs)
-    if len(rows) != wanted:
-        raise ValueError(f"{len(rows)} rows of log-probabilities for {wanted} samples")

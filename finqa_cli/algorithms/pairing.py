@@ -20,7 +20,7 @@ class Candidate:
     Attributes:
         reward: Its total reward.
         right: The verdict.
-        said: All that the policy said; candidates that said the same are one answer, whatever their rewards.
+        said: All text of the policy; candidates with the same text are one answer, also with different rewards.
     """
 
     reward: float
@@ -53,7 +53,7 @@ def choose_pairs(candidates: Sequence[Candidate], *, rule: Rule, margin: float, 
         rule: One of the three.
         margin: Smallest difference of rewards, 0 or more; equal rewards are never a pair.
         most: At most so many pairs, 1 or more.
-        seed: Of ties and choices.
+        seed: Decides ties and choices.
 
     Raises:
         ValueError: The margin is negative or no number, or `most` is below 1.

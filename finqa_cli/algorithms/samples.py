@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import DataError
-from finqa_cli.types import Message, Prompt, Sample, Trajectory
+from finqa_cli.types import Message, Prompt, RowLike, Sample, Trajectory
 
 _Segment = tuple[tuple[int, ...], tuple[float, ...] | None]
-"""Ids [L] and, where the policy chose them, their log-probabilities [L]; None for ids that it was given."""
+"""Ids [L] and, where the policy chose them, their log-probabilities [L]; None for ids of the prompt or a tool."""
 
 
 def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample, ...]:
@@ -37,8 +41,8 @@ def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample
         if turn.restarts:
             sequences.append([])
         sequences[-1] += [(turn.prompt_ids, None), (turn.completion_ids, turn.logprobs)]
-    joined = (_join(segments, advantage, name=trajectory.id) for segments in sequences)
-    return tuple(replace(sample, episode=trajectory.id) for sample in joined if sample is not None)
+    joined = (_join(segments, advantage, name=trajectory.id, episode=trajectory.id) for segments in sequences)
+    return tuple(sample for sample in joined if sample is not None)
 
 
 def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: ChatCodec, *, name: str = "") -> Sample:
@@ -54,8 +58,8 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
         DataError: Assistant messages and replies do not alternate, or there is none.
     """
     roles = [message.role for message in messages]
-    said = [role == "assistant" for role in roles]
-    if not messages or "system" in roles or said != [place % 2 == 0 for place in range(len(messages))]:
+    of_assistant = [role == "assistant" for role in roles]
+    if not messages or "system" in roles or of_assistant != [place % 2 == 0 for place in range(len(messages))]:
         raise DataError(f"Demonstration {name!r}: assistant messages and replies must alternate, but they are {roles}.")
     segments: list[_Segment] = [(codec.opening(prompt), None)]
     last_assistant = len(messages) - 1 - (len(messages) + 1) % 2
@@ -72,21 +76,44 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
     return sample
 
 
-def _join(segments: Iterable[_Segment], advantage: float, *, name: str) -> Sample | None:
-    token_ids: list[int] = []
-    mask: list[bool] = []
-    logprobs: list[float] = []
-    for ids, chosen in segments:
-        token_ids.extend(ids)
-        mask.extend([chosen is not None] * len(ids))
-        logprobs.extend(chosen if chosen is not None else (0.0,) * len(ids))
-    if not any(mask):
+def attach_rows(samples: Sequence[Sample], **rows: Sequence[RowLike]) -> tuple[Sample, ...]:
+    """The samples with what a learner computed for them, in the same order, such as `values=learner.values(samples)`.
+
+    Raises:
+        ValueError: There is not one row per sample.
+    """
+    for name, own in rows.items():
+        if len(own) != len(samples):
+            raise ValueError(f"{len(own)} rows of {name} for {len(samples)} samples")
+    names = list(rows)
+    found = zip(samples, *rows.values(), strict=True)
+    return tuple(replace(sample, **dict(zip(names, own, strict=True))) for sample, *own in found)
+
+
+def masked(sample: Sample, name: str) -> npt.NDArray[np.float64]:
+    """[T] the numbers of a row of the sample at its tokens with loss, in float64.
+
+    Raises:
+        ValueError: The sample does not carry the row.
+    """
+    row: npt.NDArray[Any] | None = getattr(sample, name)
+    if row is None:
+        raise ValueError(f"the sample carries no {name}")
+    return row[sample.loss_mask].astype(np.float64)
+
+
+def _join(segments: Sequence[_Segment], advantage: float, *, name: str, episode: str = "") -> Sample | None:
+    mask = np.concatenate([np.full(len(ids), chosen is not None) for ids, chosen in segments] or [np.zeros(0, bool)])
+    if not mask.any():
         return None
     if mask[0]:
         raise DataError(f"{name!r} starts with a sampled id; nothing before it could have predicted it.")
+    logprobs = np.zeros(len(mask), dtype=np.float32)
+    logprobs[mask] = np.concatenate([np.asarray(chosen, dtype=np.float32) for _, chosen in segments if chosen])
     return Sample(
-        token_ids=tuple(token_ids),
-        loss_mask=tuple(mask),
-        logprobs=tuple(logprobs),
-        advantages=tuple(advantage if chosen else 0.0 for chosen in mask),
+        token_ids=np.concatenate([np.asarray(ids, dtype=np.int32) for ids, _ in segments]),
+        loss_mask=mask,
+        logprobs=logprobs,
+        advantages=np.where(mask, np.float32(advantage), np.float32(0.0)),
+        episode=episode,
     )

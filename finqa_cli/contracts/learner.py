@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
-from finqa_cli.errors import FinqaError
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerContext:
-    """What wiring tells a learner.
+    """What a learner is built with, beside its own options.
 
     Attributes:
         model: Folder or hub id of the base model.
@@ -26,7 +27,7 @@ class LearnerContext:
         max_grad_norm: Global gradient norm is clipped to this.
         temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
         seed: Seed of the initialisation and of dropout.
-        token_budget: Most tokens of a forward pass that the learner cuts itself (scoring); 0 leaves it the choice.
+        token_budget: Most tokens of a forward pass that the learner cuts itself (scoring); 0 lets the learner choose.
         processes: How many processes train together. The learner starts all but the first, this one.
         devices: CUDA device index, as this process sees them, of each learner process; empty: chosen by the learner.
         logs: Folder for the output of processes that the learner starts; None writes it to stderr.
@@ -53,119 +54,113 @@ class LearnerEvents:
     """Receives what a learner reports beside its results. Called in any thread.
 
     Attributes:
-        event: Name and facts of an event for the run's records, such as a smaller token budget.
-        failed: Another process of the learner is gone, also between two calls.
+        event: Takes name and facts of an event for the run's records, such as a smaller token budget.
+        failed: Takes the error when another process of the learner is gone, also between two calls.
     """
 
     event: Callable[[str, Mapping[str, Any]], None]
     failed: Callable[[FinqaError], None]
 
 
-@runtime_checkable
-class Learner(Protocol):
-    """Constructed as `Learner(config, context)`. Methods block; callers run them in a thread."""
+class Learner(ABC):
+    """Constructed as `Learner(config, context)`. Methods block; callers run them in a thread.
 
+    What a learner can do beyond steps and scores is said by class attributes, which are False by default, and done by
+    the methods that they name.
+    """
+
+    keeps_reference: ClassVar[bool] = False
+    """It still knows the policy that training began from, and has `reference_logprobs`."""
+    has_value_function: ClassVar[bool] = False
+    """It has `values`, which losses that need values train and `save` and `load` keep."""
+    starts_processes: ClassVar[bool] = False
+    """It trains in several processes where `LearnerContext.processes` asks for them, and ends them in `close`."""
+
+    @abstractmethod
     def start(self) -> None:
         """Loads the model and makes the trainable parameters. Idempotent.
 
         Raises:
             ConfigError: The model folder is incomplete, or a target module does not exist.
         """
-        ...
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    @abstractmethod
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """One optimizer step over the batch. The gradient does not depend on how it is cut into micro-batches.
 
         Raises:
-            ConfigError: The learner does not know the loss or one of its parameters.
-            FinqaError: The loss is not finite; the weights are left as they were.
+            ConfigError: The learner has no function for the loss.
+            FinqaError: The loss is not finite; the weights are unchanged.
         """
-        ...
 
-    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    @abstractmethod
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """[N][L] log-probability of each masked token under the current weights, 0.0 elsewhere."""
-        ...
 
+    @abstractmethod
     def publish(self, folder: Path, number: int) -> PolicyVersion:
         """Writes the current weights (a PEFT adapter, or the whole model) so that an engine can load them."""
-        ...
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes weights, optimizer state and random state, enough to continue exactly."""
-        ...
 
+    @abstractmethod
     def load(self, folder: Path) -> None:
         """Restores what `save` wrote.
 
         Raises:
             ConfigError: It belongs to another base model, rank or set of target modules.
         """
-        ...
 
-
-@runtime_checkable
-class ReportingLearner(Protocol):
-    """A learner that reports events, and that may start processes of its own (`LearnerContext.processes`)."""
-
-    def report_to(self, events: LearnerEvents) -> None:
-        """Sends events there from now on."""
-        ...
-
-    def close(self) -> None:
-        """Ends the processes that it started. Idempotent; no other call follows."""
-        ...
-
-
-@runtime_checkable
-class ReferenceLearner(Protocol):
-    """A learner that still knows the policy that training began from."""
-
-    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """[N][L] log-probability of each masked token under the reference policy, 0.0 elsewhere.
 
         At the same temperature as `logprobs`. Weights, gradients and random state stay as they are.
+
+        Raises:
+            ConfigError: The learner does not keep the reference policy.
         """
-        ...
+        raise ConfigError(f"Learner {type(self).__name__} keeps no reference policy.")
 
+    def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """[N][L] value of the state in which each masked token was sampled, 0.0 elsewhere.
 
-@runtime_checkable
-class ValueLearner(Protocol):
-    """A learner with a value function, which losses with `value_coef` train and `save` and `load` keep."""
-
-    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
-        """[N][L] value of the state in which each masked token was sampled, 0.0 elsewhere."""
-        ...
-
-
-@runtime_checkable
-class LearnerProcesses(Protocol):
-    """The processes that `torchrun` started, of which this is one, and whose learners train together.
-
-    Attributes:
-        leads: This is the first: it does all that a command does, and its learners make the others take part.
-    """
-
-    leads: bool
-
-    def serve(self) -> int:
-        """In the others: takes part in whatever the first one's learners are asked, and in nothing else.
-
-        Returns:
-            The exit status, once the first closed or is gone, or this one failed.
+        Raises:
+            ConfigError: The learner has no value function.
         """
-        ...
-
-    def close(self) -> None:
-        """In the first: ends the others' service. Idempotent for a group that failed."""
-        ...
-
-
-@runtime_checkable
-class PacksSequences(Protocol):
-    """A learner that may take a micro-batch as one row without padding."""
+        raise ConfigError(f"Learner {type(self).__name__} has no value function.")
 
     def packs(self) -> bool:
-        """Whether it does, with this model: then a micro-batch costs the tokens of its samples, otherwise its samples
-        times the longest. Starts the learner.
+        """Whether the learner takes a micro-batch as one row without padding, with this model. Starts the learner.
+
+        A micro-batch then costs the tokens of its samples, otherwise its samples times the longest.
         """
-        ...
+        return False
+
+    def report_to(self, events: LearnerEvents) -> None:
+        """Sends events there from now on. By default there are none."""
+        return
+
+    def close(self) -> None:
+        """Ends the processes that the learner started, by default none. Idempotent; no other call follows."""
+        return
+
+
+class LearnerProcesses(ABC):
+    """The processes that `torchrun` started, including this one, whose learners train together."""
+
+    leads: bool
+    """This is the first process: it does all that a command does, and its learners make the others take part."""
+
+    @abstractmethod
+    def serve(self) -> int:
+        """In the others: takes part in each call of the first process's learners, and in nothing else.
+
+        Returns:
+            The exit status, once the first process closed or is gone, or this one failed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """In the first: ends the others' service. Idempotent for a group that failed."""

@@ -2,76 +2,109 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
-from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, LossSpec, Passes
+from finqa_cli.errors import ConfigError
+from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, Loss, Passes
 
 
-@runtime_checkable
-class Optimizer(Protocol):
-    """Constructed as `Optimizer(config)`. No torch, no state, no effects."""
+class Optimizer(ABC):
+    """A method for `finqa train`, constructed as `Optimizer(config)`. No torch, no state, no effects.
 
+    `credit` and `loss` make a method; the other methods have defaults.
+    """
+
+    @abstractmethod
     def credit(self, group: Group) -> Credit:
         """Advantages of one group, faults excluded, or the reason why it carries no signal."""
-        ...
 
-    def loss(self) -> LossSpec:
-        """Which per-token loss the learner applies."""
-        ...
-
-
-@runtime_checkable
-class PenalizesReward(Protocol):
-    """An optimizer that may want the divergence from the reference policy taken from the rewards before credit.
-
-    Which groups carry signal is still judged by the rewards as they were graded: the penalty needs a forward pass of
-    the learner, and groups are judged while they are played. Groups that are trained on get their credit again.
-    """
-
-    def kl_penalty(self) -> KlPenalty | None:
-        """What is taken from each reward; None for nothing."""
-        ...
-
-
-@runtime_checkable
-class EstimatesAdvantages(Protocol):
-    """An optimizer whose advantages are of each token, estimated with the learner's value function.
-
-    Its `credit` only says which members are trained on: any advantage but None and 0 does. What `kl_penalty` asks for
-    is taken from the reward of each token instead of the episode's, and credit is not assigned again.
-    """
-
-    def estimation(self) -> AdvantageEstimation:
-        """How rewards and values become advantages."""
-        ...
-
-
-@runtime_checkable
-class RepeatsPasses(Protocol):
-    """An optimizer that takes several passes over an iteration's samples, each epoch in a seeded order of its own."""
-
-    def passes(self) -> Passes:
-        """How many, in how many steps; they take the place of `train.updates_per_iteration`."""
-        ...
-
-
-@runtime_checkable
-class KnowsIdleOptions(Protocol):
-    """An optimizer that knows which of its options have no effect: what the user names is refused then."""
-
-    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Options, defaults among them, that change no gradient where iterations take so many optimizer steps."""
-        ...
-
-
-@runtime_checkable
-class CreditsBatch(Protocol):
-    """An optimizer whose advantages also depend on the other groups of a batch."""
+    @abstractmethod
+    def loss(self) -> Loss:
+        """Which loss the tokens get."""
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """The final credits of a batch, in order, given what `credit` made of each group by itself.
+        """The final credits of a batch, in order, for advantages that depend on other groups as well.
 
         Dropped groups are not part of the batch and stay as they are.
+
+        Args:
+            groups: All groups of the batch.
+            credits: What `credit` made of each group by itself.
         """
-        ...
+        return tuple(credits)
+
+    def kl_penalty(self) -> KlPenalty | None:
+        """Divergence from the reference policy that is taken from the rewards before credit; None for nothing.
+
+        Which groups carry signal is still judged by the rewards as they were graded: the penalty needs a forward pass
+        of the learner, and groups are judged while they are played. Groups that are trained on get their credit again.
+        """
+        return None
+
+    def estimation(self) -> AdvantageEstimation | None:
+        """How rewards and the learner's values become advantages of each token; None for methods without values.
+
+        With it, `credit` only says which members are trained on: those with an advantage that is neither None nor 0.
+        The KL penalty is taken from the reward of each token, and credit is not assigned again.
+        """
+        return None
+
+    def passes(self) -> Passes | None:
+        """Passes over an iteration's samples, each epoch in a seeded order, in place of `train.updates_per_iteration`.
+
+        None for one pass in the order of the groups, in as many steps as the settings ask for.
+        """
+        return None
+
+    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
+        """Options, also those at their default, that change no gradient in iterations of so many optimizer steps.
+
+        One that the user set is refused.
+        """
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairPlan:
+    """How a method goes through its pairs.
+
+    Attributes:
+        epochs: Passes over the pairs.
+        pairs_per_step: Pairs of one optimizer step.
+        warmup_share: Share of the steps over which the learning rate rises.
+        validate_every: Steps between two measurements on held-out pairs, each with a checkpoint.
+    """
+
+    epochs: float
+    pairs_per_step: int
+    warmup_share: float
+    validate_every: int
+
+
+class PreferenceOptimizer(Optimizer):
+    """A method for `finqa dpo`: it learns from recorded pairs of attempts instead of groups that are played."""
+
+    @abstractmethod
+    def pair_loss(self) -> Loss:
+        """Which loss on pairs the learner applies."""
+
+    @abstractmethod
+    def plan(self) -> PairPlan:
+        """How to go through the pairs."""
+
+    def loss(self) -> Loss:
+        """Raises ConfigError: groups that are played are not what the method learns from."""
+        raise _needs_pairs(self)
+
+    def credit(self, group: Group) -> Credit:
+        """Raises ConfigError, as `loss` does before anything is played."""
+        raise _needs_pairs(self)
+
+
+def _needs_pairs(optimizer: PreferenceOptimizer) -> ConfigError:
+    return ConfigError(
+        f"{type(optimizer).__name__} learns from recorded pairs of attempts, not from groups that `finqa train` plays.",
+        remedy="finqa sample TARGET, finqa prefs RUN, finqa dpo PAIRS",
+    )

@@ -29,7 +29,6 @@ from finqa_cli.contracts import (
     TokenEngine,
     Tracker,
 )
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend.component import KINDS, Component, Kind
 from finqa_cli.masking import MASK, is_secret
@@ -40,7 +39,7 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
     "engine": (TokenEngine, ChatEngine),
     "codec": (ChatCodec,),
     "call_format": (CallFormat,),
-    "optimizer": (Optimizer, PreferenceOptimizer),
+    "optimizer": (Optimizer,),
     "learner": (Learner,),
     "tracker": (Tracker,),
     "reward": (Reward,),
@@ -260,11 +259,12 @@ def _told(error: BaseException) -> str:
 
 
 def _unfulfilled(built: object, contract: type) -> str:
-    """Say what the object must have to fulfil a contract: its base class or, of a Protocol, its members."""
-    if not getattr(contract, "_is_protocol", False):
-        return f"does not derive from {contract.__module__}.{contract.__name__}"
-    members = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
-    return f"lacks {', '.join(sorted(name for name in members if not hasattr(built, name)))} of {contract.__name__}"
+    """Say what the object must have to fulfil a contract: methods that it lacks, or the base class."""
+    public = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
+    needed: frozenset[str] | set[str] = getattr(contract, "__abstractmethods__", None) or public
+    if lacking := sorted(name for name in needed if not hasattr(built, name)):
+        return f"lacks {', '.join(lacking)} of {contract.__name__}"
+    return f"does not derive from {contract.__module__}.{contract.__name__}"
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -10,7 +10,8 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from finqa_cli.algorithms import admitted_groups, assign_credit, informative_share
+from finqa_cli.algorithms.admission import admitted_groups, informative_share
+from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.seeds import derive

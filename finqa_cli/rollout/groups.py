@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.algorithms import assign_credit
+from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
 from finqa_cli.rollout.group_source import GroupSource
 from finqa_cli.rollout.seeds import derive

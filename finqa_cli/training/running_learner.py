@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Learner, LearnerEvents, ReportingLearner
+from finqa_cli.contracts import Learner, LearnerEvents
 from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
@@ -94,7 +94,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
     """
     settings, folder = context.settings, context.folder
     learner, processes = make_learner(settings, model, logs=folder.path / "logs"), settings.train.learner_processes
-    if processes > 1 and not isinstance(learner, ReportingLearner):
+    if processes > 1 and not learner.starts_processes:
         raise ConfigError(
             f"Learner {settings.learner.name!r} trains in one process, not in {processes}.",
             remedy="--learner-processes 1",
@@ -113,13 +113,12 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
         folder.event(name, **facts)
         context.reporter.line(_describe(facts))
 
-    if isinstance(learner, ReportingLearner):
-        learner.report_to(
-            LearnerEvents(
-                event=lambda name, facts: _call(loop, record, name, facts),
-                failed=lambda error: _call(loop, fail, error),
-            )
+    learner.report_to(
+        LearnerEvents(
+            event=lambda name, facts: _call(loop, record, name, facts),
+            failed=lambda error: _call(loop, fail, error),
         )
+    )
     try:
         await asyncio.to_thread(learner.start)
         yield learner
@@ -131,8 +130,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
         raise _resumable(error, context) from error.__cause__
     finally:
         inside = False
-        if isinstance(learner, ReportingLearner):
-            await to_the_end(asyncio.to_thread(learner.close))
+        await to_the_end(asyncio.to_thread(learner.close))
 
 
 def _resumable(error: FinqaError, context: RunContext) -> FinqaError:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from finqa_cli.algorithms import pads
 from finqa_cli.contracts import Learner
 from finqa_cli.errors import FinqaError
 from finqa_cli.runs import checkpoints
@@ -22,7 +21,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
-from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
+from finqa_cli.types import Batch, Loss, Sample, UpdateReport
 
 SHOWN_IDS = 3
 
@@ -210,7 +209,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self,
         context: RunContext,
         learner: Learner,
-        loss: LossSpec,
+        loss: Loss,
         steps: Sequence[Sequence[Item]],
         held_out: Sequence[Item],
         *,
@@ -254,7 +253,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     async def begin(self) -> None:
         """Asks the learner how micro-batches are laid out."""
-        self._padded = await asyncio.to_thread(pads, self.learner)
+        self._padded = not await asyncio.to_thread(self.learner.packs)
 
     async def step(self, number: int) -> Mapping[str, object]:
         """Takes one optimizer step.
@@ -263,7 +262,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
             FinqaError: Loss or gradient was not finite; the message names the items and the newest checkpoint.
         """
         items, tracking = self.steps[number - 1], self.context.tracking
-        batch = self.make_batch(items, padded=self._padded)
+        batch = await asyncio.to_thread(self.make_batch, items, padded=self._padded)
         try:
             report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
         except FinqaError as error:

@@ -7,24 +7,24 @@ from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, G
 from finqa_cli.types.sandboxes import ExecutionSpec, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
-    RATIO_LOSSES,
     AdvantageEstimation,
     Batch,
     Credit,
+    FloatRow,
     IdleOption,
     KlEstimator,
     KlPenalty,
-    LossSpec,
+    Loss,
     Normalization,
     Passes,
     PolicyVersion,
+    RowLike,
     Sample,
     UpdateReport,
 )
 from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
 
 __all__ = [
-    "RATIO_LOSSES",
     "AdvantageEstimation",
     "Architecture",
     "AssistantTurn",
@@ -40,13 +40,14 @@ __all__ = [
     "ExecutionRequest",
     "ExecutionResult",
     "ExecutionSpec",
+    "FloatRow",
     "Group",
     "IdleOption",
     "ImageInfo",
     "KlEstimator",
     "KlPenalty",
     "LinearLayer",
-    "LossSpec",
+    "Loss",
     "Message",
     "Normalization",
     "Observation",
@@ -56,6 +57,7 @@ __all__ = [
     "Prompt",
     "Rewards",
     "Role",
+    "RowLike",
     "Sample",
     "Sampling",
     "SandboxInfo",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+IdRow: TypeAlias = "npt.NDArray[np.int32]"
+MaskRow: TypeAlias = "npt.NDArray[np.bool_]"
+FloatRow: TypeAlias = "npt.NDArray[np.float32]"
+RowLike: TypeAlias = "Sequence[float] | npt.NDArray[Any]"
+"""Numbers that become a row of a sample."""
 
 Normalization = Literal["trained", "token", "sequence", "constant"]
 KlEstimator = Literal["k1", "k3"]
-
-RATIO_LOSSES = ("policy_gradient", "gspo", "cispo")
-"""Losses with a ratio to the anchor; see `LossSpec`."""
-
-_OF_SEVERAL_STEPS = ("clip_low", "clip_high", "dual_clip", "value_clip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,41 +51,74 @@ class Credit:
     dropped: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False, eq=False)
 class Sample:
-    """One token sequence to train on; all four lists have the same length L.
+    """One token sequence to train on, in numpy rows of the same length L. Rows are shared between samples: do not
+    write to them.
 
     Attributes:
-        token_ids: [L] prompt, sampled and tool tokens in the order of the episode.
-        loss_mask: [L] True where the id was sampled by the policy (or demonstrated); position 0 is always False.
-        logprobs: [L] sampler log-probabilities; 0.0 where the mask is False.
-        advantages: [L] advantage of each masked token; 0.0 elsewhere.
-        proximal_logprobs: [L] log-probabilities under the weights before the first step of the iteration, the anchor
-            of the loss's ratio; 0.0 where the mask is False. Empty: the weights that the loss meets are those.
-        reference_logprobs: [L] log-probabilities under the reference policy, 0.0 where the mask is False. Empty: the
-            update needs none.
-        values: [L] what the value function gave each masked token's state before the first step of the iteration, 0.0
-            elsewhere. Empty: the method has none.
-        returns: [L] what values are to become, 0.0 where the mask is False. Empty: the method has no value function.
-        weight: Factor on the loss of each of its tokens; see `LossSpec.normalization`.
+        token_ids: [L] int32: prompt, sampled and tool tokens in the order of the episode.
+        loss_mask: [L] bool: True where the id was sampled by the policy (or demonstrated); position 0 is always False.
+        logprobs: [L] float32: sampler log-probabilities; 0.0 where the mask is False.
+        advantages: [L] float32: advantage of each masked token; 0.0 elsewhere.
+        proximal_logprobs: [L] float32: log-probabilities under the weights before the first step of the iteration, the
+            anchor of the loss's ratio; 0.0 where the mask is False. None: the weights that the loss meets are those.
+        reference_logprobs: [L] float32: log-probabilities under the reference policy, 0.0 where the mask is False.
+            None: the update needs none.
+        values: [L] float32: value of each masked token's state before the first step of the iteration, 0.0 elsewhere.
+            None: the method has no value function.
+        returns: [L] float32: what values are to become, 0.0 where the mask is False. None: as for `values`.
+        weight: Factor on the loss of each of its tokens; see `Loss.normalization`.
         episode: Which episode it belongs to; one that forks has several samples. Empty: an episode of its own.
     """
 
-    token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
-    logprobs: tuple[float, ...]
-    advantages: tuple[float, ...]
-    proximal_logprobs: tuple[float, ...] = ()
-    reference_logprobs: tuple[float, ...] = ()
-    values: tuple[float, ...] = ()
-    returns: tuple[float, ...] = ()
-    weight: float = 1.0
-    episode: str = ""
+    token_ids: IdRow
+    loss_mask: MaskRow
+    logprobs: FloatRow
+    advantages: FloatRow
+    proximal_logprobs: FloatRow | None
+    reference_logprobs: FloatRow | None
+    values: FloatRow | None
+    returns: FloatRow | None
+    weight: float
+    episode: str
+
+    def __init__(
+        self,
+        *,
+        token_ids: RowLike,
+        loss_mask: RowLike,
+        logprobs: RowLike,
+        advantages: RowLike,
+        proximal_logprobs: RowLike | None = None,
+        reference_logprobs: RowLike | None = None,
+        values: RowLike | None = None,
+        returns: RowLike | None = None,
+        weight: float = 1.0,
+        episode: str = "",
+    ) -> None:
+        """Takes rows of any kind; arrays of the right type are not copied."""
+        import numpy as np  # only what trains needs it
+
+        rows = {"logprobs": logprobs, "advantages": advantages, "proximal_logprobs": proximal_logprobs}
+        rows |= {"reference_logprobs": reference_logprobs, "values": values, "returns": returns}
+        fields = {name: None if row is None else np.asarray(row, dtype=np.float32) for name, row in rows.items()}
+        fields["token_ids"] = np.asarray(token_ids, dtype=np.int32)
+        fields["loss_mask"] = np.asarray(loss_mask, dtype=np.bool_)
+        for name, value in {**fields, "weight": weight, "episode": episode}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def loss_tokens(self) -> int:
         """How many positions carry loss."""
-        return sum(self.loss_mask)
+        return int(self.loss_mask.sum())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sample):
+            return NotImplemented
+        import numpy as np
+
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,49 +137,65 @@ class Batch:
     loss_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSpec:
-    """Which per-token loss a learner applies, with its numbers. An unknown name or parameter is a ConfigError.
+class Loss(BaseModel):
+    """Which loss the tokens of a batch get: a subclass for each function, whose numbers are its fields.
 
-    `policy_gradient` (PPO's, ratio per token), `gspo` (ratio per sequence) and `cispo` (clipped ratios as weights) have
-    the ratio of the current weights to the anchor: those before the first step of the iteration, computed by the
-    learner and never by the engine. They take: clip_low, clip_high (0 turns the ratio's clip off on that side);
-    token_cap, sequence_cap, icepop_cap, geometric_cap (at most one above 0: the loss is weighed by the ratio of the
-    anchor to the sampler, truncated at token_cap per token; its product over a sequence, 0 above sequence_cap; per
-    token, 0 outside [icepop_floor, icepop_cap]; or 1 for sequences whose geometric mean of it is within
-    [geometric_floor, geometric_cap] and 0 for others); kl_k1, kl_k3 (at most one above 0 is
-    the coefficient of the KL divergence from the reference policy, by that estimator); entropy_coef (of the policy's
-    entropy, which is raised). `policy_gradient` also: dual_clip (0, or a bound above 1 on the ratio where the
-    advantage is negative); value_coef, value_clip (above 0, the coefficient of the value loss, and how far a value may
-    get from the sample's before its loss is held; 0 for any way). `cross_entropy`: none.
-
-    Attributes:
-        name: One of the above, or what another learner knows.
-        parameters: Its numbers by name.
-        normalization: What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can
-            move the policy. `token`: their mean over the tokens of all scored members of the groups that are trained
-            on, those included whose advantage is 0. `sequence`: the mean over these members of the mean over their
-            tokens. `constant`: the mean over these members of the sum over their tokens, divided by
-            `normalization_length`.
-        normalization_length: Of `constant`, in tokens.
+    The shipped ones are in `finqa_cli.algorithms.losses`. A learner maps the class to a function of its own, or takes
+    the function that the class names in `functions`. The other class attributes and properties say what the function
+    wants computed, and which steps of an update it needs.
     """
 
-    name: str
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    functions: ClassVar[Mapping[str, str]] = {}
+    """Name of a learner -> `package.module:function`, for losses that the learner does not know itself."""
+    at_rollout_temperature: ClassVar[bool] = False
+    """Log-probabilities are taken at the temperature of the rollouts, else at temperature 1."""
+    of_pairs: ClassVar[bool] = False
+    """Rows of a micro-batch are whole pairs of a chosen and a rejected attempt."""
+
     normalization: Normalization = "trained"
-    normalization_length: float = 0.0
+    """What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can move the policy.
+    `token`: their mean over the tokens of all scored members of the groups that are trained on, including those whose
+    advantage is 0. `sequence`: the mean over these members of the mean over their tokens. `constant`: the mean over
+    these members of the sum over their tokens, divided by `normalization_length`."""
+    normalization_length: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Divisor of `constant`, in tokens; 0 with any other normalization."""
 
-    def effective(self, steps: int) -> LossSpec:
-        """The loss without what no gradient depends on, in iterations of so many optimizer steps.
+    @model_validator(mode="after")
+    def _check_normalization(self) -> Self:
+        if (self.normalization == "constant") != (self.normalization_length > 0):
+            raise ValueError("normalization_length must be above 0 with normalization=constant, and 0 with any other")
+        return self
 
-        With one step the anchor is the current policy: the ratio is 1, so nothing is clipped, and the ratio of a
-        sequence, a ratio of tokens and a clipped weight have the same gradient. Values are what they were when
-        advantages were made, so that their clip acts on nothing either.
-        """
-        if steps > 1 or self.name not in RATIO_LOSSES:
-            return self
-        parameters = {name: number for name, number in self.parameters.items() if name not in _OF_SEVERAL_STEPS}
-        return replace(self, name="policy_gradient", parameters=parameters)
+    @property
+    def has_ratio(self) -> bool:
+        """The loss has a ratio of the current policy to the one before the first step of an iteration."""
+        return False
+
+    @property
+    def needs_reference(self) -> bool:
+        """Samples must carry log-probabilities under the reference policy."""
+        return False
+
+    @property
+    def needs_values(self) -> bool:
+        """Samples must carry values and returns, and the learner has a value function to train."""
+        return False
+
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        """The entropies that the function gets must carry a gradient."""
+        return False
+
+    @property
+    def moves_neutral(self) -> bool:
+        """The loss has a term without the advantage, so that members whose advantage is 0 move the policy as well."""
+        return self.needs_reference or self.needs_values or self.needs_entropy_gradient
+
+    def effective(self, steps: int) -> Self:
+        """The loss without the options that no gradient depends on, in iterations of so many optimizer steps."""
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +203,7 @@ class IdleOption:
     """An option of an optimizer that asks for something which cannot happen under the settings.
 
     Attributes:
-        name: Of the option.
+        name: Name of the option.
         reason: Why, as the end of a sentence.
         remedy: Flags under which it has an effect.
     """

@@ -47,6 +47,7 @@ FOR_PLUGINS = (
     "errors",
     "contracts",
     "extend",
+    "algorithms",
     "grading",
     "http_dates",
     "processes",

@@ -28,9 +28,12 @@ def test_every_kind_of_component_is_documented() -> None:
     assert not [kind for kind in KINDS if f"| `{kind}` |" not in text("plugins/README.md")]
 
 
+LOSSES = ("finqa_example/squares.py", "finqa_example/squares_torch.py")
+
+
 def test_the_example_of_the_plugin_guide_is_the_package_that_the_tests_install() -> None:
     guide = text("plugins/README.md")
-    for name in ("pyproject.toml", "finqa_example/plugin.py", "finqa_example/optimizer.py"):
+    for name in ("pyproject.toml", "finqa_example/plugin.py", "finqa_example/optimizer.py", *LOSSES):
         assert text(f"tests/fixtures/plugin_package/{name}").strip() in guide, name
 
 

@@ -17,7 +17,7 @@ from benchmarks.async_training.simulation import SimulatedLearner
 from finqa_cli.errors import EngineError, InterruptedRun, StorageError
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.training.rl.trainer import Trainer
-from finqa_cli.types import Batch, Completion, GenerateRequest, LossSpec, PolicyVersion, UpdateReport
+from finqa_cli.types import Batch, Completion, GenerateRequest, Loss, PolicyVersion, UpdateReport
 
 
 def played(run: Path) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ class StoppedLearner(SimulatedLearner):
 
     trainer: Trainer
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         if len(self.spans) == 2:
             self.trainer.context.stopper.signal = signal.SIGINT
         return super().update(batch, loss)
@@ -76,7 +76,7 @@ class FailingLearner(SimulatedLearner):
         if what == self._what and not self._left[what]:
             raise StorageError(f"the third {what} failed")
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         self._meet("update")
         if self._what == "cancel" and not self._left["update"]:
             assert self.main is not None

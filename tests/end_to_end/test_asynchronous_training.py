@@ -17,7 +17,7 @@ from benchmarks.async_training.simulation import SimulatedEngine, SimulatedLearn
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.types import Batch, LossSpec, Trajectory, UpdateReport
+from finqa_cli.types import Batch, Loss, Trajectory, UpdateReport
 
 
 def train(run: Path, engine: SimulatedEngine, learner: SimulatedLearner, **train: Any) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ class MeetingLearner(SimulatedLearner):
         super().__init__(0.0)
         self._engine = engine
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         until = time.monotonic() + 0.5  # after the last update there are none
         while self._engine.underway < 8 and time.monotonic() < until:
             time.sleep(0.0005)
@@ -168,7 +168,7 @@ class CountingLearner(SimulatedLearner):
         super().__init__(0.01)
         self.alive: list[int] = []
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         gc.collect()
         self.alive.append(sum(type(thing) is Trajectory for thing in gc.get_objects()))
         return super().update(batch, loss)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import group_statistics
+from finqa_cli.algorithms.group_report import group_statistics
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.groups import Collected, Collection

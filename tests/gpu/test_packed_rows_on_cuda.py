@@ -12,8 +12,7 @@ def test_one_kernel_for_all_segments_is_the_attention_of_each(kv_heads: int) -> 
     torch = pytest.importorskip("torch", reason="needs finqa[train]")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    from finqa_plugins.learners.torch.packed_attention import _by_groups, _variable_length, _variable_length_kernel
-    from finqa_plugins.learners.torch.packed_row import Segments
+    from finqa_plugins.learners.torch.packed_rows import Segments, _by_groups, _variable_length, _variable_length_kernel
 
     if (kernel := _variable_length_kernel()) is None:
         pytest.skip("this PyTorch has no torch.nn.attention.varlen with windows and shared heads")

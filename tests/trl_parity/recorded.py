@@ -28,7 +28,9 @@ def with_sampler(groups: Sequence[Group], logprobs: Callable[[Sequence[Sample]],
     rows = iter(logprobs([sample for group in groups for each in group.trajectories for sample in _samples(each)]))
 
     def sampled(trajectory: Trajectory) -> Trajectory:
-        masked = (logp for logp, chosen in zip(next(rows), _samples(trajectory)[0].loss_mask, strict=True) if chosen)
+        masked = (
+            float(logp) for logp, chosen in zip(next(rows), _samples(trajectory)[0].loss_mask, strict=True) if chosen
+        )
         turns = tuple(
             replace(turn, logprobs=tuple(next(masked) + rng.uniform(-noise, noise) for _ in turn.completion_ids))
             for turn in trajectory.turns
@@ -44,9 +46,9 @@ def as_rollouts(groups: Sequence[Group]) -> dict[str, Any]:
     rows = [(_samples(each)[0], len(each.turns[0].prompt_ids)) for each in attempts]
     return {
         "prompts": [group.trajectories[0].turns[0].prompt_ids for group in groups],
-        "completions": [sample.token_ids[start:] for sample, start in rows],
+        "completions": [sample.token_ids[start:].tolist() for sample, start in rows],
         "masks": [[int(chosen) for chosen in sample.loss_mask[start:]] for sample, start in rows],
-        "logprobs": [sample.logprobs[start:] for sample, start in rows],
+        "logprobs": [sample.logprobs[start:].tolist() for sample, start in rows],
         "rewards": [each.reward for each in attempts],
     }
 
@@ -72,7 +74,9 @@ def as_preferences(pairs: Sequence[PairSamples]) -> list[dict[str, Any]]:
     """What TRL's collator takes."""
 
     def part(sample: Sample, wanted: bool) -> list[int]:
-        return [token for token, masked in zip(sample.token_ids, sample.loss_mask, strict=True) if masked == wanted]
+        return [
+            token for token, masked in zip(sample.token_ids.tolist(), sample.loss_mask, strict=True) if masked == wanted
+        ]
 
     return [
         {

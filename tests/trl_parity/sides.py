@@ -14,14 +14,15 @@ from fixtures.tiny_learners import gradient, make_learner, relative
 from safetensors.torch import load_file
 from trl_parity.interpreter import PYTHON
 
-from finqa_cli.algorithms import assign_credit, with_proximal
+from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, with_pair_references
+from finqa_cli.algorithms.samples import attach_rows
 from finqa_cli.contracts import Optimizer
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import Updates
-from finqa_cli.types import Batch, Group, LossSpec, UpdateReport
+from finqa_cli.types import Batch, Group, Loss, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
-from finqa_plugins.optimizers.dpo_method import Dpo
+from finqa_plugins.optimizers.recorded_methods import Dpo
 
 SCRIPT = Path(__file__).with_name("trl_side.py")
 TOLERANCE = 1e-5
@@ -91,17 +92,23 @@ class Policy:
 class Recorder:
     """Stands in for the learner in an update, and keeps what it was asked for."""
 
+    keeps_reference = has_value_function = True
+
     def __init__(self, learner: TorchLearner, *, anchored: bool) -> None:
         self._learner = learner
         self._anchored = anchored
         self.logprobs, self.reference_logprobs = learner.logprobs, learner.reference_logprobs
-        self.asked: list[tuple[Batch, LossSpec]] = []
+        self.asked: list[tuple[Batch, Loss]] = []
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def packs(self) -> bool:
+        """Micro-batches are padded."""
+        return False
+
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """A step, and what it was made of; anchored, its ratio is to the policy that sampled, as in a later step."""
         if self._anchored:
             rows = [sample.logprobs for sample in batch.samples]
-            batch = replace(batch, samples=with_proximal(batch.samples, rows))
+            batch = replace(batch, samples=attach_rows(batch.samples, proximal_logprobs=rows))
         self.asked.append((batch, loss))
         return self._learner.update(batch, loss)
 

@@ -13,7 +13,7 @@ from trl_parity.recorded import as_preferences, random_pairs
 from trl_parity.sides import Found, Policy, ask_trl, assert_same, preferred
 
 from finqa_cli.algorithms.pair_batches import PairSamples
-from finqa_plugins.optimizers.dpo_method import Dpo, DpoConfig
+from finqa_plugins.optimizers.recorded_methods import Dpo, DpoConfig
 
 PAIRS = random_pairs(2, 5)
 LENGTH = 12

@@ -15,7 +15,7 @@ from trl_parity.recorded import as_rollouts, random_groups, with_sampler
 from trl_parity.sides import Found, Policy, ask_trl, assert_same, assert_same_advantages, updated
 
 from finqa_cli.types import Group
-from finqa_plugins.optimizers.rloo import Rloo, RlooConfig
+from finqa_plugins.optimizers.reinforce import Rloo, RlooConfig
 
 SUMS = {"normalization": "constant", "normalization_length": 1}
 

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Learner
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.contracts import Learner, PreferenceOptimizer
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import sha256_of, write_json
@@ -141,7 +140,7 @@ async def _loop(
     """The loop over the pairs, which have reference log-probabilities where the loss needs them."""
     plan, loss = optimizer.plan(), optimizer.pair_loss()
     train, held_out = pairs.train, pairs.held_out
-    if not loss.parameters.get("reference_free"):
+    if loss.needs_reference:
         train = await add_references(context, learner, train, name="reference")
         held_out = await add_references(context, learner, held_out, name="held-out reference")
     steps = pair_steps(train, plan, context.settings.train.seed)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.algorithms import demonstration_sample, trajectory_samples
 from finqa_cli.algorithms.pair_batches import (
     PairOutcome,
     PairSamples,
@@ -18,8 +17,8 @@ from finqa_cli.algorithms.pair_batches import (
     pair_outcomes,
     with_pair_references,
 )
-from finqa_cli.contracts import ChatCodec, Learner, ReferenceLearner
-from finqa_cli.contracts.preference_method import PairPlan
+from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
+from finqa_cli.contracts import ChatCodec, Learner, PairPlan
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.trajectory_records import Pair, Side, read_pairs
@@ -219,7 +218,7 @@ async def add_references(
         ConfigError: The learner does not know that policy any more.
         InterruptedRun: A signal stopped it.
     """
-    if not isinstance(learner, ReferenceLearner):
+    if not learner.keeps_reference:
         raise ConfigError(
             "This learner gives no reference log-probabilities.", remedy="--reference-free, or --set learner.name=torch"
         )
@@ -272,8 +271,8 @@ def _recorded(pair: Pair, side: Side, advantage: float) -> tuple[Sample, ...]:
 
 def _encoded(prompt: Prompt, side: Side, advantage: float, codec: ChatCodec, name: str) -> tuple[Sample, ...]:
     sample = demonstration_sample(prompt, side.messages, codec, name=name)
-    return (replace(sample, advantages=tuple(advantage * each for each in sample.advantages)),)
+    return (replace(sample, advantages=advantage * sample.advantages),)
 
 
-def _tokens(samples: Sequence[Sample]) -> list[tuple[int, ...]]:
-    return [sample.token_ids for sample in samples]
+def _tokens(samples: Sequence[Sample]) -> list[bytes]:
+    return [sample.token_ids.tobytes() for sample in samples]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.algorithms import group_statistics, length_bias, staleness_metrics
+from finqa_cli.algorithms.group_report import group_statistics, length_bias, staleness_metrics
 from finqa_cli.rollout.groups import Collected
 from finqa_cli.statistics import is_right
 from finqa_cli.types import Trajectory, UpdateReport

@@ -234,7 +234,7 @@ class Probe:
         return {
             replica: Rows(
                 [logprob for _, completion in pairs for logprob in completion.logprobs],
-                [score for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
+                [float(score) for request, _ in pairs for score in next(scores)[len(request.token_ids) :]],
             )
             for replica, pairs in played.items()
         }

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import KnowsIdleOptions, Optimizer
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.contracts import Optimizer, PreferenceOptimizer
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError, UsageError
 from finqa_cli.evaluation.evaluate import eval_tasks
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
@@ -207,8 +206,6 @@ def check_idle_options(loaded: Loaded) -> str:
         ConfigError: The user named one, by a flag, a file, a variable or `--set`; or an option is wrong.
     """
     optimizer = make_optimizer(loaded.settings)
-    if not isinstance(optimizer, KnowsIdleOptions):
-        return ""
     passes = training_passes(optimizer, loaded.settings.train)
     idle = optimizer.idle_options(passes.epochs * passes.minibatches)
     named = [(option, origin) for option in idle if _names(origin := _origin(loaded, option))]

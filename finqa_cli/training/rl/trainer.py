@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.algorithms import token_ages, without_over_age
+from finqa_cli.algorithms.group_report import token_ages, without_over_age
 from finqa_cli.contracts import Learner, Optimizer, Sleeper, TokenEngine
 from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks

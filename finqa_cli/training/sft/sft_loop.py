@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from finqa_cli.algorithms import pack
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import Learner, Sleeper, TokenEngine
 from finqa_cli.errors import DataError, FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
@@ -21,11 +22,11 @@ from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
 from finqa_cli.statistics import evaluation_metrics, read_outcome
 from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContext
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, Task, Trajectory, UpdateReport
+from finqa_cli.types import Batch, PolicyVersion, Sample, Task, Trajectory, UpdateReport
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage
 
-CROSS_ENTROPY = LossSpec(name="cross_entropy")
+CROSS_ENTROPY = CrossEntropyLoss()
 
 USUAL_SAMPLES = 16
 """Held-out questions that are asked where the settings do not say how many."""

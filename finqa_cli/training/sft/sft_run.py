@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.algorithms import demonstration_sample
+from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry

@@ -12,8 +12,8 @@ def register_components() -> list[Component]:
         Component(
             kind="optimizer",
             name="dpo",
-            target="finqa_plugins.optimizers.dpo_method:Dpo",
-            config="finqa_plugins.optimizers.dpo_method:DpoConfig",
+            target="finqa_plugins.optimizers.recorded_methods:Dpo",
+            config="finqa_plugins.optimizers.recorded_methods:DpoConfig",
             summary="Direct preference optimization, on recorded pairs of attempts: finqa dpo",
         ),
         Component(
@@ -40,14 +40,14 @@ def register_components() -> list[Component]:
         Component(
             kind="optimizer",
             name="rloo",
-            target="finqa_plugins.optimizers.rloo:Rloo",
-            config="finqa_plugins.optimizers.rloo:RlooConfig",
+            target="finqa_plugins.optimizers.reinforce:Rloo",
+            config="finqa_plugins.optimizers.reinforce:RlooConfig",
             summary="REINFORCE leave-one-out: reward minus the mean of the group's other members",
         ),
         Component(
             kind="optimizer",
             name="sft",
-            target="finqa_plugins.optimizers.sft_method:Sft",
+            target="finqa_plugins.optimizers.recorded_methods:Sft",
             summary="Imitation of demonstrations by cross entropy",
         ),
     ]

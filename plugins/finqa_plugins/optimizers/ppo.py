@@ -6,10 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, LossSpec, Passes
-from finqa_plugins.optimizers.clip_options import PolicyGradientOptions
-from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.reward_shaping import scored_rewards
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, Passes
+from finqa_plugins.optimizers.grpo import PolicyGradient, PolicyGradientOptions, scored_rewards
 
 
 class PpoConfig(PolicyGradientOptions):
@@ -21,13 +20,15 @@ class PpoConfig(PolicyGradientOptions):
         "the loss, or nowhere.",
     )
     gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per sampled token.")
-    lam: float = Field(default=0.95, ge=0, le=1, description="Of GAE: 0 trusts the next value, 1 the rewards.")
+    lam: float = Field(default=0.95, ge=0, le=1, description="GAE: 0 trusts the next value, 1 the rewards.")
     whiten: bool = Field(default=True, description="Advantages get mean 0 and deviation 1 over the iteration's tokens.")
     clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
     clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
-    value_coef: float = Field(default=0.1, gt=0, description="Of the value loss, next to the policy's.")
+    value_coef: float = Field(default=0.1, gt=0, description="Coefficient of the value loss, next to the policy's.")
     value_clip: float = Field(
-        default=0.2, ge=0, description="How far a value may get in an iteration before its loss is held; 0: any way."
+        default=0.2,
+        ge=0,
+        description="How far a value may get in an iteration before its loss is constant; 0: any way.",
     )
     epochs: int = Field(default=4, ge=1, description="How often an iteration's samples are gone through.")
     minibatches: int = Field(default=4, ge=1, description="Steps of an epoch, each on its share of the samples.")
@@ -38,23 +39,26 @@ class PpoConfig(PolicyGradientOptions):
     )
 
 
-class Ppo:
+class Ppo(PolicyGradient):
     """Proximal policy optimization.
 
     Advantages are GAE(gamma, lam) over the sampled tokens of an episode, whose reward comes with the last one; the loss
-    is the clipped policy gradient, value_coef times the clipped value loss, and what regularizes it. Groups matter for
-    nothing but which questions are asked how often.
+    is the clipped policy gradient, value_coef times the clipped value loss, and what regularizes it. Groups only decide
+    which questions are asked how often.
 
     Sources: Schulman et al., arXiv 1707.06347, equations 7 and 9 and algorithm 1; GAE arXiv 1506.02438; Stiennon et
     al., arXiv 2009.01325, for the KL in the reward and GAE over tokens with these gamma and lam; OpenAI Spinning Up
     for the stop at a target KL.
     """
 
+    more_steps = "--set optimizer.options.minibatches=4"
+
     def __init__(self, config: PpoConfig) -> None:
+        super().__init__(config)
         self._config = config
 
     def credit(self, group: Group) -> Credit:
-        """1 for each scored member, a stand-in until values give each token its own; faulted ones are excluded.
+        """1 for each scored member, until values give each token an advantage of its own; faulted ones are excluded.
 
         A group whose rewards are equal carries signal as well, for what they are compared with is their value.
 
@@ -73,25 +77,18 @@ class Ppo:
         config = self._config
         return Passes(epochs=config.epochs, minibatches=config.minibatches, target_kl=config.target_kl)
 
-    def kl_penalty(self) -> KlPenalty | None:
-        """What is taken from the reward of each token."""
-        return self._config.kl_penalty()
-
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Clips and the stop of a single step, and a KL that is off."""
-        return idle_options(
-            self._config,
-            self.loss(),
-            steps=steps,
-            more_steps="--set optimizer.options.minibatches=4",
-            target_kl=self._config.target_kl,
-        )
+        """Also the stop at a target KL, without a second step."""
+        found = super().idle_options(steps)
+        if steps > 1 or not self._config.target_kl:
+            return found
+        reason = "with one optimizer step per iteration there is none left to skip"
+        return (*found, IdleOption(name="target_kl", reason=reason, remedy=self.more_steps))
 
-    def loss(self) -> LossSpec:
+    def loss(self) -> PolicyGradientLoss:
         """The clipped policy gradient with a value loss."""
         config = self._config
-        return config.loss_spec(
-            "policy_gradient",
+        return config.make_loss(
             clip_low=config.clip_low,
             clip_high=config.clip_high,
             value_coef=config.value_coef,

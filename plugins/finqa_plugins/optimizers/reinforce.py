@@ -1,4 +1,4 @@
-"""REINFORCE: each attempt stands for itself."""
+"""REINFORCE and RLOO: policy gradients with a simple baseline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from finqa_cli.types import Credit, Group, IdleOption, KlPenalty, LossSpec
-from finqa_plugins.optimizers.clip_options import MORE_STEPS, PolicyGradientOptions
-from finqa_plugins.optimizers.idle import idle_options
-from finqa_plugins.optimizers.reward_shaping import (
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.types import Credit, Group
+from finqa_plugins.optimizers.grpo import (
     ZERO_VARIANCE,
+    PolicyGradient,
+    PolicyGradientOptions,
     batch_rewards,
+    change_advantages,
+    divide_by_batch_std,
     group_credit,
-    mapped,
     mean,
     scored_rewards,
 )
@@ -28,7 +30,7 @@ class ReinforceConfig(PolicyGradientOptions):
     )
 
 
-class Reinforce:
+class Reinforce(PolicyGradient):
     """The plain policy gradient.
 
     A_i = r_i - b with b = 0, the mean reward of the batch, or that of the group. The reward of an episode is the
@@ -39,6 +41,7 @@ class Reinforce:
     """
 
     def __init__(self, config: ReinforceConfig) -> None:
+        super().__init__(config)
         self._config = config
 
     def credit(self, group: Group) -> Credit:
@@ -51,7 +54,7 @@ class Reinforce:
             FinqaError: A reward is not a finite number.
         """
         if self._config.baseline == "group":
-            return group_credit(group, _centred, minimum_members=2)
+            return group_credit(group, _center, minimum_members=2)
         rewards = tuple(scored_rewards(group))
         if all(reward is None for reward in rewards):
             return Credit(advantages=rewards, dropped="too_few")
@@ -60,26 +63,72 @@ class Reinforce:
         return Credit(advantages=rewards)
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Takes the batch's mean off where that is the baseline."""
+        """Subtracts the batch's mean where that is the baseline."""
         rewards = batch_rewards(groups, credits)
         if self._config.baseline != "batch" or not rewards:
             return tuple(credits)
         baseline = mean(rewards)
-        return mapped(credits, lambda advantage: advantage - baseline)
+        return change_advantages(credits, lambda advantage: advantage - baseline)
 
-    def kl_penalty(self) -> KlPenalty | None:
-        """What is taken from each reward."""
-        return self._config.kl_penalty()
-
-    def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Those of a KL that is off."""
-        return idle_options(self._config, self.loss(), steps=steps, more_steps=MORE_STEPS)
-
-    def loss(self) -> LossSpec:
+    def loss(self) -> PolicyGradientLoss:
         """The policy gradient without a clip."""
-        return self._config.loss_spec("policy_gradient")
+        return self._config.make_loss()
 
 
-def _centred(rewards: list[float]) -> list[float]:
+def _center(rewards: list[float]) -> list[float]:
     centre = mean(rewards)
     return [reward - centre for reward in rewards]
+
+
+class RlooConfig(PolicyGradientOptions):
+    """Options of `rloo`."""
+
+    baseline: Literal["leave_one_out", "mean"] = Field(
+        default="leave_one_out", description="Mean reward of the other members, or of all of them."
+    )
+    whiten_rewards: bool = Field(
+        default=False, description="Whiten the rewards over the groups that are trained on before the baseline."
+    )
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
+    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
+    minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored members are dropped.")
+
+
+class Rloo(PolicyGradient):
+    """REINFORCE with a leave-one-out baseline.
+
+    A_i = r_i - mean of r_j over j != i = K / (K - 1) (r_i - mean(r)) for the K scored members of a group. Unlike the
+    mean of all, the baseline does not depend on the member's own reward, so the gradient is unbiased. With
+    `whiten_rewards` r is (reward - mean) / (population std + 1e-8) over the batch.
+
+    Sources: Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019); Ahmadian et al., arXiv
+    2402.14740, section 3.3. Where the policy is the one that sampled, the gradient is theirs; elsewhere PPO's clip
+    bounds the ratio of each token. Theirs is summed over the tokens of an episode: normalization=constant with
+    normalization_length=1; the default differs by one factor for the whole batch.
+    """
+
+    def __init__(self, config: RlooConfig) -> None:
+        super().__init__(config)
+        self._config = config
+
+    def credit(self, group: Group) -> Credit:
+        """Faulted and ungraded members are excluded; a group without spread in its rewards is dropped.
+
+        Raises:
+            FinqaError: A reward is not a finite number.
+        """
+        return group_credit(group, self._advantages, minimum_members=self._config.minimum_members)
+
+    def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+        """Whitens where the options say so."""
+        return divide_by_batch_std(groups, credits) if self._config.whiten_rewards else tuple(credits)
+
+    def loss(self) -> PolicyGradientLoss:
+        """The clipped policy gradient."""
+        return self._config.make_loss(clip_low=self._config.clip_low, clip_high=self._config.clip_high)
+
+    def _advantages(self, rewards: list[float]) -> list[float]:
+        members = len(rewards)
+        factor = members / (members - 1) if self._config.baseline == "leave_one_out" else 1.0
+        centre = mean(rewards)
+        return [factor * (reward - centre) for reward in rewards]

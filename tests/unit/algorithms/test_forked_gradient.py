@@ -8,8 +8,9 @@ import pytest
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, relative
 from fixtures.tiny_models import make_tiny_qwen3
 
-from finqa_cli.algorithms import trajectory_samples
-from finqa_cli.types import LossSpec, Sample, Status, Task, Trajectory, Turn
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_cli.algorithms.samples import trajectory_samples
+from finqa_cli.types import Loss, Sample, Status, Task, Trajectory, Turn
 
 pytest.importorskip("torch")
 
@@ -21,8 +22,8 @@ def samples_of(*turns: Turn) -> list[Sample]:
     return [*trajectory_samples(trajectory, 0.75)]
 
 
-@pytest.mark.parametrize("loss", [GRPO_LOSS, LossSpec(name="cross_entropy")], ids=["policy gradient", "cross entropy"])
-def test_where_the_contents_agree_forks_change_no_gradient(tmp_path: Path, loss: LossSpec) -> None:
+@pytest.mark.parametrize("loss", [GRPO_LOSS, CrossEntropyLoss()], ids=["policy gradient", "cross entropy"])
+def test_where_the_contents_agree_forks_change_no_gradient(tmp_path: Path, loss: Loss) -> None:
     """Both turns see the same ids before them in either form, so only the weights of the samples could differ."""
     first = Turn(prompt_ids=(5, 6, 7), completion_ids=(8, 9, 10), logprobs=(-5.1, -5.2, -5.3))
     second = Turn(prompt_ids=(11, 12), completion_ids=(13, 14), logprobs=(-5.4, -5.5))

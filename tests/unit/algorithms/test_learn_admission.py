@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import admitted_groups, informative_share
+from finqa_cli.algorithms.admission import admitted_groups, informative_share
 
 SHARES = st.none() | st.floats(0.0, 1.0)
 

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import assign_credit, credited_samples, group_statistics, length_bias, pack
+from finqa_cli.algorithms.credit import assign_credit, credited_samples
+from finqa_cli.algorithms.group_report import group_statistics, length_bias
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import FinqaError
-from finqa_cli.types import Credit, Group, LossSpec, Rewards, Status, Task, Trajectory, Turn
+from finqa_cli.types import Credit, Group, Loss, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 GRPO = Grpo(GrpoConfig())
@@ -123,8 +126,8 @@ def test_an_optimizer_that_miscounts_is_named() -> None:
         def credit(self, group: Group) -> Credit:
             return Credit(advantages=(1.0,))
 
-        def loss(self) -> LossSpec:
-            return LossSpec(name="policy_gradient")
+        def loss(self) -> Loss:
+            return PolicyGradientLoss()
 
     with pytest.raises(FinqaError, match="Miscounting gave 1 advantages for the 2 attempts at task 'q1'"):
         assign_credit(Miscounting(), [group(0, 1)])

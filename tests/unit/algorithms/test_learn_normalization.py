@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from fixtures.typed_losses import typed
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from finqa_cli.algorithms import check_normalization, counts_neutral, needs_reference, normalized
-from finqa_cli.errors import ConfigError
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.algorithms.losses import counts_neutral, weigh_samples
+from finqa_cli.types import Loss, Sample
 
 
 def sample(tokens: int, advantage: float = 1.0, episode: str = "") -> Sample:
@@ -26,24 +27,22 @@ def sample(tokens: int, advantage: float = 1.0, episode: str = "") -> Sample:
     )
 
 
-def loss(normalization: Any = "trained", length: float = 0.0, **parameters: float) -> LossSpec:
-    return LossSpec(
-        name="policy_gradient", parameters=parameters, normalization=normalization, normalization_length=length
-    )
+def loss(normalization: Any = "trained", length: float = 0.0, **parameters: float) -> Loss:
+    return typed("policy_gradient", **parameters, normalization=normalization, normalization_length=length)
 
 
-def coefficients(samples: Sequence[Sample], spec: LossSpec) -> list[float]:
+def coefficients(samples: Sequence[Sample], spec: Loss) -> list[float]:
     """What the learner multiplies each returned sample's token losses with."""
-    kept = normalized(samples, spec)
+    kept = weigh_samples(samples, spec)
     tokens = sum(each.loss_tokens for each in kept)
     return [each.weight / tokens for each in kept]
 
 
 def test_the_default_is_the_mean_over_trained_tokens_and_leaves_samples_as_they_are() -> None:
     samples = (sample(3), sample(5, -0.5))
-    assert normalized(samples, loss()) == samples
-    assert all(one is other for one, other in zip(normalized(samples, loss()), samples, strict=True))
-    assert normalized((*samples, sample(7, 0.0)), loss()) == samples
+    assert weigh_samples(samples, loss()) == samples
+    assert all(one is other for one, other in zip(weigh_samples(samples, loss()), samples, strict=True))
+    assert weigh_samples((*samples, sample(7, 0.0)), loss()) == samples
 
 
 def test_normalizations_by_hand() -> None:
@@ -61,7 +60,7 @@ def test_a_regularized_loss_also_moves_what_has_no_advantage(term: str) -> None:
     assert coefficients(samples, loss(**{term: 0.1})) == pytest.approx([1 / 8] * 2)
     assert coefficients(samples, loss("sequence", **{term: 0.1})) == pytest.approx([1 / 4, 1 / 12])
     assert counts_neutral(loss(**{term: 0.1})) and not counts_neutral(loss(**{term: 0.0}))
-    assert needs_reference(loss(**{term: 0.1})) == term.startswith("kl")
+    assert loss(**{term: 0.1}).needs_reference == term.startswith("kl")
 
 
 def test_which_normalizations_count_members_without_an_advantage() -> None:
@@ -77,7 +76,7 @@ def test_samples_without_a_name_are_episodes_of_their_own() -> None:
 @pytest.mark.parametrize("normalization", ["trained", "token", "sequence", "constant"])
 def test_nothing_to_learn_from_is_no_sample(normalization: str) -> None:
     spec = loss(normalization, 5.0 if normalization == "constant" else 0.0)
-    assert normalized([], spec) == normalized([sample(3, 0.0)], spec) == ()
+    assert weigh_samples([], spec) == weigh_samples([sample(3, 0.0)], spec) == ()
 
 
 @given(
@@ -104,16 +103,14 @@ def test_coefficients_are_those_of_a_mean_and_do_not_depend_on_order(
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("normalization", "length", "reason"),
     [
-        (loss("mean"), "no loss normalization 'mean'; there are trained, token"),
-        (loss("constant"), "needs a length above 0"),
-        (loss("constant", float("nan")), "needs a length above 0"),
-        (loss("token", 5.0), "has no length, but 5.0 is given"),
+        ("mean", 0.0, "normalization\n.*'trained', 'token', 'sequence' or 'constant'"),
+        ("constant", 0.0, "must be above 0 with normalization=constant"),
+        ("constant", float("nan"), "normalization_length\n.*finite number"),
+        ("token", 5.0, "and 0 with any other"),
     ],
 )
-def test_normalizations_that_make_no_sense_are_config_errors(spec: LossSpec, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        check_normalization(spec)
-    with pytest.raises(ConfigError, match=reason):
-        normalized([sample(1)], spec)
+def test_normalizations_that_make_no_sense_are_refused(normalization: str, length: float, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        loss(normalization, length)

@@ -4,19 +4,21 @@ import itertools
 from typing import Any
 
 import pytest
+from fixtures.typed_losses import typed
 from pydantic import ValidationError
 
-from finqa_cli.algorithms.off_policy import OffPolicy, correct_off_policy, is_corrected, needs_anchor, with_proximal
+from finqa_cli.algorithms.losses import CrossEntropyLoss, OffPolicy, PolicyGradientLoss, correct_off_policy
+from finqa_cli.algorithms.samples import attach_rows
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import TrainSettings
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.types import Loss, Sample
 
-CLIPPED = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.3})
-CROSS_ENTROPY = LossSpec(name="cross_entropy")
+CLIPPED = PolicyGradientLoss(clip_low=0.2, clip_high=0.3)
+CROSS_ENTROPY = CrossEntropyLoss()
 
 
-def capped(**caps: float) -> LossSpec:
-    return LossSpec(name="policy_gradient", parameters={**CLIPPED.parameters, **caps})
+def capped(**caps: float) -> Loss:
+    return typed("policy_gradient", clip_low=0.2, clip_high=0.3, **caps)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
@@ -41,21 +43,21 @@ def test_the_mode_decides_which_bounds_the_loss_gets(
     """As published where none is set; at every staleness, for engines round differently from the learner as well."""
     found = correct_off_policy(CLIPPED, mode=mode, max_staleness=max_staleness)
     assert found == capped(**own)
-    assert is_corrected(found) is (mode != "none")
+    assert (found.off_policy != "none") is (mode != "none")
     assert correct_off_policy(CLIPPED, mode=mode, max_staleness=max_staleness, cap=3.0, floor=0.25) == capped(**set_to)
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
 def test_a_loss_without_a_ratio_is_left_unchanged_where_nothing_is_stale(mode: OffPolicy) -> None:
     assert correct_off_policy(CROSS_ENTROPY, mode=mode, max_staleness=0) is CROSS_ENTROPY
-    assert needs_anchor(CLIPPED) and not needs_anchor(CROSS_ENTROPY)
+    assert CLIPPED.has_ratio and not CROSS_ENTROPY.has_ratio
 
 
 @pytest.mark.parametrize(
     ("mode", "max_staleness"), [("none", 1), *itertools.product(("token", "sequence", "icepop", "geometric"), (0, 1))]
 )
 def test_a_loss_that_knows_no_sampler_cannot_be_corrected(mode: OffPolicy, max_staleness: int) -> None:
-    with pytest.raises(ConfigError, match=f"off_policy={mode} .* loss 'cross_entropy'") as error:
+    with pytest.raises(ConfigError, match=f"off_policy={mode} .* CrossEntropyLoss") as error:
         correct_off_policy(CROSS_ENTROPY, mode=mode, max_staleness=max_staleness)
     assert error.value.remedy == "--max-staleness 0 --set train.off_policy=auto"
 
@@ -72,10 +74,6 @@ def test_an_optimizer_with_a_correction_of_its_own_keeps_it() -> None:
     for mode in ("none", "token", "sequence"):
         with pytest.raises(ConfigError, match="correction of its own"):
             correct_off_policy(own, mode=mode, max_staleness=3)
-
-
-def test_a_cap_of_0_is_none() -> None:
-    assert not is_corrected(capped(token_cap=0.0, sequence_cap=0.0))
 
 
 @pytest.mark.parametrize(
@@ -100,9 +98,9 @@ def test_proximal_logprobs_join_their_samples() -> None:
         Sample(token_ids=(1, token), loss_mask=(False, True), logprobs=(0.0, -1.0), advantages=(0.0, 1.0))
         for token in (2, 3)
     ]
-    joined = with_proximal(samples, [(0.0, -2.0), (0.0, -3.0)])
-    assert [sample.proximal_logprobs for sample in joined] == [(0.0, -2.0), (0.0, -3.0)]
-    assert [sample.token_ids for sample in joined] == [(1, 2), (1, 3)]
-    assert [sample.logprobs for sample in joined] == [(0.0, -1.0)] * 2
-    with pytest.raises(ValueError, match="zip"):
-        with_proximal(samples, [(0.0, -2.0)])
+    joined = attach_rows(samples, proximal_logprobs=[(0.0, -2.0), (0.0, -3.0)])
+    assert [sample.proximal_logprobs.tolist() for sample in joined] == [[0.0, -2.0], [0.0, -3.0]]
+    assert [sample.token_ids.tolist() for sample in joined] == [[1, 2], [1, 3]]
+    assert [sample.logprobs.tolist() for sample in joined] == [[0.0, -1.0]] * 2
+    with pytest.raises(ValueError, match="1 rows of proximal_logprobs for 2 samples"):
+        attach_rows(samples, proximal_logprobs=[(0.0, -2.0)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import pack
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.types import Sample
 
 

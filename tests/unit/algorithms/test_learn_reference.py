@@ -9,18 +9,12 @@ from typing import Any
 import pytest
 from fixtures.graded_groups import graded_group
 
-from finqa_cli.algorithms import (
-    assign_credit,
-    assign_credit_again,
-    batch_credit,
-    credited_samples,
-    penalized,
-    references,
-    scored_samples,
-)
+from finqa_cli.algorithms.credit import assign_credit, assign_credit_again, batch_credit, credited_samples
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.algorithms.penalties import penalize_kl, rows_by_trajectory, scored_samples
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.types import Credit, Group, KlPenalty, LossSpec, Status, Turn
+from finqa_cli.types import Credit, Group, KlPenalty, Loss, Status, Turn
 
 TURNS = (
     Turn(prompt_ids=(1, 2), completion_ids=(3, 4), logprobs=(-1.0, -2.0)),
@@ -38,8 +32,8 @@ def test_references_are_wanted_for_scored_members_of_groups_that_are_trained_on(
     ]
     samples = scored_samples(groups, assign_credit(GRPO, groups))
     assert list(samples) == ["train/q1/0", "train/q1/1", "train/q1/2"]
-    assert all(not any(sample.advantages) for each in samples.values() for sample in each)
-    rows = references(samples, [ROW, ROW[:1], ()])
+    assert all(not sample.advantages.any() for each in samples.values() for sample in each)
+    rows = rows_by_trajectory(samples, [ROW, ROW[:1], ()])
     assert rows == {"train/q1/0": (ROW,), "train/q1/1": (ROW[:1],), "train/q1/2": ((),)}
 
 
@@ -47,31 +41,31 @@ def test_a_forked_episode_has_a_row_for_each_sequence() -> None:
     groups = [graded_group(1, 0, turns=FORKED)]
     samples = scored_samples(groups, assign_credit(GRPO, groups))
     assert [len(each) for each in samples.values()] == [2, 2]
-    assert references(samples, [(1.0,), (2.0,), (3.0,), (4.0,)])["train/q1/1"] == ((3.0,), (4.0,))
+    assert rows_by_trajectory(samples, [(1.0,), (2.0,), (3.0,), (4.0,)])["train/q1/1"] == ((3.0,), (4.0,))
 
 
 def test_the_penalty_by_hand() -> None:
     """Sampler -1, -2, -0.5 and reference -1.5, -1, -0.75: log ratios 0.5, -1, 0.25."""
     groups = [graded_group(1, 0, Status.ENGINE_ERROR, turns=TURNS)]
     rows = {f"train/q1/{place}": (ROW,) for place in range(3)}
-    k1 = penalized(groups, rows, KlPenalty(coefficient=0.1, estimator="k1"))
+    k1 = penalize_kl(groups, rows, KlPenalty(coefficient=0.1, estimator="k1"))
     assert [one.reward for one in k1[0].trajectories] == [pytest.approx(1.025), pytest.approx(0.025), None]
     expected = sum(math.exp(-ratio) - 1 + ratio for ratio in (0.5, -1, 0.25))
-    k3 = penalized(groups, rows, KlPenalty(coefficient=0.1, estimator="k3"))
+    k3 = penalize_kl(groups, rows, KlPenalty(coefficient=0.1, estimator="k3"))
     assert [one.reward for one in k3[0].trajectories][:2] == pytest.approx([1 - 0.1 * expected, -0.1 * expected])
     assert [one.reward for one in groups[0].trajectories] == [1, 0, None], "the record keeps what was graded"
 
 
 def test_a_forked_episode_pays_for_each_sampled_token_once() -> None:
     penalty = KlPenalty(coefficient=1.0, estimator="k1")
-    whole = penalized([graded_group(0, turns=TURNS)], {"train/q1/0": (ROW,)}, penalty)
-    forked = penalized([graded_group(0, turns=FORKED)], {"train/q1/0": (ROW[:4], ROW[4:])}, penalty)
+    whole = penalize_kl([graded_group(0, turns=TURNS)], {"train/q1/0": (ROW,)}, penalty)
+    forked = penalize_kl([graded_group(0, turns=FORKED)], {"train/q1/0": (ROW[:4], ROW[4:])}, penalty)
     assert whole[0].trajectories[0].reward == forked[0].trajectories[0].reward == pytest.approx(0.25)
 
 
 def test_trajectories_without_a_reference_keep_their_reward() -> None:
     groups = (graded_group(1, 0, turns=TURNS),)
-    assert penalized(groups, {}, KlPenalty(coefficient=1.0, estimator="k1")) == groups
+    assert penalize_kl(groups, {}, KlPenalty(coefficient=1.0, estimator="k1")) == groups
 
 
 def test_groups_that_were_dropped_stay_dropped_when_credit_is_assigned_again() -> None:
@@ -102,8 +96,8 @@ def test_an_optimizer_that_loses_a_group_is_named() -> None:
         def batch_credit(self, groups: Any, credits: Any) -> Any:
             return credits[1:]
 
-        def loss(self) -> LossSpec:
-            return LossSpec(name="policy_gradient")
+        def loss(self) -> Loss:
+            return PolicyGradientLoss()
 
     groups = [graded_group(1, 0), graded_group(1, 0)]
     with pytest.raises(FinqaError, match="Forgetful gave 1 credits for 2 groups"):

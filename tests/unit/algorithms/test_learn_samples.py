@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import demonstration_sample, trajectory_samples
+from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
 from finqa_cli.errors import DataError
 from finqa_cli.types import (
     AssistantTurn,
@@ -87,9 +88,9 @@ def test_each_sequence_is_a_sample_with_loss_on_sampled_tokens_only(turns: list[
 def check_sample(sample: Sample, turns: list[Turn], advantage: float) -> None:
     sampled = [token for turn in turns for token in turn.completion_ids]
     places = range(len(sample.token_ids))
-    assert sample.token_ids == tuple(token for turn in turns for token in turn.prompt_ids + turn.completion_ids)
+    assert sample.token_ids.tolist() == [token for turn in turns for token in turn.prompt_ids + turn.completion_ids]
     assert [sample.token_ids[place] for place in places if sample.loss_mask[place]] == sampled
-    logprobs = [value for turn in turns for value in turn.logprobs]
+    logprobs = [np.float32(value) for turn in turns for value in turn.logprobs]
     assert [sample.logprobs[place] for place in places if sample.loss_mask[place]] == logprobs
     assert all(sample.advantages[place] == (advantage if sample.loss_mask[place] else 0.0) for place in places)
     assert all(sample.logprobs[place] == 0.0 for place in places if not sample.loss_mask[place])
@@ -134,7 +135,7 @@ def test_a_demonstration_masks_in_what_the_assistant_says(replies: list[str], ta
     assert chosen == said
     assert sample.token_ids[-1] == 257
     assert sample.loss_mask[-1]
-    assert sample.token_ids[: len(codec.opening(PROMPT))] == codec.opening(PROMPT)
+    assert tuple(sample.token_ids[: len(codec.opening(PROMPT))]) == codec.opening(PROMPT)
     assert set(sample.advantages) <= {0.0, 1.0}
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import group_statistics, staleness_metrics, token_ages, without_over_age
+from finqa_cli.algorithms.group_report import group_statistics, staleness_metrics, token_ages, without_over_age
 from finqa_cli.types import Credit, Group, Rewards, Status, Task, Trajectory, Turn
 
 TASK = Task(id="q", prompt="?", split="train", cluster="c")

@@ -8,8 +8,14 @@ import pytest
 from fixtures.graded_groups import graded_group
 from pydantic import ValidationError
 
-from finqa_cli.algorithms import LengthLimit, count_truncated, length_penalty, mask_truncated, penalize_length
-from finqa_cli.algorithms.truncation import is_truncated
+from finqa_cli.algorithms.penalties import (
+    LengthLimit,
+    count_truncated,
+    is_truncated,
+    length_penalty,
+    mask_truncated,
+    penalize_length,
+)
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import length_limit

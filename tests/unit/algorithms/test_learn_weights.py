@@ -8,23 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from finqa_cli.algorithms import (
-    assign_credit,
-    attempt_weight,
-    batch_credit,
-    credited_samples,
-    estimated,
-    group_statistics,
-    with_values,
-)
+from finqa_cli.algorithms.credit import assign_credit, attempt_weight, batch_credit, credited_samples
+from finqa_cli.algorithms.gae import estimate_advantages
+from finqa_cli.algorithms.group_report import group_statistics
+from finqa_cli.algorithms.samples import attach_rows
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import FinqaError
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.types import AdvantageEstimation, Group, Rewards, Sample, Status, Task, Trajectory, Turn
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 from finqa_plugins.optimizers.ppo import Ppo, PpoConfig
-from finqa_plugins.optimizers.reinforce import Reinforce, ReinforceConfig
-from finqa_plugins.optimizers.rloo import Rloo, RlooConfig
+from finqa_plugins.optimizers.reinforce import Reinforce, ReinforceConfig, Rloo, RlooConfig
 
 METHODS: dict[str, Optimizer] = {
     "grpo": Grpo(GrpoConfig()),
@@ -101,21 +95,24 @@ def test_estimated_advantages_are_weighted_after_whitening_and_returns_are_not(w
     of = groups()
     ppo = Ppo(PpoConfig())
     samples = credited_samples(of, assign_credit(ppo, of))
-    valued = with_values(samples, [(0.0, 0.1, 0.3)] * len(samples))
+    valued = attach_rows(samples, values=[(0.0, 0.1, 0.3)] * len(samples))
     rewards = {member.id: member.reward or 0.0 for each in of for member in each.trajectories}
     estimation = AdvantageEstimation(gamma=1.0, lam=0.95, whiten=whiten)
     weights = {name: 0.5 if name.startswith("a") else 2.0 for name in rewards}
 
-    def rows(found: Sequence[Sample], name: str) -> list[tuple[float, ...]]:
-        return [getattr(one, name) for one in found]
+    def rows(found: Sequence[Sample], name: str) -> list[list[float]]:
+        return [getattr(one, name).tolist() for one in found]
 
-    plain, weighted = estimated(valued, rewards, estimation), estimated(valued, rewards, estimation, weights=weights)
-    expected = [pytest.approx(tuple(weights[one.episode] * advantage for advantage in one.advantages)) for one in plain]
+    plain, weighted = (
+        estimate_advantages(valued, rewards, estimation),
+        estimate_advantages(valued, rewards, estimation, weights=weights),
+    )
+    expected = [pytest.approx([weights[one.episode] * float(each) for each in one.advantages]) for one in plain]
     assert rows(weighted, "advantages") == expected
     assert rows(weighted, "returns") == rows(plain, "returns")
     assert all(any(row) for row in rows(plain, "advantages"))
     with pytest.raises(KeyError):
-        estimated(valued, rewards, estimation, weights={})
+        estimate_advantages(valued, rewards, estimation, weights={})
 
 
 def test_a_record_has_the_weight_where_there_is_one() -> None:

@@ -80,7 +80,7 @@ def test_outcomes_are_what_a_hand_computes() -> None:
 def test_rows_must_be_as_many_as_samples() -> None:
     pairs = [pair("a", [(3, 2)], [(3, 2)])]
     rows = [tuple(random.Random(0).random() for _ in range(3))]
-    with pytest.raises(ValueError, match="1 rows of log-probabilities for 2 samples"):
+    with pytest.raises(ValueError, match="1 rows of reference_logprobs for 2 samples"):
         with_pair_references(pairs, rows)
     with pytest.raises(ValueError, match="1 rows"):
         pair_outcomes(pairs, rows)

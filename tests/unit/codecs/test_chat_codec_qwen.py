@@ -54,7 +54,7 @@ def _like_qwen(folder: Path) -> Path:
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 
-    from finqa_plugins.learners.torch.scratch_policy import CHAT_TEMPLATE
+    from finqa_plugins.learners.torch.initial_policy import CHAT_TEMPLATE
 
     vocab = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer: Any = Qwen2Tokenizer(vocab=vocab, merges=[])
@@ -70,7 +70,7 @@ def _like_qwen(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["embedded", "qwen"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from finqa_plugins.learners.torch.scratch_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
+    from finqa_plugins.learners.torch.initial_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy
 
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "qwen":

@@ -235,4 +235,4 @@ async def test_what_was_sampled_is_never_written_anew(family: str, turns: list[t
     task = Task(id="t", prompt="q", split="train", cluster="c")
     trajectory = Trajectory(id="e", task=task, member=0, seed=0, status=Status.COMPLETED, turns=tuple(played))
     (sample,) = trajectory_samples(trajectory, 1.0)
-    assert (sample.token_ids, sample.loss_mask) == (history, tuple(mask))
+    assert (tuple(sample.token_ids), sample.loss_mask.tolist()) == (history, list(mask))

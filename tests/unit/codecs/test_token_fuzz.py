@@ -234,7 +234,7 @@ def _check_samples(name: str, engine: FuzzEngine, replies: Sequence[Reply]) -> N
     starts = [number for number, reply in enumerate(replies) if number == 0 or reply.restarts]
     assert len(samples) == len(starts)
     for sample, start, end in zip(samples, starts, [*starts[1:], len(replies)], strict=True):
-        assert sample.token_ids == engine.asked[end - 1] + engine.sampled[end - 1]
+        assert tuple(sample.token_ids) == engine.asked[end - 1] + engine.sampled[end - 1]
         _check_sample(name, sample, engine, replies, range(start, end))
 
 
@@ -242,8 +242,8 @@ def _check_sample(name: str, sample: Sample, engine: FuzzEngine, replies: Sequen
     """Loss on every id sampled in these turns and on no other; the bytes there are the bytes that were sampled."""
     spans = [(len(engine.asked[turn]), len(engine.asked[turn]) + len(engine.sampled[turn])) for turn in turns]
     sampled = {place for start, end in spans for place in range(start, end)}
-    assert sample.loss_mask == tuple(place in sampled for place in range(len(sample.token_ids)))
-    assert sample.advantages == tuple(2.0 if chosen else 0.0 for chosen in sample.loss_mask)
+    assert sample.loss_mask.tolist() == [place in sampled for place in range(len(sample.token_ids))]
+    assert sample.advantages.tolist() == [2.0 if chosen else 0.0 for chosen in sample.loss_mask]
     assert [sample.logprobs[place] for place in sorted(sampled)] == [
         p for turn in turns for p in replies[turn].logprobs
     ]

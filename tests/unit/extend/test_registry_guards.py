@@ -194,7 +194,7 @@ MISTAKEN = """
         ("no-module", "there is no module mistaken_modul"),
         ("no-class", "mistaken_plugin has no 'Oldr'"),
         ("no-config", "mistaken_plugin has no 'Keyd'"),
-        ("no-methods", "lacks loss of Optimizer or lacks pair_loss, plan of PreferenceOptimizer"),
+        ("no-methods", "lacks loss of Optimizer"),
     ],
 )
 def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reason: str) -> None:

@@ -4,18 +4,18 @@ import pytest
 from fixtures.graded_groups import graded_group
 from pydantic import ValidationError
 
-from finqa_cli.contracts.preference_method import PreferenceOptimizer
+from finqa_cli.algorithms.losses import PreferenceLoss
+from finqa_cli.contracts import PreferenceOptimizer
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import LossSpec
-from finqa_plugins.optimizers.dpo_method import Dpo, DpoConfig
+from finqa_plugins.optimizers.recorded_methods import Dpo, DpoConfig
 
 
 def test_each_loss_is_named_with_its_numbers() -> None:
-    assert Dpo(DpoConfig()).pair_loss() == LossSpec(name="dpo", parameters={"beta": 0.1})
+    assert Dpo(DpoConfig()).pair_loss() == PreferenceLoss(form="sigmoid", beta=0.1)
     smooth = DpoConfig(label_smoothing=0.2, reference_free=True, beta=0.3)
-    assert Dpo(smooth).pair_loss().parameters == {"beta": 0.3, "label_smoothing": 0.2, "reference_free": 1.0}
-    assert Dpo(DpoConfig(loss_type="hinge")).pair_loss().name == "dpo_hinge"
-    assert Dpo(DpoConfig(loss_type="ipo")).pair_loss().name == "dpo_ipo"
+    assert Dpo(smooth).pair_loss() == PreferenceLoss(beta=0.3, label_smoothing=0.2, reference_free=True)
+    assert Dpo(DpoConfig(loss_type="hinge")).pair_loss().form == "hinge"
+    assert Dpo(DpoConfig(loss_type="ipo")).pair_loss().form == "ipo"
     assert isinstance(Dpo(DpoConfig()), PreferenceOptimizer)
     assert Dpo(DpoConfig(epochs=2, pairs_per_step=3)).plan().epochs == 2
 

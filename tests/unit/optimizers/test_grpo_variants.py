@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from fixtures.graded_groups import given as numbers
 from fixtures.graded_groups import graded_group
+from fixtures.typed_losses import typed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import assign_credit, batch_credit
-from finqa_cli.contracts import CreditsBatch, Optimizer, PenalizesReward
+from finqa_cli.algorithms.credit import assign_credit, batch_credit
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.types import KlPenalty, LossSpec, Status
+from finqa_cli.types import KlPenalty, Loss, Status
 
 REWARDS = st.lists(st.integers(-50, 50).map(lambda tenth: tenth / 10), min_size=2, max_size=7)
 
@@ -25,13 +27,13 @@ def grpo(**options: Any) -> Any:
     return registry().create("optimizer", "grpo", options)
 
 
-def spec(name: str, low: float, high: float, normalization: Any, length: float = 0.0, **more: float) -> LossSpec:
+def spec(name: str, low: float, high: float, normalization: Any, length: float = 0.0, **more: float) -> Loss:
     parameters = {"clip_low": low, "clip_high": high, **more}
-    return LossSpec(name=name, parameters=parameters, normalization=normalization, normalization_length=length)
+    return typed(name, **parameters, normalization=normalization, normalization_length=length)
 
 
 def test_without_options_the_loss_is_what_it_was_before_there_were_variants() -> None:
-    before = LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})
+    before = PolicyGradientLoss(clip_low=0.2, clip_high=0.2)
     assert grpo().loss() == before
     assert grpo().kl_penalty() is None
     groups = [graded_group(1, 0, 0, 0), graded_group(1, 1)]
@@ -50,7 +52,7 @@ def test_without_options_the_loss_is_what_it_was_before_there_were_variants() ->
         ("cispo", spec("cispo", 0.0, 4.0, "token"), True),
     ],
 )
-def test_a_variant_is_what_its_paper_says(variant: str, loss: LossSpec, by_std: bool) -> None:
+def test_a_variant_is_what_its_paper_says(variant: str, loss: Loss, by_std: bool) -> None:
     optimizer = grpo(variant=variant)
     assert optimizer.loss() == loss
     scale = math.sqrt(3 / 16) + 1e-8 if by_std else 1.0
@@ -64,7 +66,7 @@ def test_explicit_options_override_what_a_variant_leaves_open() -> None:
     assert optimizer.loss() == spec("policy_gradient", 0.2, 0.3, "sequence", **more)
     assert optimizer.credit(graded_group(1, 0)).advantages == (0.5, -0.5)
     assert grpo(variant="dr_grpo", normalization_length=4096).loss().normalization_length == 4096
-    assert grpo(variant="gspo", ratio="sequence").loss().name == "gspo"
+    assert grpo(variant="gspo", ratio="sequence").loss().form == "gspo"
     assert grpo(ratio="sequence", clip_low=3e-4).loss() == spec("gspo", 3e-4, 0.2, "trained")
 
 
@@ -103,7 +105,7 @@ def test_kl_is_in_the_reward_or_in_the_loss() -> None:
     assert grpo(kl="reward", kl_estimator="k3").kl_penalty() == KlPenalty(coefficient=0.05, estimator="k3")
     in_loss = grpo(kl="loss", kl_estimator="k1")
     assert in_loss.kl_penalty() is None
-    assert in_loss.loss().parameters["kl_k1"] == 0.05
+    assert (in_loss.loss().kl_coef, in_loss.loss().kl_estimator) == (0.05, "k1")
 
 
 def test_a_median_baseline_by_hand() -> None:
@@ -137,8 +139,7 @@ def test_components_fulfil_the_contracts() -> None:
     for name in ("grpo", "rloo", "reinforce"):
         optimizer = registry().create("optimizer", name, {})
         assert isinstance(optimizer, Optimizer)
-        assert isinstance(optimizer, CreditsBatch)
-        assert isinstance(optimizer, PenalizesReward)
+        assert optimizer.estimation() is None and optimizer.passes() is None
 
 
 @given(

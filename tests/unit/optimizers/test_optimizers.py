@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
@@ -100,14 +101,14 @@ def test_a_reward_that_is_no_number_is_an_error(reward: float) -> None:
 
 def test_the_loss_carries_the_clips() -> None:
     spec = Grpo(GrpoConfig(clip_low=0.1, clip_high=0.3)).loss()
-    assert (spec.name, dict(spec.parameters)) == ("policy_gradient", {"clip_low": 0.1, "clip_high": 0.3})
+    assert spec == PolicyGradientLoss(clip_low=0.1, clip_high=0.3)
 
 
 def test_sft_imitates_everything_but_faults() -> None:
     sft = registry().create("optimizer", "sft", {})
     assert sft.credit(group(0, Status.SANDBOX_ERROR, 1)).advantages == (1.0, None, 1.0)
     assert sft.credit(group(Status.SANDBOX_ERROR)).dropped == "too_few"
-    assert (sft.loss().name, dict(sft.loss().parameters)) == ("cross_entropy", {})
+    assert sft.loss() == CrossEntropyLoss()
 
 
 @pytest.mark.parametrize("name", ["grpo", "sft"])

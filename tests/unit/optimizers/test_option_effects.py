@@ -20,16 +20,16 @@ from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples
 from fixtures.tiny_models import make_tiny_qwen3
 
-from finqa_cli.algorithms import assign_credit, trajectory_samples
+from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, with_pair_references
-from finqa_cli.contracts import KnowsIdleOptions
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.types import Group, Sample, Turn
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.value_model import ValueHead
-from finqa_plugins.optimizers.dpo_method import Dpo, DpoConfig
+from finqa_plugins.optimizers.recorded_methods import Dpo, DpoConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,6 @@ def optimizer(name: str, options: Mapping[str, Any]) -> Any:
 
 def idle(name: str, options: Mapping[str, Any], train: TrainSettings) -> set[str]:
     method = optimizer(name, options)
-    assert isinstance(method, KnowsIdleOptions)
     passes = training_passes(method, train)
     found = method.idle_options(passes.epochs * passes.minibatches)
     assert all(one.reason and one.remedy.startswith("--set ") for one in found)

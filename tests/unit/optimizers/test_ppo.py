@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from fixtures.graded_groups import graded_group
+from fixtures.typed_losses import typed
 
-from finqa_cli.contracts import EstimatesAdvantages, Optimizer, PenalizesReward, RepeatsPasses
+from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.types import AdvantageEstimation, KlPenalty, LossSpec, Passes, Status
+from finqa_cli.types import AdvantageEstimation, KlPenalty, Passes, Status
 
 
 def make(**options: Any) -> Any:
@@ -28,18 +29,18 @@ def test_every_scored_member_is_trained_on_whatever_the_others_got() -> None:
 
 def test_what_it_asks_for_by_default() -> None:
     ppo = make()
-    assert all(isinstance(ppo, kind) for kind in (Optimizer, EstimatesAdvantages, RepeatsPasses, PenalizesReward))
+    assert isinstance(ppo, Optimizer)
     assert ppo.estimation() == AdvantageEstimation(gamma=1.0, lam=0.95, whiten=True)
     assert ppo.passes() == Passes(epochs=4, minibatches=4, target_kl=0.02)
     assert ppo.kl_penalty() == KlPenalty(coefficient=0.05, estimator="k1")
     numbers = {"clip_low": 0.2, "clip_high": 0.2, "value_coef": 0.1, "value_clip": 0.2}
-    assert ppo.loss() == LossSpec(name="policy_gradient", parameters=numbers)
+    assert ppo.loss() == typed("policy_gradient", **numbers)
 
 
 def test_every_option_reaches_what_it_is_for() -> None:
     ppo = make(kl="loss", kl_coef=0.1, value_clip=0, entropy_coef=0.01, normalization="sequence", lam=0, gamma=0.9)
     numbers = {"clip_low": 0.2, "clip_high": 0.2, "value_coef": 0.1, "kl_k3": 0.1, "entropy_coef": 0.01}
-    assert ppo.loss() == LossSpec(name="policy_gradient", parameters=numbers, normalization="sequence")
+    assert ppo.loss() == typed("policy_gradient", **numbers, normalization="sequence")
     assert ppo.kl_penalty() is None
     assert (ppo.estimation().lam, ppo.estimation().gamma) == (0, 0.9)
     assert make(kl_coef=0.2).kl_penalty().coefficient == 0.2, "kl is on, so its coefficient has an effect"

@@ -9,10 +9,11 @@ from fixtures.graded_groups import graded_group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms import assign_credit, batch_credit
+from finqa_cli.algorithms.credit import assign_credit, batch_credit
+from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.types import KlPenalty, LossSpec, Status
+from finqa_cli.types import KlPenalty, Status
 
 REWARDS = st.lists(st.integers(-50, 50).map(lambda tenth: tenth / 10), min_size=2, max_size=7)
 
@@ -72,11 +73,11 @@ def test_whitening_by_hand() -> None:
 
 
 def test_losses_of_rloo() -> None:
-    assert make("rloo").loss() == LossSpec(name="policy_gradient", parameters={"clip_low": 0.2, "clip_high": 0.2})
+    assert make("rloo").loss() == PolicyGradientLoss(clip_low=0.2, clip_high=0.2)
     published = make("rloo", normalization="constant", normalization_length=1, kl="reward")
     assert (published.loss().normalization, published.loss().normalization_length) == ("constant", 1)
     assert published.kl_penalty() == KlPenalty(coefficient=0.05, estimator="k1")
-    assert make("rloo", kl="loss").loss().parameters["kl_k3"] == 0.05
+    assert make("rloo", kl="loss").loss() == PolicyGradientLoss(clip_low=0.2, clip_high=0.2, kl_coef=0.05)
 
 
 def test_reinforce_by_hand() -> None:
@@ -104,7 +105,7 @@ def test_what_carries_no_signal_for_reinforce() -> None:
 
 
 def test_the_loss_of_reinforce_has_no_clip() -> None:
-    assert make("reinforce").loss() == LossSpec(name="policy_gradient")
+    assert make("reinforce").loss() == PolicyGradientLoss()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fixtures.tiny_learners import random_samples
 from fixtures.toy_environment import ToyCodec
 
 from finqa_cli.algorithms.pair_batches import PairSamples
-from finqa_cli.contracts.preference_method import PairPlan
+from finqa_cli.contracts import PairPlan
 from finqa_cli.runs.trajectory_records import Demonstration
 from finqa_cli.settings import Settings
 from finqa_cli.training.preference.preference_loop import pair_steps

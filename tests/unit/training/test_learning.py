@@ -24,6 +24,8 @@ from finqa_cli.training.running_learner import fit_memory, run_learner
 class Reports:
     """Does nothing but report; `start` calls what it is given with where to report to."""
 
+    starts_processes = True
+
     def __init__(self, start: Callable[[LearnerEvents], None]) -> None:
         self._start = start
         self.closed = 0
@@ -40,6 +42,8 @@ class Reports:
 
 class Starts:
     """A learner that knows of one process only."""
+
+    starts_processes = False
 
     def start(self) -> None:
         pytest.fail("it was refused")

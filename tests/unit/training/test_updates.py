@@ -8,19 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import make_learner
 from fixtures.tiny_models import make_tiny_qwen3
+from fixtures.typed_losses import typed
 
 from benchmarks.async_training.simulation import SimulatedLearner
-from finqa_cli.algorithms import assign_credit, credited_samples, pack, trajectory_samples
+from finqa_cli.algorithms.credit import assign_credit, credited_samples
+from finqa_cli.algorithms.packing import pack
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import Updates, training_loss
-from finqa_cli.types import Batch, Group, LossSpec, Sample, Status, Turn, UpdateReport
+from finqa_cli.types import Batch, FloatRow, Group, Loss, Sample, Status, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 
@@ -58,7 +62,7 @@ def taken(
     batches: list[Batch] = []
     update = learner.update
 
-    def heard(batch: Batch, loss: LossSpec) -> UpdateReport:
+    def heard(batch: Batch, loss: Loss) -> UpdateReport:
         batches.append(batch)
         return update(batch, loss)
 
@@ -91,7 +95,7 @@ def test_the_default_makes_the_batch_that_it_always_made(model: Path) -> None:
     before = pack(credited_samples(groups, assign_credit(grpo, groups)), token_budget=16384, max_rows=12, padded=False)
     assert batch == before
     clips = {"clip_low": 0.2, "clip_high": 0.2}
-    corrected = LossSpec(name="policy_gradient", parameters={**clips, "token_cap": 2.0})
+    corrected = typed("policy_gradient", **clips, token_cap=2.0)
     expected = plain.update(before, corrected)
     assert (report.loss, report.metrics) == (expected.loss, expected.metrics)
     for left, right in zip(learner._trained.values(), plain._trained.values(), strict=True):
@@ -110,7 +114,7 @@ def test_kl_in_the_reward_is_taken_off_before_credit(model: Path) -> None:
             if trajectory.reward is not None:
                 (sample,) = trajectory_samples(trajectory, 1.0)
                 (row,) = base.reference_logprobs([sample])
-                kl = sum(sample.logprobs) - sum(row)
+                kl = float(sample.logprobs.sum(dtype=np.float64)) - float(row.sum(dtype=np.float64))
                 penalized[trajectory.id] = (trajectory.reward - 0.1 * kl, row)
     assert len(batch.samples) == len(penalized) == 6
     for group in (groups[0], groups[2]):
@@ -131,7 +135,7 @@ def test_kl_in_the_loss_also_moves_members_without_an_advantage(model: Path) -> 
         *(f"train/q0/{place}" for place in range(3)),
         *(f"train/q2/{place}" for place in range(3)),
     ]
-    assert all(sample.reference_logprobs and sample.weight == 1 for sample in batch.samples)
+    assert all(sample.reference_logprobs is not None and sample.weight == 1 for sample in batch.samples)
     assert "kl_reference" in report.metrics
 
 
@@ -164,10 +168,10 @@ def test_the_anchor_of_every_variant_is_computed_before_the_first_of_several_ste
     batches, reports = taken(learner, method, groups, updates_per_iteration=2, **train)
     assert len(reports) == 2
     for sample in (sample for batch in batches for sample in batch.samples):
-        assert sample.proximal_logprobs == anchors[sample.episode]
+        assert np.array_equal(sample.proximal_logprobs, anchors[sample.episode])
     assert all(("importance_weight_mean" in report.metrics) == (mode != "none") for report in reports)
     (single,), (report,) = taken(make_learner(model), method, groups, **train)
-    assert not any(sample.proximal_logprobs for sample in single.samples), "no forward pass for what is 1 anyway"
+    assert all(sample.proximal_logprobs is None for sample in single.samples), "no forward pass for what is 1 anyway"
     assert report.metrics["ratio_mean"] == 1 and report.metrics["clip_fraction"] == 0
 
 
@@ -216,7 +220,7 @@ def test_penalized_episodes_get_credit_for_the_reward_that_is_left(model: Path) 
                 assert max(sample.advantages, key=abs) == pytest.approx(wanted)
 
 
-def _scored(learner: TorchLearner, method: Any, groups: list[Group]) -> Iterator[tuple[Sample, tuple[float, ...]]]:
+def _scored(learner: TorchLearner, method: Any, groups: list[Group]) -> Iterator[tuple[Sample, FloatRow]]:
     samples = credited_samples(groups, assign_credit(method, groups))
     return zip(samples, learner.logprobs(samples), strict=True)
 
@@ -231,8 +235,10 @@ def test_a_learner_without_a_reference_policy_is_refused() -> None:
 
 def test_an_unknown_normalization_is_refused_before_anything_is_played() -> None:
     class Odd:
-        def loss(self) -> LossSpec:
-            return LossSpec(name="policy_gradient", normalization="mean")  # type: ignore[arg-type]
+        def loss(self) -> Loss:
+            return typed(normalization="mean")  # type: ignore[arg-type]
 
-    with pytest.raises(ConfigError, match="no loss normalization 'mean'"):
+    with pytest.raises(
+        ConfigError, match="Odd makes an invalid PolicyGradientLoss: normalization: Input should be 'trained'"
+    ):
         training_loss(Odd(), TrainSettings())  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,12 +20,12 @@ class TorchLearnerConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="Of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
+        description="Type of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
     )
     publish_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="Of the model that full training (lora.rank 0) publishes for the engine; checkpoints keep float32. "
-        "auto: that of the computation. Adapters are float32.",
+        description="Type of the model that full training (lora.rank 0) publishes for the engine; checkpoints keep "
+        "float32. auto: that of the computation. Adapters are float32.",
     )
     tf32: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -33,8 +34,8 @@ class TorchLearnerConfig(BaseModel):
     )
     head_dtype: Literal["auto", "float32", "model"] = Field(
         default="auto",
-        description="Of the logits that log-probabilities are made of. auto: float32, but for a head with an adapter; "
-        "model: as the rest of the computation.",
+        description="Type of the logits that log-probabilities are made of. auto: float32, but for a head with an "
+        "adapter; model: as the rest of the computation.",
     )
     packing: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -46,7 +47,7 @@ class TorchLearnerConfig(BaseModel):
     value_learning_rate: float = Field(
         default=2e-2,
         gt=0,
-        description="Of the value head, for methods that have one: about how far one step moves a value.",
+        description="Learning rate of the value head, for methods that have one: about how far one step moves a value.",
     )
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's running averages.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -59,6 +60,15 @@ class TorchLearnerConfig(BaseModel):
     def device_use(self) -> Literal["none", "one", "several"]:
         """CUDA devices of the learner, for the placement plan."""
         return "none" if self.device == "cpu" else "one" if ":" in self.device else "several"
+
+    def rate_factor(self, step: int) -> float:
+        """Share of the full learning rate that step number `step` (from 0) applies."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        return 1.0 - progress if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
 
     @model_validator(mode="after")
     def _check(self) -> TorchLearnerConfig:

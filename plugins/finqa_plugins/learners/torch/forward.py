@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import Sample
-from finqa_plugins.learners.torch.head import wide_logits
-from finqa_plugins.learners.torch.packed_row import Segments, pack_row
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.packed_rows import Segments, pack_row
 
 _LOGITS_PER_CHUNK = 2**26
 """Logits that may exist at once (256 MiB in float32); more are computed in chunks and again in the backward pass."""
@@ -36,7 +40,7 @@ class Inputs:
         reference_logprobs: [N] float32, or None when the samples carry none.
         values: [N] float32, of the value function before the first step, or None when the samples carry none.
         returns: [N] float32, or None when the samples carry none.
-        weights: [N] float32, or None when each is 1.
+        weights: [N] float32, or 1.0 when each is 1.
         lengths: B numbers that add up to N: how many of the tokens are in each sequence.
         position_ids: [1, L] int64 of a packed row, else None.
         segments: What sees what in a packed row, else None.
@@ -52,9 +56,18 @@ class Inputs:
     reference_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
-    weights: torch.Tensor | None = None
+    weights: torch.Tensor | float = 1.0
     position_ids: torch.Tensor | None = None
     segments: Segments | None = None
+
+    def by_sequence(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The numbers [N] of each sequence."""
+        return torch.split(tokens, list(self.lengths))
+
+    def spread(self, sequences: torch.Tensor) -> torch.Tensor:
+        """[N] the number [B] of its sequence for each token."""
+        lengths = torch.tensor(self.lengths, device=sequences.device)
+        return sequences.repeat_interleave(lengths, output_size=sum(self.lengths))
 
 
 def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = False) -> Inputs:
@@ -68,38 +81,52 @@ def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = F
         packed: All in one row without padding, and what they begin with alike only once; for models that
             `use_packed_rows` found to take it.
     """
-    chosen = [[place for place, masked in enumerate(sample.loss_mask) if masked] for sample in samples]
+    chosen = [np.flatnonzero(sample.loss_mask) for sample in samples]
     sequences = [sample.token_ids[: places[-1]] for sample, places in zip(samples, chosen, strict=True)]
-    row = pack_row(sequences) if packed else None
+    row = pack_row([sequence.tolist() for sequence in sequences]) if packed else None
     width = max(map(len, sequences))
-    where = row.places if row else [range(number * width, (number + 1) * width) for number in range(len(sequences))]
-    tensor = functools.partial(torch.tensor, device=device)
+    if row is None:
+        ids = np.zeros((len(sequences), width), dtype=np.int64)
+        for number, sequence in enumerate(sequences):
+            ids[number, : len(sequence)] = sequence
+        positions = np.concatenate([number * width + places - 1 for number, places in enumerate(chosen)])
+    else:
+        ids = np.array([row.token_ids], dtype=np.int64)
+        positions = np.concatenate(
+            [np.array(where)[places - 1] for where, places in zip(row.places, chosen, strict=True)]
+        )
 
-    def carried(name: str) -> torch.Tensor:
-        """[N] of what the samples carry by this name; empty when they do not."""
-        rows = zip((getattr(sample, name) for sample in samples), chosen, strict=True)
-        return tensor([numbers[place] for numbers, places in rows if numbers for place in places], dtype=torch.float32)
+    def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
 
-    def optional(name: str) -> torch.Tensor | None:
-        found = carried(name)
-        return found if len(found) else None
+    def carried(name: str) -> torch.Tensor | None:
+        """[N] float32 of the rows that the samples carry by this name; None when they carry none."""
+        rows = [getattr(sample, name) for sample in samples]
+        if any(row is None for row in rows):
+            return None
+        return tensor(np.concatenate([numbers[places] for numbers, places in zip(rows, chosen, strict=True)]))
 
-    weights = [sample.weight for sample, places in zip(samples, chosen, strict=True) for _ in places]
-    ids = [row.token_ids] if row else [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences]
-    pairs = list(zip(samples, where, chosen, strict=True))
+    lengths = tuple(map(len, chosen))
+    weights = np.array([sample.weight for sample in samples], dtype=np.float32)
+    old_logprobs, advantages = carried("logprobs"), carried("advantages")
+    assert old_logprobs is not None and advantages is not None, "every sample has them"
     return Inputs(
-        token_ids=tensor(ids, dtype=torch.long),
-        positions=tensor([indices[place - 1] for _, indices, places in pairs for place in places], dtype=torch.long),
-        targets=tensor([sample.token_ids[place] for sample, _, places in pairs for place in places], dtype=torch.long),
-        old_logprobs=carried("logprobs"),
-        advantages=carried("advantages"),
-        proximal_logprobs=optional("proximal_logprobs"),
-        lengths=tuple(map(len, chosen)),
-        reference_logprobs=optional("reference_logprobs"),
-        values=optional("values"),
-        returns=optional("returns"),
-        weights=tensor(weights, dtype=torch.float32) if any(weight != 1 for weight in weights) else None,
-        position_ids=tensor([row.position_ids], dtype=torch.long) if row else None,
+        token_ids=tensor(ids),
+        positions=tensor(positions.astype(np.int64)),
+        targets=tensor(
+            np.concatenate([sample.token_ids[places] for sample, places in zip(samples, chosen, strict=True)]).astype(
+                np.int64
+            )
+        ),
+        old_logprobs=old_logprobs,
+        advantages=advantages,
+        proximal_logprobs=carried("proximal_logprobs"),
+        lengths=lengths,
+        reference_logprobs=carried("reference_logprobs"),
+        values=carried("values"),
+        returns=carried("returns"),
+        weights=tensor(np.repeat(weights, lengths)) if (weights != 1).any() else 1.0,
+        position_ids=tensor(np.array([row.position_ids], dtype=np.int64)) if row else None,
         segments=row.segments if row else None,
     )
 
@@ -110,8 +137,10 @@ def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -
     Packed, sequences that begin alike are neighbours; padded, sequences of like length. `most` above 0: a lower limit.
     """
     largest = min(most or _TOKENS_PER_SCORING_FORWARD, _TOKENS_PER_SCORING_FORWARD)
-    bearing = [index for index, sample in enumerate(samples) if any(sample.loss_mask)]
-    order = sorted(bearing, key=lambda index: samples[index].token_ids if packed else -len(samples[index].token_ids))
+    bearing = [index for index, sample in enumerate(samples) if sample.loss_mask.any()]
+    order = sorted(bearing, key=lambda index: -len(samples[index].token_ids))
+    if packed:
+        order = sorted(bearing, key=lambda index: samples[index].token_ids.tolist())
     part: list[int] = []
     used = 0
     for index in order:
@@ -150,7 +179,7 @@ def state_logprobs(
     """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
 
     The head runs on these states only, so the full [B, L, V] logits never exist; with the entropy's gradient as
-    without it. `wide` logits are float32 whatever the head computes in (see `head`).
+    without it. `wide` logits are float32 also where the head computes in 16 bits; see `wide_logits`.
     """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
@@ -178,3 +207,69 @@ def _chunk_logprobs(
         with torch.no_grad():
             entropy = -normalised.exp().mul_(normalised).sum(dim=-1)
     return normalised.gather(1, targets[:, None])[:, 0], entropy
+
+
+def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> bool:
+    """Whether logits are to be float32 although the model computes in another dtype.
+
+    Raises:
+        ConfigError: The options say so, and the head is no plain linear layer, because an adapter is on it.
+    """
+    if dtype == torch.float32 or config.head_dtype == "model":
+        return False
+    plain = type(causal.get_output_embeddings()) is nn.Linear
+    if not plain and config.head_dtype == "float32":
+        raise ConfigError(
+            "learner.options.head_dtype=float32 needs a head without an adapter, but lora.target_modules has it.",
+            remedy="--set learner.options.head_dtype=model",
+        )
+    return plain
+
+
+def wide_logits(head: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    """[N, V] float32 logits of states [N, H], both rounded to the dtype of the computation before the product.
+
+    A logit near 20 is rounded to 0.06 in bfloat16, so that a head which writes its output in it is the largest part of
+    the difference between two computations of one policy. Products of two 16-bit numbers are exact in float32: only
+    the output has to be wider. MiniMax-M1, arXiv 2506.13585, section 3.2; ScaleRL, arXiv 2510.13786. On CUDA the matrix
+    product takes 16-bit inputs and writes float32, at no cost. Elsewhere head and states are copied to float32 for the
+    product: 4 bytes for each weight of the head, as long as it takes.
+    """
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    if dtype == torch.float32:
+        return head(states)  # type: ignore[no-any-return]
+    logits: torch.Tensor = _WideProduct.apply(states.to(dtype), head.weight)  # type: ignore[no-untyped-call]
+    return logits if head.bias is None else logits + head.bias.float()
+
+
+class _WideProduct(torch.autograd.Function):
+    """states @ weight^T with a float32 result.
+
+    The gradient of the logits is rounded to the dtype of the states, as everywhere below the head.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(states, weight)
+        return _product(states, weight.to(states.dtype).t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        states, weight = ctx.saved_tensors
+        narrow = gradient.to(states.dtype)
+        of_states = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_states = _product(narrow, weight.to(states.dtype)).to(states.dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = _product(narrow.t(), states).to(weight.dtype)
+        return of_states, of_weight
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The matrix product of two tensors of one 16-bit dtype, in float32."""
+    with torch.autocast(left.device.type, enabled=False):
+        if left.device.type == "cuda":
+            return torch.mm(left, right, out_dtype=torch.float32)
+        return torch.mm(left.float(), right.float())

@@ -141,7 +141,7 @@ def _number(config: Any, name: str) -> int:
 
 
 def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
-    """By name and shape, in order of appearance, without the output head."""
+    """The linear layers by name and shape, in order of appearance, without the output head."""
     counts: dict[tuple[str, int, int, str], int] = {}
     head = model.get_output_embeddings()
     for path, part in model.named_modules():

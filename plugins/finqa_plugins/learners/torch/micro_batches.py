@@ -1,17 +1,22 @@
-"""A full device: how micro-batches become smaller, and the errors where that does not help."""
+"""Micro-batches: smaller ones for a full device, their distribution over processes, and which one is not finite."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from finqa_cli.errors import DeviceMemoryError
-from finqa_cli.types import Sample
+from finqa_cli.types import Batch, FloatRow, Sample
 
 MORE_ROOM = "more --learner-processes, a smaller model, or fewer models on the device (finqa doctor)"
+_ROWS = ("logprobs", "advantages", "proximal_logprobs", "reference_logprobs", "values", "returns")
+_NAMED = 5
 _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 
 
@@ -30,9 +35,9 @@ def cut(
 
     Args:
         microbatches: Indices into `samples`.
-        samples: Of the batch.
-        budget: In tokens, as `count_tokens` counts them; 0 cuts nothing.
-        packed: See `count_tokens`.
+        samples: Samples of the batch.
+        budget: Tokens, as `count_tokens` counts them; 0 cuts nothing.
+        packed: Sequences are in one row; see `count_tokens`.
         pairs: Rows are whole pairs, those of the chosen attempt (advantages above 0) before those of the rejected.
     """
     if not budget:
@@ -45,7 +50,7 @@ def units(rows: Sequence[int], samples: Sequence[Sample], *, pairs: bool) -> lis
     found: list[list[int]] = []
     rejected = True
     for row in rows:
-        chosen = max(samples[row].advantages, default=0.0) > 0
+        chosen = bool(samples[row].advantages.max(initial=0.0) > 0)
         if not pairs or (chosen and rejected):
             found.append([row])
         else:
@@ -95,6 +100,98 @@ def is_out_of_memory(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """The first sentence or line of what PyTorch says."""
     return str(error).split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
+
+
+def own_micro_batches(
+    batches: Sequence[Sequence[int]], samples: Sequence[Sample], *, rank: int, processes: int
+) -> Iterator[tuple[Sequence[int], bool]]:
+    """The micro-batches that this process takes, each with whether its result is to be dropped.
+
+    Every process has as many rounds as the others, because sharded weights are gathered in each: where it has no
+    micro-batch left, it computes the shortest sample and drops the result.
+    """
+    if processes == 1:
+        yield from ((rows, False) for rows in batches)
+        return
+    costs = [sum(len(samples[row].token_ids) for row in rows) for rows in batches]
+    spare = min((row for rows in batches for row in rows), key=lambda row: len(samples[row].token_ids), default=0)
+    for job in distribute_jobs(costs, processes)[rank]:
+        yield ([spare], True) if job is None else (batches[job], False)
+
+
+def distribute_jobs(costs: Sequence[int], processes: int) -> list[list[int | None]]:
+    """Which job each process does in each round: like costs with like, because processes wait for each other.
+
+    Args:
+        costs: Cost of each job.
+        processes: Number of processes.
+
+    Returns:
+        [processes][rounds] indices into `costs`; None where a process has nothing left to do.
+    """
+    order = sorted(range(len(costs)), key=lambda job: (-costs[job], job))
+    result: list[list[int | None]] = [[] for _ in range(processes)]
+    for number, start in enumerate(range(0, len(order), processes)):
+        jobs: list[int | None] = [*order[start : start + processes]]
+        jobs += [None] * (processes - len(jobs))
+        for process, job in zip(result, reversed(jobs) if number % 2 else jobs, strict=True):
+            process.append(job)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiniteCheck:
+    """How to find the samples whose loss or gradient is not finite.
+
+    Attributes:
+        finite: Whether loss and gradient of these rows of the batch, as one micro-batch, are finite.
+        logprobs: [N][L] of samples under the weights that failed.
+        by_row: Each row has a loss of its own, apart from its neighbours.
+    """
+
+    finite: Callable[[Sequence[int]], bool]
+    logprobs: Callable[[Sequence[Sample]], Sequence[FloatRow]]
+    by_row: bool
+
+
+def describe_nonfinite(batch: Batch, check: FiniteCheck) -> str:
+    """A sentence that names the first micro-batch that is not finite, its samples that are not finite, and where."""
+    bearing = [[row for row in rows if batch.samples[row].loss_mask.any()] for rows in batch.microbatches]
+    for number, rows in enumerate(bearing, start=1):
+        if rows and not check.finite(rows):
+            found = _samples(batch, rows, check)
+            shown = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+            return f"The first micro-batch to blame is {number} of {len(bearing)}: {shown}."
+    return f"Each of its {len(bearing)} micro-batches alone is finite, only their sum is not."
+
+
+def _samples(batch: Batch, rows: Sequence[int], check: FiniteCheck) -> list[str]:
+    scored = check.logprobs([batch.samples[row] for row in rows])
+    found = []
+    for row, logprobs in zip(rows, scored, strict=True):
+        sample = batch.samples[row]
+        reason = _unfit_number(sample) or _place("log-probability", logprobs)
+        if reason or (check.by_row and not check.finite([row])):
+            found.append(_name(sample, row) + (f" ({reason})" if reason else ""))
+    return found or [_name(batch.samples[row], row) for row in rows]
+
+
+def _unfit_number(sample: Sample) -> str:
+    if not math.isfinite(sample.weight):
+        return f"weight {sample.weight}"
+    carried = ((name, getattr(sample, name)) for name in _ROWS)
+    reasons = (_place(name.removesuffix("s"), row) for name, row in carried if row is not None)
+    return next(filter(None, reasons), "")
+
+
+def _place(what: str, row: FloatRow) -> str:
+    """Where the first number is not finite; empty when all are."""
+    places = np.flatnonzero(~np.isfinite(row))
+    return f"{what} {row[places[0]]} at token {places[0]} of {len(row)}" if len(places) else ""
+
+
+def _name(sample: Sample, row: int) -> str:
+    return f"sample {row}" + (f" of episode {sample.episode!r}" if sample.episode else "")
 
 
 def _parts(

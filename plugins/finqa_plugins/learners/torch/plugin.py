@@ -18,7 +18,7 @@ def register_components() -> list[Component]:
         Component(
             kind="learner",
             name="torch",
-            target="finqa_plugins.learners.torch.distributed.leading:make_learner",
+            target="finqa_plugins.learners.torch.distributed.distributed_learner:make_learner",
             config="finqa_plugins.learners.torch.config:TorchLearnerConfig",
             summary="LoRA (PEFT) or full training with AdamW on one device or several (FSDP2)",
             requires=("torch", "transformers", "peft", "safetensors"),
@@ -31,11 +31,11 @@ def register_components() -> list[Component]:
 @hookimpl
 def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
     """A random Qwen3 with a tokenizer of its own, as `configs/models/tiny.toml` specifies it."""
-    from finqa_plugins.learners.torch import scratch_policy
+    from finqa_plugins.learners.torch import initial_policy
 
-    if (spec := scratch_policy.read_spec(specification)) is None:
+    if (spec := initial_policy.read_spec(specification)) is None:
         return None
-    scratch_policy.create_policy(spec, texts, folder, seed)
+    initial_policy.create_policy(spec, texts, folder, seed)
     return PolicyVersion(number=0, model=str(folder))
 
 
@@ -44,9 +44,9 @@ def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
     """A LoRA adapter in PEFT's format; None for others, and where PEFT is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
         return None
-    from finqa_plugins.learners.torch import merge
+    from finqa_plugins.learners.torch import whole_models
 
-    return merge.merge(policy, folder)
+    return whole_models.merge_adapter(policy, folder)
 
 
 @hookimpl
@@ -54,19 +54,19 @@ def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersio
     """Models that transformers reads, FSDP shards in verl's layout, and LoRA adapters; None where PEFT is not there."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
         return None
-    from finqa_plugins.learners.torch import writing
+    from finqa_plugins.learners.torch import whole_models
 
-    return writing.write(policy, folder, dtype)
+    return whole_models.write_model(policy, folder, dtype)
 
 
 @hookimpl
 def join_processes(learner: str) -> LearnerProcesses | None:
-    """For `torch`; they share sharded weights (FSDP2)."""
+    """The processes of `torch`, which share sharded weights (FSDP2)."""
     if learner != "torch":
         return None
-    from finqa_plugins.learners.torch.distributed import leading
+    from finqa_plugins.learners.torch.distributed import distributed_learner
 
-    return leading.join()
+    return distributed_learner.join()
 
 
 @hookimpl

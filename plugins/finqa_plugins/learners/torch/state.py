@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from finqa_cli.errors import ConfigError, StorageError
-from finqa_plugins.learners.torch.distributed.sharding import alike
+from finqa_plugins.learners.torch.distributed.sharding import shard_like
 
 _SCHEMA_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 LARGEST_FILE = "5GB"
-"""Of a published model: safetensors copies the tensors of a file before it writes them."""
+"""Largest file of a published model: safetensors copies the tensors of a file before it writes them."""
 
 _ABOUT, _WEIGHTS, _OPTIMIZER = "learner.json", "trained.safetensors", "optimizer.safetensors"
 
@@ -41,9 +41,9 @@ def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor
     """Writes `adapter_config.json` and `adapter_model.safetensors` (float32).
 
     Args:
-        model: With the adapter.
+        model: The model with its adapter.
         folder: Replaced when all is written.
-        weights: By name, where the model has only pieces of them; None where it has them whole.
+        weights: Weights by name, where the model has only shards of them; None where it has them whole.
     """
     with _replacing(folder) as temporary:
         model.save_pretrained(temporary, save_embedding_layers=False, state_dict=weights)
@@ -62,7 +62,7 @@ def publish_model(
         model: The model.
         source: Folder or hub id that has the tokenizer.
         folder: Replaced when all is written. Weights are in files of at most `LARGEST_FILE`, with an index if several.
-        weights: By name, where they are not those that the model has.
+        weights: Weights by name, where they are not those that the model has.
         dtype: Precision of `weights`, which `config.json` names; None: that of the model.
     """
     from transformers import AutoTokenizer
@@ -133,13 +133,13 @@ def load(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     with torch.no_grad():
         for name, parameter in trained.items():
-            parameter.copy_(alike(weights[name], parameter))
+            parameter.copy_(shard_like(weights[name], parameter))
     return step
 
 
 def _fitting(saved: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
     """A moment, cut as its parameter is; the step number is no tensor of its shape."""
-    return alike(saved, parameter) if saved.shape == parameter.shape else saved
+    return shard_like(saved, parameter) if saved.shape == parameter.shape else saved
 
 
 def _check_identity(folder: Path, identity: Identity) -> int:

@@ -12,26 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
-from finqa_cli.contracts import LearnerContext, LearnerEvents
+from finqa_cli.algorithms.losses import PolicyGradientLoss
+from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents
 from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.learners.torch import micro_batches, state
-from finqa_plugins.learners.torch.assembly import assemble, frozen_base
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed import sharding
-from finqa_plugins.learners.torch.distributed.process_group import Alone, give_back, on_device
+from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device, release_memory
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
-from finqa_plugins.learners.torch.distributed.shares import own_share
 from finqa_plugins.learners.torch.forward import Inputs, collate, scoring_batches
-from finqa_plugins.learners.torch.losses import Loss, build_loss
-from finqa_plugins.learners.torch.nonfinite import Trial, culprit
-from finqa_plugins.learners.torch.pair_losses import PAIR_LOSSES
-from finqa_plugins.learners.torch.schedule import rate_factor
-from finqa_plugins.learners.torch.tally import Tally, joined
-from finqa_plugins.learners.torch.trained_model import publish_dtype
-from finqa_plugins.learners.torch.value_model import ValueHead
+from finqa_plugins.learners.torch.loss_functions import check_samples, find_function
+from finqa_plugins.learners.torch.step_metrics import StepMetrics, merge_metrics
+from finqa_plugins.learners.torch.trained_model import build_model, frozen_base, publish_dtype
+from finqa_plugins.learners.torch.value_model import ValueHead, value_loss
 
 Result = TypeVar("Result")
 
@@ -39,7 +36,7 @@ _APART = 2**40
 """Between the dropout seeds of two processes: more than there are steps."""
 
 
-class TorchLearner:
+class TorchLearner(Learner):
     """LoRA (rank > 0) or full training (rank 0) of one causal language model, on one device a process.
 
     Trained weights and optimizer state are float32. On the CPU equal inputs give equal bits, for a given number of
@@ -51,12 +48,18 @@ class TorchLearner:
     one that fails leaves the others in the middle of a collective operation, so there it is an error, and a resumed run
     begins with the smaller ones.
 
-    Of several processes each has one, and all must be asked the same at the same time (`leading.LeadingLearner`). Their
+    Of several processes each has one, and all must be asked the same at the same time (`DistributedLearner`). Their
     result is that of one process but for rounding, and for adapter dropout, which each draws for itself. What is scored
     is complete in every process; files are written by the first.
     """
 
-    def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: Alone | None = None) -> None:
+    keeps_reference = True
+    has_value_function = True
+    starts_processes = True
+
+    def __init__(
+        self, config: TorchLearnerConfig, context: LearnerContext, processes: SingleProcess | None = None
+    ) -> None:
         if context.temperature <= 0:
             raise ConfigError(
                 f"Training needs a sampling temperature above 0, not {context.temperature}: greedy attempts are alike.",
@@ -64,7 +67,7 @@ class TorchLearner:
             )
         self._config = config
         self._context = context
-        self._processes = processes or Alone()
+        self._processes = processes or SingleProcess()
         self._largest_norm = context.max_grad_norm if context.max_grad_norm > 0 else math.inf
         self._step = 0
         self._model: Any = None
@@ -79,18 +82,15 @@ class TorchLearner:
         """Reports each time that the device's memory was full."""
         self._events = events
 
-    def close(self) -> None:
-        """There is no other process to end."""
-
     def start(self) -> None:
         """Loads the model, adds the adapter and makes the optimizer. Idempotent."""
         if self._model is None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by names that it is giving up
+                warnings.simplefilter("ignore", FutureWarning)  # PEFT uses names that transformers deprecates
                 with micro_batches.named("the model is loaded", "the learner's device"):
                     self._start()
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         """One AdamW step on the weighted sum of token losses divided by `batch.loss_tokens`.
 
         Raises:
@@ -101,19 +101,19 @@ class TorchLearner:
             ValueError: Some samples carry proximal or reference log-probabilities and others do not, or none does
                 and the loss needs them; or one lacks values or returns that it needs.
         """
-        built = build_loss(loss)
-        built.check(batch.samples)
+        find_function(loss)
+        check_samples(loss, batch.samples)
         if batch.loss_tokens < 1:
             raise FinqaError("The batch has no token with loss, so there is nothing to learn from.")
         self.start()
-        head = self._values() if built.value_term is not None else None
+        head = self._values() if loss.needs_values else None
         began = time.perf_counter()
         try:
-            metrics = self._with_memory("update", lambda: self._gradient(batch, built))
+            metrics = self._with_memory("update", lambda: self._gradient(batch, loss))
             norm = metrics.pop("grad_norm")
             if not _finite(metrics, norm):
                 raise self._not_finite(batch, loss, metrics["loss"], norm)
-            factor = rate_factor(self._config, self._step)
+            factor = self._config.rate_factor(self._step)
             rate = self._context.learning_rate * factor
             self._optimizer.param_groups[0]["lr"] = rate
             with micro_batches.named("the optimizer takes its step", self._device):
@@ -122,8 +122,8 @@ class TorchLearner:
                     head.step(self._config.value_learning_rate * factor)
         finally:
             self._clear()
-            give_back(self._device)
-        self._processes.gathered(None)  # the first may wake an engine on any of the devices: all have given back
+            release_memory(self._device)
+        self._processes.gather(None)  # the first may wake an engine on any of the devices: all have given back
         self._step += 1
         return UpdateReport(
             loss=metrics.pop("loss"),
@@ -140,13 +140,13 @@ class TorchLearner:
         self.start()
         return self._packs
 
-    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """[N][L] log-probability of each masked token at the rollout temperature, without dropout; 0.0 elsewhere."""
         self.start()
         return self._score(self._forward, samples)
 
-    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
-        """As `logprobs`, under the base model: the adapter is switched off meanwhile.
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """[N][L] log-probabilities like `logprobs`, under the base model: the adapter is switched off meanwhile.
 
         With rank 0 there is none, and a frozen copy of the base model is loaded at the first call and kept: as much
         memory again as its weights take in the computation's dtype.
@@ -157,16 +157,16 @@ class TorchLearner:
                 return self._score(self._forward, samples)
         if self._frozen is None:
             with micro_batches.named("the reference model is loaded", self._device):
-                self._frozen = frozen_base(self._assembly, self._context, self._processes)
+                self._frozen = frozen_base(self._built, self._context, self._processes)
         return self._score(self._frozen, samples)
 
-    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
+    def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """[N][L] value of the state in which each masked token was sampled, without dropout; 0.0 elsewhere."""
         self.start()
         return self._score(self._forward, samples, self._values())
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """Writes a PEFT adapter, or with rank 0 a complete model in `publish_dtype`, in place of whatever `folder` was.
+        """Writes a PEFT adapter, or with rank 0 a complete model in `publish_dtype`; replaces `folder`.
 
         Raises:
             StorageError: The disk is full or may not be written to.
@@ -174,7 +174,7 @@ class TorchLearner:
         self.start()
         adapts = self._context.lora_rank > 0
         self._with_memory("publish", lambda: self._write_policy(folder))
-        self._give_back()
+        self._release_memory()
         if adapts:
             return PolicyVersion(number=number, model=self._context.model, adapter=folder)
         return PolicyVersion(number=number, model=str(folder))
@@ -187,7 +187,7 @@ class TorchLearner:
         """
         self.start()
         self._with_memory("save", lambda: self._write_state(folder))
-        self._give_back()
+        self._release_memory()
 
     def load(self, folder: Path) -> None:
         """Continues where the learner that saved `folder` was; on the CPU to the bit.
@@ -197,15 +197,15 @@ class TorchLearner:
         """
         self.start()
         with micro_batches.named("a saved state is loaded", self._device):
-            head = ValueHead.load(folder, self._assembly.width, self._device)
-            self._step = state.load(folder, self._assembly.identity, self._trained, self._optimizer)
+            head = ValueHead.load(folder, self._built.width, self._device)
+            self._step = state.load(folder, self._built.identity, self._trained, self._optimizer)
         self._value_head = head
 
     def _start(self) -> None:
         if self._config.threads:
             torch.set_num_threads(self._config.threads)
-        made = assemble(self._config, self._context, self._processes)
-        self._assembly, self._device, self._packs = made, made.device, made.packs
+        made = build_model(self._config, self._context, self._processes)
+        self._built, self._device, self._packs = made, made.device, made.packs
         self._causal, self._forward = made.causal, made.forward
         self._trained = {name: part for name, part in made.model.named_parameters() if part.requires_grad}
         self._optimizer = torch.optim.AdamW(
@@ -220,40 +220,41 @@ class TorchLearner:
     def _values(self) -> ValueHead:
         """The value head; only methods that have a value function ask for it, so only they have one."""
         if self._value_head is None:
-            self._value_head = ValueHead(self._assembly.width, self._device)
+            self._value_head = ValueHead(self._built.width, self._device)
         return self._value_head
 
     def _score(
         self, forward: PolicyForward, samples: Sequence[Sample], head: ValueHead | None = None
-    ) -> tuple[tuple[float, ...], ...]:
+    ) -> tuple[FloatRow, ...]:
         """Log-probabilities, or with a head its values."""
         return self._with_memory("scoring", lambda: self._score_once(forward, samples, head))
 
     def _score_once(
         self, forward: PolicyForward, samples: Sequence[Sample], head: ValueHead | None
-    ) -> tuple[tuple[float, ...], ...]:
-        result = [(0.0,) * len(sample.token_ids) for sample in samples]
+    ) -> tuple[FloatRow, ...]:
+        result = [np.zeros(len(sample.token_ids), dtype=np.float32) for sample in samples]
         whole = scoring_batches(samples, packed=self._packs, most=self._context.token_budget)
         batches = micro_batches.cut(list(whole), samples, self._scoring_budget, packed=self._packs, pairs=False)
-        own: dict[int, tuple[float, ...]] = {}
-        for rows, idle in own_share(self._processes, batches, samples):
+        own: dict[int, FloatRow] = {}
+        for rows, idle in self._own(batches, samples):
             self._tried = rows, samples, False
             inputs = self._collate([samples[row] for row in rows])
             with torch.no_grad(), self._mode(training=False):
                 found = head(forward.states(inputs)) if head else forward(inputs, self._context.temperature)[1]
-            numbers = iter(() if idle else found.tolist())
-            for row in () if idle else rows:
-                own[row] = tuple(next(numbers) if masked else 0.0 for masked in samples[row].loss_mask)
-        sharding.release(forward)
-        give_back(self._device)
-        for part in self._processes.gathered(own):
+            if idle:
+                continue
+            numbers = np.split(found.float().cpu().numpy(), np.cumsum(inputs.lengths)[:-1])
+            own |= dict(zip(rows, numbers, strict=True))
+        sharding.reshard(forward)
+        release_memory(self._device)
+        for part in self._processes.gather(own):
             for row, scored in part.items():
-                result[row] = scored
+                result[row][samples[row].loss_mask] = scored
         return tuple(result)
 
     def _gradient(self, batch: Batch, loss: Loss) -> dict[str, float]:
         """Leaves clipped gradients, and gives what was measured, with `grad_norm` and of a value function its own."""
-        head = self._values() if loss.value_term is not None else None
+        head = self._values() if loss.needs_values else None
         self._clear()
         metrics = self._accumulate(batch, loss)
         if head is not None:
@@ -262,44 +263,45 @@ class TorchLearner:
         return metrics | {"grad_norm": self._clip()}
 
     def _accumulate(self, batch: Batch, loss: Loss) -> dict[str, float]:
-        temperature = self._context.temperature if loss.of_rollouts else 1.0
-        tally = Tally()
-        bearing = [[row for row in rows if any(batch.samples[row].loss_mask)] for rows in batch.microbatches]
+        temperature = self._context.temperature if loss.at_rollout_temperature else 1.0
+        function, found = find_function(loss), StepMetrics()
+        bearing = [[row for row in rows if batch.samples[row].loss_mask.any()] for rows in batch.microbatches]
         whole = [rows for rows in bearing if rows]
         batches = micro_batches.cut(whole, batch.samples, self._budget, packed=self._packs, pairs=loss.of_pairs)
         with self._mode(training=True):
-            for rows, idle in own_share(self._processes, batches, batch.samples):
+            for rows, idle in self._own(batches, batch.samples):
                 self._tried = rows, batch.samples, loss.of_pairs
                 inputs = self._collate([batch.samples[row] for row in rows])
-                states, logprobs, entropy = self._forward(inputs, temperature, loss.entropy_gradient)
+                states, logprobs, entropy = self._forward(inputs, temperature, loss.needs_entropy_gradient)
                 if idle:
                     (0.0 * logprobs.sum()).backward()
                     continue
-                part = loss.function(logprobs, entropy, inputs)
-                if loss.value_term is not None:
-                    part = part.plus(*loss.value_term(self._values()(states), inputs))
+                part = function(loss, logprobs, entropy, inputs)
+                if isinstance(loss, PolicyGradientLoss) and loss.needs_values:
+                    part = part.plus(*value_loss(loss, self._values()(states), inputs))
                 (part.loss / batch.loss_tokens).backward()  # type: ignore[no-untyped-call]
-                tally.add(part, entropy, len(rows))
-        return joined(self._processes.gathered(tally.portable())).metrics(batch.loss_tokens)
+                found.add(part, entropy, len(rows))
+        return merge_metrics(self._processes.gather(found.portable())).metrics(batch.loss_tokens)
 
-    def _not_finite(self, batch: Batch, loss: LossSpec, value: float, norm: float) -> FinqaError:
-        """Takes the micro-batches again one by one, and the samples of the first that is to blame."""
+    def _not_finite(self, batch: Batch, loss: Loss, value: float, norm: float) -> FinqaError:
+        """Computes the micro-batches again one by one, and names the first that is not finite and its samples."""
 
         def finite(rows: Sequence[int]) -> bool:
             one = replace(batch, microbatches=(tuple(rows),))
-            metrics = self._with_memory("update", lambda: self._gradient(one, build_loss(loss)))
+            metrics = self._with_memory("update", lambda: self._gradient(one, loss))
             return _finite(metrics, metrics.pop("grad_norm"))
 
-        trial = Trial(finite=finite, logprobs=self.logprobs, apart=loss.name not in PAIR_LOSSES)
+        check = micro_batches.FiniteCheck(finite=finite, logprobs=self.logprobs, by_row=not loss.of_pairs)
+        cause = micro_batches.describe_nonfinite(batch, check)
         return FinqaError(
-            f"Step {self._step} was not taken: loss {value}, gradient norm {norm}. {culprit(batch, trial)}",
+            f"Step {self._step} was not taken: loss {value}, gradient norm {norm}. {cause}",
             remedy="lower --lr, or look at the trajectories of this step",
         )
 
     def _write_policy(self, folder: Path) -> None:
         adapts = self._context.lora_rank > 0
         leads, trained = self._processes.leads, self._trained if adapts else None
-        dtype = None if adapts else publish_dtype(self._config, self._assembly.dtype)
+        dtype = None if adapts else publish_dtype(self._config, self._built.dtype)
         weights = sharding.whole_state(self._model, trained, keep=leads, dtype=dtype)
         if leads and adapts:
             state.publish_adapter(self._model, folder, weights)
@@ -308,11 +310,11 @@ class TorchLearner:
 
     def _write_state(self, folder: Path) -> None:
         leads = self._processes.leads
-        weights = sharding.gathered(self._trained, keep=leads)
-        moments = sharding.gathered(state.moments(self._trained, self._optimizer), keep=leads)
+        weights = sharding.gather_tensors(self._trained, keep=leads)
+        moments = sharding.gather_tensors(state.moments(self._trained, self._optimizer), keep=leads)
         if not leads:
             return
-        state.save(folder, self._assembly.identity, self._step, weights, moments)
+        state.save(folder, self._built.identity, self._step, weights, moments)
         if self._value_head is not None:
             self._value_head.save(folder)
 
@@ -338,7 +340,7 @@ class TorchLearner:
     def _make_room(self, work: str, reason: str, failures: int) -> None:
         self._clear()
         gc.collect()
-        give_back(self._device)
+        release_memory(self._device)
         facts: dict[str, Any] = {"work": work, "reason": reason}
         alone = self._processes.size == 1
         if self._tried is None:  # nothing that could be cut; without what was kept for later it may fit
@@ -366,10 +368,14 @@ class TorchLearner:
         if self._events is not None:
             self._events.event("out_of_memory", facts)
 
-    def _give_back(self) -> None:
-        """Leaves kept memory to others, in all processes before it returns in the first."""
-        give_back(self._device)
-        self._processes.gathered(None)
+    def _release_memory(self) -> None:
+        """Releases cached memory, in all processes before it returns in the first."""
+        release_memory(self._device)
+        self._processes.gather(None)
+
+    def _own(self, batches: Sequence[Sequence[int]], samples: Sequence[Sample]) -> Iterator[tuple[Sequence[int], bool]]:
+        rank, processes = self._processes.rank, self._processes.size
+        return micro_batches.own_micro_batches(batches, samples, rank=rank, processes=processes)
 
     def _clear(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -380,19 +386,19 @@ class TorchLearner:
         return collate(samples, self._device, packed=self._packs)
 
     def _clip(self) -> float:
-        """Global gradient norm; gradients are scaled down to `max_grad_norm`, and left alone when it is 0."""
-        return float(sharding.whole(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._largest_norm)))
+        """Global gradient norm; gradients are scaled down to `max_grad_norm`, and unchanged when it is 0."""
+        return float(sharding.full_tensor(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._largest_norm)))
 
     @contextlib.contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
         self._model.train(training)
-        mixed = self._context.lora_rank == 0 and self._assembly.dtype != torch.float32
-        keeps = self._processes.mesh(self._device) is None  # casts of weights: kept ones of cut weights lose gradients
+        mixed = self._context.lora_rank == 0 and self._built.dtype != torch.float32
+        keeps = self._processes.mesh(self._device) is None  # cached casts of sharded weights lose gradients
         devices = [self._device] if self._device.type == "cuda" else []
         with (
             on_device(self._device),
             torch.random.fork_rng(devices=devices),
-            torch.autocast(self._device.type, self._assembly.dtype, enabled=mixed, cache_enabled=keeps),
+            torch.autocast(self._device.type, self._built.dtype, enabled=mixed, cache_enabled=keeps),
         ):
             torch.manual_seed((self._context.seed * 1_000_003 + self._step + _APART * self._processes.rank) % 2**63)
             yield

@@ -1,9 +1,10 @@
-"""Loads a causal language model and makes its trainable parameters."""
+"""The model of a learner: loaded, adapted, packed and sharded over the processes."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from transformers.pytorch_utils import Conv1D
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
+from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
+from finqa_plugins.learners.torch.forward import widens_head
+from finqa_plugins.learners.torch.packed_rows import attend_within_segments, takes_packed_rows
+from finqa_plugins.learners.torch.state import Identity
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
@@ -23,28 +29,6 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
 """Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
-
-
-def pick_device(config: TorchLearnerConfig) -> torch.device:
-    """The device that the configuration names, or the best there is: see `device_name`."""
-    return torch.device(device_name(config.device, torch.cuda.device_count() if torch.cuda.is_available() else 0))
-
-
-def device_name(asked: str, devices: int) -> str:
-    """The device to use where there are so many of CUDA. The last one unless told: engines begin with the first.
-
-    Raises:
-        ConfigError: It asks for one that is not there.
-    """
-    if asked == "cpu" or (asked == "auto" and not devices):
-        return "cpu"
-    number = int(asked.removeprefix("cuda:")) if ":" in asked else devices - 1
-    if not 0 <= number < devices:
-        seen = f"devices 0 to {devices - 1}" if devices else "no CUDA device"
-        raise ConfigError(
-            f"learner option device={asked}, but PyTorch sees {seen}.", remedy="--set learner.options.device=auto"
-        )
-    return f"cuda:{number}"
 
 
 def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:
@@ -172,3 +156,97 @@ def fingerprint(base: Any) -> str:
         heads.append(parameter.detach().flatten()[:32].to(torch.bfloat16))
     digest.update(torch.cat(heads).float().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """A model that is ready to train.
+
+    Attributes:
+        device: Device that it computes on.
+        dtype: Type that it computes in.
+        identity: What must be equal in a saved state.
+        model: The model, with the adapter if it has one.
+        causal: The causal language model in it.
+        forward: Its forward pass.
+        packs: It takes packed rows.
+        width: Size of its hidden states.
+        wide: Its logits are float32, also where it computes in 16 bits.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    identity: Identity
+    model: Any
+    causal: Any
+    forward: PolicyForward
+    packs: bool
+    width: int
+    wide: bool
+
+
+def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: SingleProcess) -> TrainedModel:
+    """The model that is trained.
+
+    Raises:
+        ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
+    """
+    device = processes.device(config, context.devices)
+    dtype = compute_dtype(config, device)
+    if uses_tf32(config, device, dtype):
+        torch.set_float32_matmul_precision("high")  # of the whole process
+    adapts = context.lora_rank > 0
+    targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
+    loading = _loading_device(device, processes)
+    with processes.in_turn():  # so that a machine never holds the whole weights of more than one process
+        base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
+        identity = Identity(
+            base=fingerprint(base),
+            lora_rank=context.lora_rank,
+            lora_alpha=context.lora_alpha if adapts else 0,
+            lora_target_modules=tuple(sorted(targets)) if adapts else (),
+        )
+        model = add_adapter(base, context, targets) if adapts else base
+        width = int(base.get_output_embeddings().weight.shape[1])
+        found = takes_packed_rows(base, config.packing) if processes.leads else False
+        if context.gradient_checkpointing:
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        wide = widens_head(config, base, dtype)
+        forward = _forward(base, device, processes, wide=wide)
+    if packs := processes.gather(found)[0]:  # one result for all: they must cut batches alike
+        attend_within_segments(base)
+    return TrainedModel(
+        device=device,
+        dtype=dtype,
+        identity=identity,
+        model=model,
+        causal=base,
+        forward=forward,
+        packs=packs,
+        width=width,
+        wide=wide,
+    )
+
+
+def frozen_base(trained: TrainedModel, context: LearnerContext, processes: SingleProcess) -> PolicyForward:
+    """A copy of the base model that is not trained, with the same layout."""
+    loading = _loading_device(trained.device, processes)
+    with processes.in_turn():
+        base = load_base(context.model, dtype=trained.dtype, device=loading)
+        if trained.packs:
+            attend_within_segments(base)
+        base.requires_grad_(False).eval()
+        return _forward(base, trained.device, processes, wide=trained.wide)
+
+
+def _loading_device(device: torch.device, processes: SingleProcess) -> torch.device:
+    # what is to be cut is loaded beside the device, which may hold no more than its pieces
+    return device if processes.mesh(device) is None else torch.device("cpu")
+
+
+def _forward(causal: Any, device: torch.device, processes: SingleProcess, *, wide: bool = False) -> PolicyForward:
+    forward = PolicyForward(causal, wide=wide)
+    if (mesh := processes.mesh(device)) is not None:
+        with on_device(device):
+            shard(forward, mesh)
+    return forward

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.errors import ConfigError, StorageError
-from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.forward import Inputs
 
 _FILE = "values.safetensors"
@@ -119,65 +118,32 @@ class ValueHead:
         return head
 
 
-@dataclass(frozen=True, slots=True)
-class ValueTerm:
-    """What the value function adds to a loss.
+def value_loss(
+    loss: PolicyGradientLoss, values: torch.Tensor, inputs: Inputs
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Coefficient times the sum over tokens of weight x 1/2 max((V - R)^2, (V_clip - R)^2).
 
-    Attributes:
-        coefficient: Of the value loss.
-        clip: How far a value may get from the one that advantages were made with before its loss is held; 0: any way.
+    V_clip = V_old + clamp(V - V_old, -clip, clip); with `value_clip` 0 it is V. The loss of PPO's reference code
+    (openai/baselines, `ppo2`; Engstrom et al., arXiv 2005.12729, section 3).
+
+    Args:
+        loss: The loss, with `value_coef` and `value_clip`.
+        values: [N] with gradient.
+        inputs: Micro-batch with values and returns.
+
+    Returns:
+        The sum, with gradient; and sums over tokens by name, without.
     """
-
-    coefficient: float
-    clip: float
-
-    def __call__(self, values: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Coefficient times the sum over tokens of weight x 1/2 max((V - R)^2, (V_clip - R)^2).
-
-        V_clip = V_old + clamp(V - V_old, -clip, clip); with `clip` 0 it is V. The loss of PPO's reference code
-        (openai/baselines, `ppo2`; Engstrom et al., arXiv 2005.12729, section 3).
-
-        Args:
-            values: [N] with gradient.
-            inputs: With values and returns.
-
-        Returns:
-            The sum, with gradient; and sums over tokens by name, without.
-        """
-        assert inputs.values is not None and inputs.returns is not None, "checked when the batch came"
-        errors = (values - inputs.returns) ** 2
-        largest = errors
-        if self.clip:
-            held = inputs.values + (values - inputs.values).clamp(-self.clip, self.clip)
-            largest = torch.maximum(errors, (held - inputs.returns) ** 2)
-        losses = 0.5 * largest
-        if inputs.weights is not None:
-            losses = inputs.weights * losses
-        with torch.no_grad():
-            sums = {"value_loss": losses.sum(), "value_clip_fraction": (largest > errors).sum()}
-        return self.coefficient * losses.sum(), sums
-
-
-def build_value_term(parameters: Mapping[str, float]) -> ValueTerm | None:
-    """The value loss that a loss asks for by `value_coef`; None when it is 0 or missing.
-
-    Raises:
-        ConfigError: A number is below 0, or there is a clip of what is not computed.
-    """
-    coefficient, clip = (parameters.get(name, 0.0) for name in ("value_coef", "value_clip"))
-    if not (coefficient >= 0 and clip >= 0):
-        raise ConfigError(f"value_coef and value_clip must be 0 (off) or more, not {coefficient} and {clip}.")
-    if clip and not coefficient:
-        raise ConfigError(f"value_clip={clip} has no effect while value_coef is 0.")
-    return ValueTerm(coefficient, clip) if coefficient else None
-
-
-def check_values(samples: Sequence[Sample]) -> None:
-    """Raises ValueError unless every sample has a value and a return for each token."""
-    for sample in samples:
-        for kind, row in (("values", sample.values), ("returns", sample.returns)):
-            if len(row) != len(sample.token_ids):
-                raise ValueError(f"the loss has a value term, but a sample has {len(row)} {kind} for its tokens")
+    assert inputs.values is not None and inputs.returns is not None, "checked when the batch came"
+    errors = (values - inputs.returns) ** 2
+    largest = errors
+    if loss.value_clip:
+        held = inputs.values + (values - inputs.values).clamp(-loss.value_clip, loss.value_clip)
+        largest = torch.maximum(errors, (held - inputs.returns) ** 2)
+    losses = inputs.weights * (0.5 * largest)
+    with torch.no_grad():
+        sums = {"value_loss": losses.sum(), "value_clip_fraction": (largest > errors).sum()}
+    return loss.value_coef * losses.sum(), sums
 
 
 def _damaged(folder: Path, reason: str) -> ConfigError:

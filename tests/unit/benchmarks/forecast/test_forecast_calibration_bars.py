@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.forecast_calibration import POLICY, judged, row
-from finqa_plugins.learners.torch.scratch_policy import read_spec
+from finqa_plugins.learners.torch.initial_policy import read_spec
 
 
 def result(brier: float, ece: float, *, accuracy: float = 0.7) -> dict[str, Any]:

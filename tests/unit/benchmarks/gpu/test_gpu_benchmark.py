@@ -29,7 +29,7 @@ from benchmarks.gpu.scales import SCALES, SMALLEST, TINY
 from benchmarks.gpu.training import training
 from benchmarks.gpu.updates import batch_of, gradient_of, make_learner, relative, several_episodes
 from benchmarks.learner.models import LOSS
-from finqa_plugins.learners.torch import packed_attention
+from finqa_plugins.learners.torch import packed_rows
 
 
 def failed(figures: list[Figure]) -> list[str]:
@@ -43,13 +43,13 @@ def test_attention_of_packed_rows_is_that_of_each_segment_and_another_is_found(
     figures = kernel_part.kernel(scale, tmp_path)
     assert not failed(figures)
     assert sum(bool(figure.limit) for figure in figures) == 12
-    right: Any = packed_attention._by_groups
+    right: Any = packed_rows._by_groups
 
     def without_prefixes(query: Any, key: Any, value: Any, scaling: Any, segments: Any) -> Any:
         alone = replace(segments, paths=tuple((place,) for place in range(len(segments.sizes))))
         return right(query, key, value, scaling, alone)
 
-    monkeypatch.setattr(packed_attention, "_by_groups", without_prefixes)
+    monkeypatch.setattr(packed_rows, "_by_groups", without_prefixes)
     assert len(failed(kernel_part.kernel(scale, tmp_path))) == 12
 
 

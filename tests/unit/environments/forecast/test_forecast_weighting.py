@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finqa_cli.algorithms import assign_credit, batch_credit, credited_samples
+from finqa_cli.algorithms.credit import assign_credit, batch_credit, credited_samples
 from finqa_cli.types import Group, Message, Rewards, Status, Task, Trajectory, Turn
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_rows import ForecastRow

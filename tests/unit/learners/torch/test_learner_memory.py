@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, relative
+from fixtures.typed_losses import typed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.contracts import LearnerEvents
 from finqa_cli.errors import DeviceMemoryError
-from finqa_cli.types import Batch, LossSpec, Sample
+from finqa_cli.types import Batch, Loss, Sample
 from finqa_plugins.learners.torch import micro_batches, state
 from finqa_plugins.learners.torch import torch_learner as learner_module
-from finqa_plugins.learners.torch.distributed.process_group import Alone
+from finqa_plugins.learners.torch.distributed.process_group import SingleProcess
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
-DPO = LossSpec(name="dpo", parameters={"beta": 0.1, "reference_free": 1.0})
+DPO = typed("dpo", **{"beta": 0.1, "reference_free": 1.0})
 
 
 class Watched:
@@ -55,7 +56,7 @@ class Device:
         self.sequences: list[int] = []
         self.left: list[bool] = []
         failed: list[weakref.ref[torch.Tensor]] = []
-        forward, give_back = PolicyForward.forward, learner_module.give_back
+        forward, release_memory = PolicyForward.forward, learner_module.release_memory
 
         def fail(tensor: torch.Tensor) -> None:
             raise torch.OutOfMemoryError(FULL)
@@ -73,10 +74,10 @@ class Device:
         def noted(device: torch.device) -> None:
             self.left += [tensor() is not None for tensor in failed]
             failed.clear()
-            give_back(device)
+            release_memory(device)
 
         monkeypatch.setattr(PolicyForward, "forward", limited)
-        monkeypatch.setattr(learner_module, "give_back", noted)
+        monkeypatch.setattr(learner_module, "release_memory", noted)
 
 
 def tokens(samples: Sequence[Sample]) -> int:
@@ -104,7 +105,7 @@ def pairs(count: int) -> list[Sample]:
     ids=["rollouts", "pairs"],
 )
 def test_a_step_without_memory_is_redone_in_smaller_parts_with_the_same_gradient(
-    learner_model: Path, batch: Batch, loss: LossSpec, backward: bool, packing: str, monkeypatch: pytest.MonkeyPatch
+    learner_model: Path, batch: Batch, loss: Loss, backward: bool, packing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, parted = (Watched(learner_model, monkeypatch, packing=packing) for _ in range(2))
     expected = whole.learner.update(batch, loss)
@@ -211,14 +212,14 @@ def test_every_process_has_given_its_memory_back_before_a_call_returns(
 ) -> None:
     calls: list[str] = []
 
-    class Noted(Alone):
-        def gathered(self, item: Any) -> list[Any]:
+    class Noted(SingleProcess):
+        def gather(self, item: Any) -> list[Any]:
             calls.append("together")
             return [item]
 
     learner = make_learner(learner_model)
     learner._processes = Noted()
-    monkeypatch.setattr(learner_module, "give_back", lambda device: calls.append("given back"))
+    monkeypatch.setattr(learner_module, "release_memory", lambda device: calls.append("given back"))
     batch = as_batch(random_samples(2))
     works: tuple[Callable[[], Any], ...] = (
         lambda: learner.update(batch, GRPO_LOSS),
@@ -281,10 +282,10 @@ def test_a_pair_that_does_not_fit_is_named_whole(learner_model: Path, monkeypatc
 def test_one_of_several_processes_says_what_a_resumed_run_takes(
     learner_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Two(Alone):
+    class Two(SingleProcess):
         size = 2
 
-        def gathered(self, item: Any) -> list[Any]:
+        def gather(self, item: Any) -> list[Any]:
             return [item, item]
 
     watched = Watched(learner_model, monkeypatch)
@@ -304,7 +305,7 @@ def test_work_that_cannot_be_done_in_parts_is_named(
         raise torch.OutOfMemoryError(FULL)
 
     if work == "start":
-        monkeypatch.setattr(learner_module, "assemble", fail)
+        monkeypatch.setattr(learner_module, "build_model", fail)
         with pytest.raises(DeviceMemoryError, match="learner's device is full while the model is loaded"):
             make_learner(learner_model)
         return

@@ -11,9 +11,9 @@ import pytest
 import torch
 from fixtures.tiny_learners import as_batch, make_learner, random_samples
 
-from finqa_cli.types import LossSpec
-from finqa_plugins.learners.torch import assembly, torch_learner
-from finqa_plugins.learners.torch.distributed.process_group import Alone, give_back, on_device
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_plugins.learners.torch import torch_learner, trained_model
+from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device, release_memory
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 
 
@@ -39,7 +39,7 @@ class Place:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     place = Place()
-    for module in (assembly, torch_learner):
+    for module in (trained_model, torch_learner):
         monkeypatch.setattr(module, "on_device", place)
     return place
 
@@ -59,7 +59,7 @@ def test_forward_and_backward_passes_are_on_the_device_of_the_learner(
     monkeypatch.setattr(PolicyForward, "states", noted)
     made = make_learner(learner_model, lora_rank=0)
     batch = as_batch(random_samples(2))
-    made.update(batch, LossSpec(name="cross_entropy"))
+    made.update(batch, CrossEntropyLoss())
     for score in (made.logprobs, made.values, made.reference_logprobs):
         score(batch.samples)
     assert place.within == [("forward", True), ("backward", True), *[("forward", True)] * 3]
@@ -67,12 +67,12 @@ def test_forward_and_backward_passes_are_on_the_device_of_the_learner(
 
 
 def test_weights_are_cut_on_the_device_of_the_learner(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Several(Alone):
+    class Several(SingleProcess):
         def mesh(self, device: torch.device) -> Any:
             return "mesh"
 
-    monkeypatch.setattr(assembly, "shard", lambda forward, mesh: place.note(mesh))
-    assembly._forward(torch.nn.Linear(1, 1), torch.device("cuda:1"), Several())
+    monkeypatch.setattr(trained_model, "shard", lambda forward, mesh: place.note(mesh))
+    trained_model._forward(torch.nn.Linear(1, 1), torch.device("cuda:1"), Several())
     assert (place.within, place.devices) == ([("mesh", True)], [torch.device("cuda:1")])
 
 
@@ -94,8 +94,8 @@ def test_what_a_call_does_not_need_any_more_is_given_back(learner_model: Path, m
         assert device == torch.device("cpu")
         given.append(all(part.grad is None for part in made._trained.values()))
 
-    monkeypatch.setattr(torch_learner, "give_back", noted)
-    made.update(batch, LossSpec(name="cross_entropy"))
+    monkeypatch.setattr(torch_learner, "release_memory", noted)
+    made.update(batch, CrossEntropyLoss())
     made.logprobs(batch.samples)
     assert given == [True, True]
 
@@ -111,7 +111,7 @@ def test_memory_is_given_back_where_there_is_cuda(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch.cuda, "device", entered)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append("emptied"))
-    give_back(torch.device("cpu"))
+    release_memory(torch.device("cpu"))
     assert not steps
-    give_back(torch.device("cuda:1"))
+    release_memory(torch.device("cuda:1"))
     assert steps == [torch.device("cuda:1"), "emptied", "left"]

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples
+from fixtures.typed_losses import typed
 
 from finqa_cli.errors import FinqaError
-from finqa_cli.types import LossSpec, Sample
-from finqa_plugins.learners.torch.nonfinite import Trial, culprit
+from finqa_cli.types import Loss, Sample
+from finqa_plugins.learners.torch.micro_batches import FiniteCheck, describe_nonfinite
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 CUT = [(0, 1), (2, 3)]
@@ -21,7 +22,7 @@ def poisoned(sample: Sample, number: float, field: str = "advantages") -> Sample
     return replace(sample, **{field: (*getattr(sample, field)[:-1], number)})
 
 
-def refusal(learner: TorchLearner, samples: list[Sample], loss: LossSpec = GRPO_LOSS) -> str:
+def refusal(learner: TorchLearner, samples: list[Sample], loss: Loss = GRPO_LOSS) -> str:
     """What an update says that may change nothing."""
     before = [part.detach().clone() for part in learner._trained.values()]
     with pytest.raises(FinqaError, match="Step 0 was not taken") as raised:
@@ -56,7 +57,7 @@ def test_samples_of_pairs_are_named_together(learner_model: Path) -> None:
         replace(sample, weight=1e38, advantages=tuple(side if masked else 0.0 for masked in sample.loss_mask))
         for sample, side in zip(random_samples(4), sides, strict=True)
     ]
-    loss = LossSpec(name="dpo_ipo", parameters={"beta": 1e-3, "reference_free": 1.0})
+    loss = typed("dpo_ipo", **{"beta": 1e-3, "reference_free": 1.0})
     assert "to blame is 1 of 2: sample 0, sample 1." in refusal(make_learner(learner_model), samples, loss)
 
 
@@ -70,5 +71,5 @@ def test_broken_weights_are_told_by_the_log_probabilities_that_they_give(learner
 
 def test_a_sum_that_alone_is_too_large_is_told() -> None:
     batch = as_batch(random_samples(4), CUT)
-    trial = Trial(finite=lambda rows: True, logprobs=lambda samples: (), apart=True)
-    assert culprit(batch, trial) == "Each of its 2 micro-batches alone is finite, only their sum is not."
+    trial = FiniteCheck(finite=lambda rows: True, logprobs=lambda samples: (), by_row=True)
+    assert describe_nonfinite(batch, trial) == "Each of its 2 micro-batches alone is finite, only their sum is not."

@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.learners.torch.packed_row import _SHORTEST_SHARED, PackedRow, pack_row
+from finqa_plugins.learners.torch.packed_rows import _SHORTEST_SHARED, PackedRow, pack_row
 
 
 def read(row: PackedRow, places: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,12 +11,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs finqa[train]")
 
 from fixtures.tiny_learners import as_batch, gradient, make_learner, random_samples, relative  # noqa: E402
+from fixtures.token_losses import compute_loss  # noqa: E402
+from fixtures.typed_losses import typed  # noqa: E402
+from pydantic import ValidationError  # noqa: E402
 
+from finqa_cli.algorithms.losses import CrossEntropyLoss  # noqa: E402
 from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, pair_outcomes, with_pair_references  # noqa: E402
-from finqa_cli.errors import ConfigError  # noqa: E402
-from finqa_cli.types import LossSpec, Sample  # noqa: E402
+from finqa_cli.types import Sample  # noqa: E402
 from finqa_plugins.learners.torch.forward import Inputs  # noqa: E402
-from finqa_plugins.learners.torch.losses import build_loss  # noqa: E402
 
 BETA = 0.1
 
@@ -37,15 +39,15 @@ def inputs(
         proximal_logprobs=None,
         lengths=tuple(lengths),
         reference_logprobs=None if reference is None else torch.tensor(reference),
-        weights=None if weights is None else torch.tensor(weights),
+        weights=1.0 if weights is None else torch.tensor(weights),
     )
 
 
 def loss_of(name: str, logprobs: list[float], about: Inputs, **parameters: float) -> tuple[float, list[float]]:
     """Value, and its gradient with respect to each log-probability."""
     values = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
-    built = build_loss(LossSpec(name=name, parameters={"beta": BETA, **parameters}))
-    found = built.function(values, torch.zeros(len(logprobs)), about)
+    built = typed(name, **{"beta": BETA, **parameters})
+    found = compute_loss(built, values, torch.zeros(len(logprobs)), about)
     found.loss.backward()
     return float(found.loss.detach()), values.grad.tolist()
 
@@ -97,8 +99,8 @@ def test_pairs_add_up_each_with_its_weight_and_its_figures() -> None:
     weights = [3.0] * 5 + [3.0] * 2
     both = inputs([1, -1, 1, -1], [2, 3, 1, 1], [-1.5, -2.5, -2.0, -1.0, -1.0, -1.0, -1.0], weights)
     values = [*LOGPROBS, -2.0, -1.0]  # second pair: gains -1 and 0, h = -1
-    built = build_loss(LossSpec(name="dpo", parameters={"beta": BETA}))
-    found = built.function(torch.tensor(values), torch.zeros(7), both)
+    built = typed("dpo", **{"beta": BETA})
+    found = compute_loss(built, torch.tensor(values), torch.zeros(7), both)
     expected = 3 * (math.log(1 + math.exp(-0.2)) + math.log(1 + math.exp(0.1)))
     assert float(found.loss) == pytest.approx(expected, rel=1e-6)
     sums = {name: float(value) for name, value in found.sums.items()}
@@ -123,15 +125,15 @@ def test_rows_that_are_not_whole_pairs_are_refused(signs: list[int]) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "told"),
     [
-        ("dpo", {"beta": 0.0}, "beta must be above 0"),
-        ("dpo", {"label_smoothing": 0.5}, "nothing is preferred"),
-        ("dpo_ipo", {"label_smoothing": 0.1}, "has no parameter label_smoothing"),
-        ("dpo", {"clip_low": 0.1}, "has no parameter clip_low"),
+        ("dpo", {"beta": 0.0}, r"beta\n.*greater than 0"),
+        ("dpo", {"label_smoothing": 0.5}, r"label_smoothing\n.*less than 0.5"),
+        ("dpo_ipo", {"label_smoothing": 0.1}, "label_smoothing belongs to form sigmoid, not to ipo"),
+        ("dpo", {"clip_low": 0.1}, r"clip_low\n.*not permitted"),
     ],
 )
 def test_numbers_out_of_range_are_refused(name: str, parameters: dict[str, float], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        build_loss(LossSpec(name=name, parameters={"beta": BETA, **parameters}))
+    with pytest.raises(ValidationError, match=told):
+        typed(name, **{"beta": BETA, **parameters})
 
 
 def signed(sample: Sample, sign: float) -> Sample:
@@ -154,7 +156,7 @@ def test_the_learners_gradient_is_that_of_the_mean_over_pairs_however_they_are_c
         )
         for n in range(4)
     ]
-    loss = LossSpec(name="dpo", parameters={"beta": 0.5})
+    loss = typed("dpo", **{"beta": 0.5})
     with pytest.raises(ValueError, match="no reference log-probabilities"):
         learner.update(pair_batch(pairs, token_budget=10_000), loss)
     pairs = list(with_pair_references(pairs, learner.reference_logprobs([s for p in pairs for s in p.samples])))
@@ -167,7 +169,7 @@ def test_the_learners_gradient_is_that_of_the_mean_over_pairs_however_they_are_c
     plain = [
         replace(s, weight=(0.5 / 2) * a * tokens / 4) for p in pairs for s, a in zip(p.samples, (1, -1), strict=True)
     ]
-    expected = gradient(learner, as_batch(plain), LossSpec(name="cross_entropy"))
+    expected = gradient(learner, as_batch(plain), CrossEntropyLoss())
     assert relative(gradient(learner, whole, loss), expected) < 1e-4
 
 
@@ -184,10 +186,7 @@ def test_steps_make_the_chosen_likelier_than_the_rejected(tiny: Path, name: str)
     flat = [sample for pair in pairs for sample in pair.samples]
     pairs = list(with_pair_references(pairs, learner.reference_logprobs(flat)))
     assert all(abs(each.difference) < 1e-4 for each in pair_outcomes(pairs, learner.logprobs(flat)))
-    reports = [
-        learner.update(pair_batch(pairs, token_budget=512), LossSpec(name=name, parameters={"beta": BETA}))
-        for _ in range(6)
-    ]
+    reports = [learner.update(pair_batch(pairs, token_budget=512), typed(name, **{"beta": BETA})) for _ in range(6)]
     assert reports[-1].loss < reports[0].loss
     assert reports[0].metrics["preference_accuracy"] == 0.5 and reports[-1].metrics["preference_accuracy"] == 1.0
     after = pair_outcomes(pairs, learner.logprobs(flat))

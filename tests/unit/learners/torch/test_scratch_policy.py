@@ -11,7 +11,7 @@ from finqa_cli.extend import registry
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from finqa_plugins.learners.torch.scratch_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy, read_spec
+from finqa_plugins.learners.torch.initial_policy import ModelSpec, PolicySpec, TokenizerSpec, create_policy, read_spec
 
 TINY = Path(__file__).parents[4] / "configs" / "models" / "tiny.toml"
 SYSTEM = "You are an analyst <tool_call> of <|im_end|> tables."

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fixtures import shared_training
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from finqa_plugins.learners.torch.distributed.shares import shares
+from finqa_plugins.learners.torch.micro_batches import distribute_jobs
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 HANG_GUARD_S = 300
@@ -57,7 +58,11 @@ def flat(value: Any) -> list[float]:
     """The numbers of a report or of rows, in order."""
     if isinstance(value, dict):
         return [number for _, part in sorted(value.items()) for number in flat(part)]
-    return [number for part in value for number in flat(part)] if isinstance(value, (list, tuple)) else [float(value)]
+    return (
+        [number for part in value for number in flat(part)]
+        if isinstance(value, (list, tuple, np.ndarray))
+        else [float(value)]
+    )
 
 
 def apart(left: Any, right: Any) -> float:
@@ -161,14 +166,14 @@ def test_no_process_outlives_the_first(learner_model: Path, tmp_path: Path) -> N
 
 
 def test_a_share_has_as_many_rounds_as_the_others_and_every_job_is_done_once() -> None:
-    assert shares([5, 9, 1, 7, 3], 2) == [[1, 4, 2], [3, 0, None]]
-    assert shares([4], 3) == [[0], [None], [None]]
-    assert shares([], 2) == [[], []]
+    assert distribute_jobs([5, 9, 1, 7, 3], 2) == [[1, 4, 2], [3, 0, None]]
+    assert distribute_jobs([4], 3) == [[0], [None], [None]]
+    assert distribute_jobs([], 2) == [[], []]
 
 
 @given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 5))
 def test_jobs_of_a_round_cost_alike(costs: list[int], processes: int) -> None:
-    rounds = list(zip(*shares(costs, processes), strict=True))
+    rounds = list(zip(*distribute_jobs(costs, processes), strict=True))
     assert sorted(job for jobs in rounds for job in jobs if job is not None) == list(range(len(costs)))
     lowest = [min(costs[job] for job in jobs if job is not None) for jobs in rounds]
     highest = [max(costs[job] for job in jobs if job is not None) for jobs in rounds]

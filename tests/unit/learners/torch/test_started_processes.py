@@ -16,9 +16,9 @@ from torch.distributed import DistBackendError, HashStore
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
-from finqa_plugins.learners.torch.distributed import leading
+from finqa_plugins.learners.torch.distributed import distributed_learner
 from finqa_plugins.learners.torch.distributed.launch import Workers
-from finqa_plugins.learners.torch.distributed.process_group import Alone, Processes
+from finqa_plugins.learners.torch.distributed.process_group import ProcessGroup, SingleProcess
 
 
 @pytest.fixture
@@ -39,18 +39,18 @@ def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_each_process_takes_its_device_of_the_plan(option: str, devices: tuple[int, ...], used: list[str]) -> None:
     config = TorchLearnerConfig(device=option)
-    assert [str(Processes(rank, 2, rank).device(config, devices)) for rank in range(2)] == used
-    assert str(Alone().device(config, devices[:1])) == used[0]
+    assert [str(ProcessGroup(rank, 2, rank).device(config, devices)) for rank in range(2)] == used
+    assert str(SingleProcess().device(config, devices[:1])) == used[0]
 
 
 @pytest.mark.usefixtures("four_devices")
 def test_a_device_that_is_not_there_is_refused_and_one_that_the_option_names_is_taken() -> None:
     with pytest.raises(ConfigError, match=r"plan gives learner process 1 of this machine cuda:7, .* 4 CUDA") as caught:
-        Alone().device(TorchLearnerConfig(), (7,))
+        SingleProcess().device(TorchLearnerConfig(), (7,))
     assert caught.value.remedy == "finqa doctor"
-    assert str(Alone().device(TorchLearnerConfig(device="cuda:1"), (3,))) == "cuda:1"
+    assert str(SingleProcess().device(TorchLearnerConfig(device="cuda:1"), (3,))) == "cuda:1"
     with pytest.raises(ConfigError, match="cuda:1 is one device, but there are 2 learner processes"):
-        Processes(0, 2, 0).device(TorchLearnerConfig(device="cuda:1"), (1, 2))
+        ProcessGroup(0, 2, 0).device(TorchLearnerConfig(device="cuda:1"), (1, 2))
 
 
 def workers(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, size: int = 2, **options: Any) -> Workers:
@@ -107,7 +107,7 @@ def test_a_dead_process_ends_what_waits_over_nccl_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aborted, failures = threading.Event(), list[FinqaError]()
-    processes = leading.StartedProcesses(2, tmp_path / "logs")
+    processes = distributed_learner.StartedProcesses(2, tmp_path / "logs")
     group = SimpleNamespace(abort=aborted.set)
     processes._mesh = SimpleNamespace(device_type="cuda", get_group=lambda: group)  # type: ignore[assignment]
     processes.on_failure = failures.append
@@ -119,7 +119,7 @@ def test_a_dead_process_ends_what_waits_over_nccl_and_is_reported_once(
     with pytest.raises(
         LearnerProcessError, match=r"Learner process 2 of 2 \(pid \d+\) exited with status 5. Its log: "
     ):
-        processes._tell = lambda call: None  # type: ignore[method-assign]
+        processes._send = lambda call: None  # type: ignore[method-assign]
 
         def collective() -> None:
             assert aborted.wait(30), "NCCL would wait for the process that is gone"
@@ -133,7 +133,7 @@ def test_a_dead_process_ends_what_waits_over_nccl_and_is_reported_once(
 
 def test_a_process_that_cannot_join_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "_arguments", lambda self, rank: ("-c", "raise SystemExit(9)"))
-    processes = leading.StartedProcesses(3, tmp_path / "logs")
+    processes = distributed_learner.StartedProcesses(3, tmp_path / "logs")
     with pytest.raises(LearnerProcessError, match=r"of 3 \(pid \d+\) exited with status 9"):
         processes.begin()
     assert processes._folder is not None and processes._folder.stat().st_mode & 0o777 == 0o700
@@ -158,34 +158,44 @@ def test_a_learner_process_ends_when_its_parent_is_another(tmp_path: Path) -> No
 
 
 def test_torchrun_and_the_setting_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "_joined", leading.LearnerProcesses(0, 2, 0))
+    monkeypatch.setattr(distributed_learner, "_joined", distributed_learner.TorchrunProcesses(0, 2, 0))
     with pytest.raises(ConfigError, match="learner_processes=3, but torchrun started 2 processes"):
-        leading.make_learner(TorchLearnerConfig(), LearnerContext(model="m", learning_rate=1e-3, processes=3))
+        distributed_learner.make_learner(
+            TorchLearnerConfig(), LearnerContext(model="m", learning_rate=1e-3, processes=3)
+        )
     for processes in (1, 2):
         context = LearnerContext(model="m", learning_rate=1e-3, processes=processes)
-        assert isinstance(leading.make_learner(TorchLearnerConfig(), context), leading.LeadingLearner)
+        assert isinstance(
+            distributed_learner.make_learner(TorchLearnerConfig(), context), distributed_learner.DistributedLearner
+        )
 
 
 def test_over_several_machines_the_setting_may_be_the_number_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}
     for name, number in numbers.items():
         monkeypatch.setenv(name, str(number))
-    monkeypatch.setattr(leading, "_joined", None)
+    monkeypatch.setattr(distributed_learner, "_joined", None)
     monkeypatch.setattr(
-        leading.LearnerProcesses, "join_torchrun", lambda self: [monkeypatch.delenv(name) for name in numbers]
+        distributed_learner.TorchrunProcesses,
+        "join_torchrun",
+        lambda self: [monkeypatch.delenv(name) for name in numbers],
     )
-    leading.join()
+    distributed_learner.join()
     for processes in (1, 4, 8):
         context = LearnerContext(model="m", learning_rate=1e-3, processes=processes)
-        assert isinstance(leading.make_learner(TorchLearnerConfig(), context), leading.LeadingLearner)
+        assert isinstance(
+            distributed_learner.make_learner(TorchLearnerConfig(), context), distributed_learner.DistributedLearner
+        )
     with pytest.raises(ConfigError, match="learner_processes=2, but torchrun started 8 processes"):
-        leading.make_learner(TorchLearnerConfig(), LearnerContext(model="m", learning_rate=1e-3, processes=2))
+        distributed_learner.make_learner(
+            TorchLearnerConfig(), LearnerContext(model="m", learning_rate=1e-3, processes=2)
+        )
 
 
 def test_a_lack_of_memory_is_reported_where_another_process_only_lost_a_connection() -> None:
-    processes = Processes(1, 2, 1)
+    processes = ProcessGroup(1, 2, 1)
     processes._store = HashStore()
-    processes.failed(DistBackendError("[gloo] connection closed by peer"))
+    processes.leave_error(DistBackendError("[gloo] connection closed by peer"))
     assert not processes._store.check(["failure"])
-    processes.failed(DistBackendError("NCCL error: unhandled cuda error, Failed to CUDA calloc: out of memory"))
+    processes.leave_error(DistBackendError("NCCL error: unhandled cuda error, Failed to CUDA calloc: out of memory"))
     assert isinstance(processes._failure(""), LearnerProcessError) and "out of memory" in str(processes._failure(""))

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples, relative
+from fixtures.typed_losses import typed
 
-from finqa_cli.algorithms import pack
-from finqa_cli.algorithms.off_policy import with_proximal
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.algorithms.packing import pack
+from finqa_cli.algorithms.samples import attach_rows
+from finqa_cli.types import Loss, Sample
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
-TOKEN = LossSpec(name="policy_gradient", parameters={**GRPO_LOSS.parameters, "token_cap": 1.5})
-SEQUENCE = LossSpec(name="policy_gradient", parameters={**GRPO_LOSS.parameters, "sequence_cap": 1.5})
+TOKEN = typed(clip_low=0.2, clip_high=0.2, token_cap=1.5)
+SEQUENCE = typed(clip_low=0.2, clip_high=0.2, sequence_cap=1.5)
 BOTH = pytest.mark.parametrize("loss", [TOKEN, SEQUENCE], ids=["token", "sequence"])
 
 
@@ -35,13 +36,13 @@ def stale(learner: TorchLearner, samples: Sequence[Sample], *shifts: float) -> l
 @pytest.mark.parametrize("several_steps", [False, True])
 @pytest.mark.parametrize("opening", [(), tuple(range(60))], ids=["alone", "shared"])
 def test_the_gradient_does_not_depend_on_microbatching(
-    learner_model: Path, loss: LossSpec, several_steps: bool, opening: tuple[int, ...]
+    learner_model: Path, loss: Loss, several_steps: bool, opening: tuple[int, ...]
 ) -> None:
     learner = make_learner(learner_model)
     learner.update(as_batch(random_samples(2, seed=9)), GRPO_LOSS)  # so that neither adapter matrix is 0
     samples: Sequence[Sample] = stale(learner, random_samples(12, opening=opening), *[0.02, -0.2, 0.01, 0.0] * 3)
     if several_steps:
-        samples = with_proximal(samples, learner.logprobs(samples))
+        samples = attach_rows(samples, proximal_logprobs=learner.logprobs(samples))
     assert make_learner(learner_model).update(as_batch(samples), SEQUENCE).metrics["sequences_masked"] == 1 / 4
     learner._model.double()
     whole = gradient(learner, as_batch(samples), loss)
@@ -51,17 +52,17 @@ def test_the_gradient_does_not_depend_on_microbatching(
 
 
 @BOTH
-def test_where_all_policies_agree_the_gradient_is_that_of_ppo(learner_model: Path, loss: LossSpec) -> None:
+def test_where_all_policies_agree_the_gradient_is_that_of_ppo(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, temperature=0.6)
     learner.update(as_batch(random_samples(2, seed=9)), GRPO_LOSS)
     samples = stale(learner, random_samples(6), *[0.0] * 6)
     plain = gradient(learner, as_batch(samples), GRPO_LOSS)
-    for batch in (as_batch(samples), as_batch(with_proximal(samples, learner.logprobs(samples)))):
+    for batch in (as_batch(samples), as_batch(attach_rows(samples, proximal_logprobs=learner.logprobs(samples)))):
         assert relative(gradient(learner, batch, loss), plain) <= 1e-6
 
 
 @BOTH
-def test_ratios_are_at_the_rollout_temperature(learner_model: Path, loss: LossSpec) -> None:
+def test_ratios_are_at_the_rollout_temperature(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, temperature=0.6)
     samples = stale(learner, random_samples(4), *[0.0] * 4)
     metrics = learner.update(as_batch(samples), loss).metrics
@@ -96,7 +97,7 @@ def test_shares_are_of_tokens_and_of_sequences_however_the_batch_is_cut(learner_
 
 
 @BOTH
-def test_only_positions_that_predict_loss_tokens_get_a_gradient(learner_model: Path, loss: LossSpec) -> None:
+def test_only_positions_that_predict_loss_tokens_get_a_gradient(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, {"packing": "off"}, lora_rank=0)
     samples = stale(learner, random_samples(3, opening=(1, 2, 3)), 0.2, -0.5, 0.1)
     seen: list[torch.Tensor] = []
@@ -118,10 +119,10 @@ def test_only_positions_that_predict_loss_tokens_get_a_gradient(learner_model: P
 
 
 @BOTH
-def test_several_steps_keep_weights_and_clip_around_the_proximal_policy(learner_model: Path, loss: LossSpec) -> None:
+def test_several_steps_keep_weights_and_clip_around_the_proximal_policy(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, learning_rate=2e-2)
     samples = stale(learner, random_samples(6), *[0.3] * 6)
-    batch = as_batch(with_proximal(samples, learner.logprobs(samples)))
+    batch = as_batch(attach_rows(samples, proximal_logprobs=learner.logprobs(samples)))
     first, *later = [learner.update(batch, loss).metrics for _ in range(4)]
     assert first["ratio_mean"] == pytest.approx(1, abs=1e-4)
     assert first["clip_fraction"] == 0
@@ -132,9 +133,7 @@ def test_several_steps_keep_weights_and_clip_around_the_proximal_policy(learner_
 
 
 @BOTH
-def test_without_proximal_logprobs_the_current_weights_are_the_proximal_ones(
-    learner_model: Path, loss: LossSpec
-) -> None:
+def test_without_proximal_logprobs_the_current_weights_are_the_proximal_ones(learner_model: Path, loss: Loss) -> None:
     learner = make_learner(learner_model, learning_rate=2e-2)
     samples = stale(learner, random_samples(6), *[0.3] * 6)
     first, second = (learner.update(as_batch(samples), loss).metrics for _ in range(2))
@@ -162,7 +161,7 @@ def test_proximal_logprobs_of_some_samples_or_tokens_only_are_refused(learner_mo
     for cut in (None, [[0], [1, 2]]):
         with pytest.raises(ValueError, match="only 1 of 3 samples"):
             learner.update(as_batch(some, cut), TOKEN)
-    short = with_proximal(samples, [row[:-1] for row in rows])
+    short = attach_rows(samples, proximal_logprobs=[row[:-1] for row in rows])
     with pytest.raises(ValueError, match="proximal log-probabilities for"):
         learner.update(as_batch(short), TOKEN)
 
@@ -170,7 +169,7 @@ def test_proximal_logprobs_of_some_samples_or_tokens_only_are_refused(learner_mo
 def test_a_proximal_logprob_that_is_not_a_number_leaves_the_weights_alone(learner_model: Path) -> None:
     learner = make_learner(learner_model)
     samples = random_samples(2)
-    poisoned = with_proximal(samples, [tuple(math.nan for _ in sample.token_ids) for sample in samples])
+    poisoned = attach_rows(samples, proximal_logprobs=[tuple(math.nan for _ in sample.token_ids) for sample in samples])
     before = [part.detach().clone() for part in learner._trained.values()]
     for loss in (TOKEN, SEQUENCE):
         with pytest.raises(Exception, match="was not taken: loss nan"):

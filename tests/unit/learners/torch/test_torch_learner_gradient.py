@@ -12,8 +12,10 @@ from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, 
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from finqa_cli.algorithms import pack, with_proximal
-from finqa_cli.types import LossSpec, Sample
+from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
+from finqa_cli.algorithms.packing import pack
+from finqa_cli.algorithms.samples import attach_rows
+from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.forward import state_logprobs
 
 OPENING = tuple(range(60))
@@ -93,7 +95,7 @@ def test_loss_matches_full_logits_computed_plainly(learner_model: Path) -> None:
     """-sum min(r A, clip(r) A) / N from the model's own [1, L, V] logits, one row at a time."""
     learner = make_learner(learner_model, temperature=0.7)
     samples = random_samples(5, opening=OPENING)
-    samples = list(with_proximal(samples, [sample.logprobs for sample in samples]))
+    samples = list(attach_rows(samples, proximal_logprobs=[sample.logprobs for sample in samples]))
     expected, tokens = 0.0, 0
     for sample in samples:
         with torch.no_grad():
@@ -135,7 +137,7 @@ def test_logprobs_of_a_head_in_bfloat16_are_float32() -> None:
 
 def test_logprobs_of_samples_without_loss_are_zeros(learner_model: Path) -> None:
     sample = Sample(token_ids=(1, 2), loss_mask=(False, False), logprobs=(0.0, 0.0), advantages=(0.0, 0.0))
-    assert make_learner(learner_model).logprobs([sample]) == ((0.0, 0.0),)
+    assert make_learner(learner_model).logprobs([sample])[0].tolist() == [0.0, 0.0]
     assert make_learner(learner_model).logprobs([]) == ()
 
 
@@ -152,7 +154,7 @@ def test_only_positions_that_predict_loss_tokens_feed_the_loss(learner_model: Pa
     handle = learner._causal.base_model.register_forward_hook(
         lambda module, inputs, output: keep(module, inputs, output[0])
     )
-    gradient(learner, as_batch([sample]), LossSpec(name="cross_entropy"))
+    gradient(learner, as_batch([sample]), CrossEntropyLoss())
     handle.remove()
     hidden = seen[0]
     assert hidden.grad is not None
@@ -187,7 +189,7 @@ def test_the_clip_stops_only_what_goes_further_its_own_way(
     sample = replace(base, proximal_logprobs=(0.0, old))
     report_gradient = gradient(learner, as_batch([sample]))
     assert bool(report_gradient.abs().sum() > 0) is moves
-    unclipped = LossSpec(name="policy_gradient")
+    unclipped = PolicyGradientLoss()
     assert gradient(learner, as_batch([sample]), unclipped).abs().sum() > 0
 
 
@@ -198,6 +200,6 @@ def test_cross_entropy_ignores_sampler_temperature_and_advantages(learner_model:
         logprobs = torch.log_softmax(learner._causal(torch.tensor([sample.token_ids])).logits[0], -1)
     chosen = [place for place, masked in enumerate(sample.loss_mask) if masked]
     expected = -sum(float(logprobs[place - 1, sample.token_ids[place]]) for place in chosen) / len(chosen)
-    report = learner.update(as_batch([sample]), LossSpec(name="cross_entropy"))
+    report = learner.update(as_batch([sample]), CrossEntropyLoss())
     assert report.loss == pytest.approx(expected, rel=1e-5)
     assert set(report.metrics) == {"entropy"}

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fixtures.token_losses import inputs, outcome, spec, tensor
+from fixtures.token_losses import compute_loss, inputs, outcome, spec, tensor
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from finqa_cli.algorithms.off_policy import OffPolicy, correct_off_policy
-from finqa_cli.errors import ConfigError
+from finqa_cli.algorithms.losses import OffPolicy, correct_off_policy
 from finqa_plugins.learners.torch.forward import Inputs
-from finqa_plugins.learners.torch.losses import TokenLoss, build_loss
+from finqa_plugins.learners.torch.step_metrics import TokenLoss
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 # --- closed forms
@@ -98,7 +98,7 @@ def test_masks_in_float32_are_their_closed_forms(caps: dict[str, float]) -> None
 def test_gspo_on_policy_does_not_clip_the_noise_of_the_sampler(length: int, mode: OffPolicy) -> None:
     """The published clips of 3e-4 and 4e-4 are a hundredth of what an engine in bfloat16 differs by."""
     gspo = Grpo(GrpoConfig(variant="gspo")).loss()
-    assert gspo.parameters["clip_high"] == 4e-4
+    assert gspo.clip_high == 4e-4
     loss = correct_off_policy(gspo, mode=mode, max_staleness=0)
     draw = torch.Generator().manual_seed(length)
     current = -torch.rand(40 * length, generator=draw) * 4
@@ -200,7 +200,7 @@ def test_a_step_within_clip_and_cap_has_the_same_bits_as_with_a_ratio_to_the_sam
         assert leaf.grad is not None
         return found, leaf.grad
 
-    result, gradient = stepped(lambda leaf: build_loss(loss).function(leaf, torch.zeros_like(leaf), carried))
+    result, gradient = stepped(lambda leaf: compute_loss(loss, leaf, torch.zeros_like(leaf), carried))
     frozen, expected = stepped(lambda leaf: frozen_policy_gradient(leaf, carried, low, high))
     assert torch.equal(gradient, expected)
     assert torch.equal(result.loss, frozen.loss)
@@ -269,23 +269,23 @@ def test_rows_do_not_touch_each_other(
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"token_cap": 2.0, "sequence_cap": 2.0}, "only one may be above 0"),
-        ({"token_cap": 0.5}, "token_cap must be 0 .* or at least 1, not 0.5"),
-        ({"sequence_cap": -1.0}, "sequence_cap must be 0"),
-        ({"token_cap": math.nan}, "token_cap must be 0"),
-        ({"icepop_cap": 5.0}, r"icepop_floor must lie in \(0, 1\]"),
-        ({"icepop_cap": 5.0, "icepop_floor": 1.5}, "icepop_floor must lie in"),
-        ({"geometric_floor": 0.99}, "geometric_floor must lie in"),
-        ({"geometric_cap": 1.01, "geometric_floor": math.nan}, "geometric_floor must lie in"),
-        ({"icepop_cap": 5.0, "icepop_floor": 0.5, "token_cap": 2.0}, "token_cap and icepop_cap only one"),
+        ({"token_cap": 0.5}, "off_policy=token needs a cap of 1 or more.*they are 0.5 and 0.0"),
+        ({"token_cap": 2.0, "token_floor": 0.5}, "off_policy=token needs"),
+        ({"sequence_cap": -1.0}, r"off_policy_cap\n.*greater than or equal to 0"),
+        ({"token_cap": math.nan}, r"off_policy_cap\n.*greater than or equal to 0"),
+        ({"none_cap": 2.0}, "none neither; they are 2.0 and 0.0"),
+        ({"icepop_cap": 5.0}, r"icepop and geometric a floor in \(0, 1\]"),
+        ({"icepop_cap": 5.0, "icepop_floor": 1.5}, r"off_policy_floor\n.*less than or equal to 1"),
+        ({"geometric_floor": 0.99}, "off_policy=geometric needs a cap"),
+        ({"geometric_cap": 1.01, "geometric_floor": math.nan}, r"off_policy_floor\n"),
     ],
 )
-def test_caps_that_make_no_sense_are_config_errors(parameters: dict[str, float], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        build_loss(spec(**parameters))
+def test_caps_that_make_no_sense_are_refused(parameters: dict[str, float], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        spec(**parameters)
 
 
-def test_a_cap_of_0_is_no_cap() -> None:
+def test_without_a_correction_there_are_no_weights() -> None:
     carried = inputs(tensor(-1.0), tensor(1.0), [1])
-    off, _ = outcome(spec(token_cap=0.0, sequence_cap=0.0), tensor(-2.0), carried)
+    off, _ = outcome(spec(), tensor(-2.0), carried)
     assert "importance_weight_mean" not in off.sums

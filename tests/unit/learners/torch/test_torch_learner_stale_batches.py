@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from fixtures.token_losses import inputs, spec, tensor
+from fixtures.token_losses import compute_loss, inputs, spec, tensor
 
-from finqa_cli.types import LossSpec
-from finqa_plugins.learners.torch.losses import build_loss
+from finqa_cli.types import Loss
 
 NO_TRUNCATION = 1e8
 REWARDS = {sequence: math.sin(3.0 * place) for place, sequence in enumerate(itertools.product(range(3), repeat=2))}
@@ -42,7 +41,7 @@ class Table:
 
 
 def expected_gradient(
-    loss: LossSpec, current: Table, sampler: Table, *, tokens: int, proximal: Table | None = None, told: Table
+    loss: Loss, current: Table, sampler: Table, *, tokens: int, proximal: Table | None = None, told: Table
 ) -> torch.Tensor:
     """What the loss ascends in expectation over all sequences that the sampler may sample.
 
@@ -56,7 +55,7 @@ def expected_gradient(
     near = None if proximal is None else proximal.everything(sequences).detach()
     carried = inputs(told.everything(sequences).detach(), advantages, [tokens] * len(sequences), near)
     everything = current.everything(sequences)
-    return -current.gradient(build_loss(loss).function(everything, torch.zeros_like(everything), carried).loss)
+    return -current.gradient(compute_loss(loss, everything, torch.zeros_like(everything), carried).loss)
 
 
 def on_policy_gradient(current: Table, *, tokens: int) -> torch.Tensor:

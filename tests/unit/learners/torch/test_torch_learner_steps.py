@@ -3,22 +3,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples
+from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
 from pydantic import ValidationError
 
+from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
 from finqa_cli.contracts import Learner, LearnerContext
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.types import LossSpec
+from finqa_cli.types import Loss
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
-from finqa_plugins.learners.torch.schedule import rate_factor
+from finqa_plugins.learners.torch.distributed.process_group import device_name
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
-from finqa_plugins.learners.torch.trained_model import device_name
 
-CROSS_ENTROPY = LossSpec(name="cross_entropy")
+CROSS_ENTROPY = CrossEntropyLoss()
 
 
 def weights(learner: TorchLearner) -> list[torch.Tensor]:
@@ -71,7 +72,7 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(learner_model: Pa
     before = weights(learner)
     bad = replace(good[0], **{poison: tuple(math.nan if masked else 0.0 for masked in good[0].loss_mask)})
     with pytest.raises(FinqaError, match="Step 1 was not taken: loss nan"):
-        learner.update(as_batch([good[1], bad]), LossSpec(name="policy_gradient", parameters={"token_cap": 2.0}))
+        learner.update(as_batch([good[1], bad]), PolicyGradientLoss(off_policy="token", off_policy_cap=2.0))
     assert all(torch.equal(left, right) for left, right in zip(before, weights(learner), strict=True))
     assert all(part.grad is None for part in learner._trained.values())
     learner.update(as_batch(good), GRPO_LOSS)
@@ -82,18 +83,47 @@ def test_a_batch_without_loss_tokens_is_refused(learner_model: Path) -> None:
         make_learner(learner_model).update(as_batch([]), GRPO_LOSS)
 
 
+class Nameless(Loss):
+    """It names no function."""
+
+
+class Misnamed(Loss):
+    functions: ClassVar = {"torch": "test_torch_learner_steps:no_such_function"}
+
+
+class Valued(Loss):
+    functions: ClassVar = {"torch": "test_torch_learner_steps:make_learner"}
+
+    @property
+    def needs_values(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("loss", "reason"),
     [
-        (LossSpec(name="ppo"), "no loss 'ppo'; it has policy_gradient, cross_entropy"),
-        (LossSpec(name="policy_gradient", parameters={"clip": 0.2}), "no parameter clip; it has clip_high, clip_low"),
-        (LossSpec(name="cross_entropy", parameters={"clip_low": 0.2}), "no parameter clip_low; it has none"),
-        (LossSpec(name="policy_gradient", parameters={"clip_low": -0.2}), "clip_low must lie"),
+        (Nameless(), r"no function for Nameless; it has those for CrossEntropyLoss, PolicyGradientLoss.*functions"),
+        (Misnamed(), "names 'test_torch_learner_steps:no_such_function' as its function, which fails"),
+        (Valued(), "Valued needs values"),
     ],
 )
-def test_an_unknown_loss_is_a_config_error(learner_model: Path, spec: LossSpec, reason: str) -> None:
+def test_a_loss_without_a_function_is_a_config_error(learner_model: Path, loss: Loss, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        make_learner(learner_model).update(as_batch(random_samples(1)), spec)
+        make_learner(learner_model).update(as_batch(random_samples(1)), loss)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        (PolicyGradientLoss, {"clip": 0.2}, r"clip\n.*not permitted"),
+        (CrossEntropyLoss, {"clip_low": 0.2}, r"clip_low\n.*not permitted"),
+        (PolicyGradientLoss, {"clip_low": -0.2}, r"clip_low\n.*greater than or equal to 0"),
+        (PolicyGradientLoss, {"clip_low": 1.0}, r"clip_low\n.*less than 1"),
+    ],
+)
+def test_a_field_that_a_loss_does_not_have_is_refused(kind: type[Loss], fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        kind(**fields)
 
 
 def test_equal_seeds_equal_bits_whatever_else_draws_random_numbers(learner_model: Path) -> None:
@@ -130,7 +160,7 @@ def test_dropout_is_of_training_alone_and_another_in_each_step(learner_model: Pa
     batch = as_batch(random_samples(2))
     losses = [learner.update(batch, CROSS_ENTROPY).loss for learner in (plain, plain, dropping, dropping)]
     assert len(set(losses)) == 3 and losses[0] == losses[1]
-    assert dropping.logprobs(batch.samples) == plain.logprobs(batch.samples)
+    assert same_rows(dropping.logprobs(batch.samples), plain.logprobs(batch.samples))
 
 
 def test_the_optimizer_takes_its_options(learner_model: Path) -> None:
@@ -142,7 +172,7 @@ def test_the_optimizer_takes_its_options(learner_model: Path) -> None:
 def test_schedules() -> None:
     def factors(**options: object) -> list[float]:
         config = TorchLearnerConfig.model_validate(options)
-        return [round(rate_factor(config, step), 4) for step in range(7)]
+        return [round(config.rate_factor(step), 4) for step in range(7)]
 
     assert factors() == [1.0] * 7
     assert factors(warmup_steps=4) == [0.25, 0.5, 0.75, 1, 1, 1, 1]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from fixtures.token_losses import anchored, inputs, outcome, spec, tensor
+from fixtures.token_losses import anchored, compute_loss, inputs, outcome, spec, tensor
+from fixtures.typed_losses import typed
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from finqa_cli.errors import ConfigError
-from finqa_cli.types import LossSpec
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_cli.types import Loss
 from finqa_plugins.learners.torch.forward import Inputs
-from finqa_plugins.learners.torch.losses import build_loss
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.3}
 CAPS = (
@@ -26,8 +28,8 @@ CAPS = (
 )
 
 
-def named(name: str, **parameters: float) -> LossSpec:
-    return LossSpec(name=name, parameters=parameters)
+def named(name: str, **parameters: float) -> Loss:
+    return typed(name, **parameters)
 
 
 def test_gspo_by_hand() -> None:
@@ -108,7 +110,7 @@ def test_importance_weights_weigh_the_kl_and_leave_the_entropy(caps: dict[str, f
     _, gradient = outcome(spec(kl_k3=0.1, **caps), current, carried)
     torch.testing.assert_close(gradient, tensor(0.5 * 0.1 * (1 - math.exp(-0.5))))
     entropy = tensor(2.0).requires_grad_()
-    loss = build_loss(spec(entropy_coef=0.1, **caps)).function(current, entropy, carried).loss
+    loss = compute_loss(spec(entropy_coef=0.1, **caps), current, entropy, carried).loss
     loss.backward()  # type: ignore[no-untyped-call]
     assert entropy.grad is not None and entropy.grad.item() == pytest.approx(-0.1)
 
@@ -119,7 +121,7 @@ def test_weights_multiply_everything(name: str) -> None:
     more = {} if name == "cross_entropy" else {"kl_k3": 0.1, "entropy_coef": 0.2, "clip_high": 0.3}
     plain = replace(inputs(current - 0.1, tensor(1, 1, -1), [2, 1]), reference_logprobs=current - 0.4)
     weights = tensor(0.5, 0.5, 3.0)
-    function = build_loss(named(name, **more)).function
+    function = partial(compute_loss, named(name, **more))
     one_by_one = []
     for place in range(3):
         only = torch.zeros(3, dtype=torch.float64)
@@ -161,12 +163,12 @@ def divergence(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left.exp() * (left - right)).sum()
 
 
-def expected(loss: LossSpec, logits: torch.Tensor, sampler: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def expected(loss: Loss, logits: torch.Tensor, sampler: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """The KL part of the loss, in expectation over what the sampler samples."""
     current = torch.log_softmax(logits, -1)
     carried = inputs(sampler, torch.zeros_like(sampler), [1] * 5)
     carried = replace(carried, reference_logprobs=reference, weights=sampler.exp())
-    return build_loss(loss).function(current, torch.zeros_like(current), carried).loss
+    return compute_loss(loss, current, torch.zeros_like(current), carried).loss
 
 
 @pytest.mark.parametrize("name", ["kl_k1", "kl_k3"])
@@ -232,26 +234,24 @@ def test_rows_do_not_touch_each_other(rows: list[list[tuple[float, float]]], nam
 @pytest.mark.parametrize(
     ("loss", "reason"),
     [
-        (spec(kl_k1=0.1, kl_k3=0.1), "only one may be above 0"),
-        (spec(kl_k3=-0.1), "kl_k3 must be 0"),
-        (spec(entropy_coef=math.nan), "entropy_coef must be 0"),
-        (spec(dual_clip=0.5), "dual_clip must be 0 .* or above 1"),
-        (named("gspo", dual_clip=3.0), "Loss 'gspo' has no parameter dual_clip"),
-        (named("cispo", clip_low=1.0), "clip_low must lie"),
-        (named("cispo", token_cap=2.0, sequence_cap=2.0), "only one may be above 0"),
-        (named("cross_entropy", kl_k3=0.1), "it has none"),
+        ({"kl_k3": -0.1}, r"kl_coef\n.*greater than or equal to 0"),
+        ({"kl_coef": 0.1, "kl_estimator": "k2"}, r"kl_estimator\n.*'k1' or 'k3'"),
+        ({"entropy_coef": math.nan}, r"entropy_coef\n.*greater than or equal to 0"),
+        ({"dual_clip": 0.5}, "dual_clip must be 0 .* or above 1"),
+        ({"name": "gspo", "dual_clip": 3.0}, "dual_clip and value_coef belong to form ppo, not to gspo"),
+        ({"name": "cispo", "clip_low": 1.0}, r"clip_low\n.*less than 1"),
+        ({"name": "cispo", "token_cap": 2.0, "token_floor": 0.5}, "off_policy=token needs"),
+        ({"name": "cross_entropy", "kl_k3": 0.1}, r"kl_k3\n.*not permitted"),
     ],
 )
-def test_numbers_that_make_no_sense_are_config_errors(loss: LossSpec, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        build_loss(loss)
+def test_numbers_that_make_no_sense_are_refused(loss: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        typed(**loss)
 
 
 def test_a_loss_says_what_it_wants_computed() -> None:
     wants: list[Any] = [
-        (built.of_rollouts, built.entropy_gradient, built.needs_reference)
-        for built in map(
-            build_loss, (spec(**CLIPS), spec(entropy_coef=0.1), spec(kl_k1=0.1), LossSpec(name="cross_entropy"))
-        )
+        (loss.at_rollout_temperature, loss.needs_entropy_gradient, loss.needs_reference)
+        for loss in (spec(**CLIPS), spec(entropy_coef=0.1), spec(kl_k1=0.1), CrossEntropyLoss())
     ]
     assert wants == [(True, False, False), (True, True, False), (True, False, True), (False, False, False)]

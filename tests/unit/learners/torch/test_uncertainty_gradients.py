@@ -12,7 +12,9 @@ import torch
 from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import gradient, make_learner, relative
 
-from finqa_cli.algorithms import assign_credit, batch_credit, credited_samples, normalized, pack
+from finqa_cli.algorithms.credit import assign_credit, batch_credit, credited_samples
+from finqa_cli.algorithms.losses import weigh_samples
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import Optimizer
 from finqa_cli.settings import TrainSettings
 from finqa_cli.training.rl.updates import training_loss
@@ -20,8 +22,7 @@ from finqa_cli.types import Group, Rewards, Turn
 from finqa_plugins.environments.forecast.forecast_verdict import uncertainty_weight
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
-from finqa_plugins.optimizers.reinforce import Reinforce, ReinforceConfig
-from finqa_plugins.optimizers.rloo import Rloo, RlooConfig
+from finqa_plugins.optimizers.reinforce import Reinforce, ReinforceConfig, Rloo, RlooConfig
 
 WEIGHTS = [uncertainty_weight(level, u0=0.3, u_hi=0.5, w_hi=0.5) for level in (0.1, 0.9)]
 
@@ -62,7 +63,7 @@ def step(learner: TorchLearner, method: Optimizer, of: list[Group]) -> torch.Ten
     """The gradient of an iteration with these groups."""
     credits = batch_credit(method, of, assign_credit(method, of))
     loss = training_loss(method, TrainSettings())
-    samples = normalized(credited_samples(of, credits), loss)
+    samples = weigh_samples(credited_samples(of, credits), loss)
     assert len(samples) == 6
     return gradient(learner, pack(samples, token_budget=10_000, max_rows=8), loss)
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.learners.torch.distributed import shards
+from finqa_plugins.learners.torch import verl_shards
 
 Weights = dict[str, torch.Tensor]
 
@@ -210,5 +210,5 @@ def test_an_adapter_among_shards_is_named(learner_model: Path, tmp_path: Path) -
     shard = cut({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight": torch.ones(4, 4)}, 2)
     actor = write_actor(tmp_path / "actor", learner_model, shard)
     with pytest.raises(DataError, match="an adapter besides the model") as caught:
-        shards.gathered(actor)
+        verl_shards.gathered(actor)
     assert "lora_adapter --to merged" in caught.value.remedy

@@ -24,7 +24,6 @@ from finqa_cli import errors
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.micro_batches import is_out_of_memory
-from finqa_plugins.learners.torch.trained_model import device_name, pick_device
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -46,17 +45,17 @@ def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def give_back(device: torch.device) -> None:
-    """Leaves to other processes what PyTorch keeps of a device's memory for later: an engine that slept during an
-    update, and wakes after it, needs what it had before.
+def release_memory(device: torch.device) -> None:
+    """Releases the device memory that PyTorch caches: an engine that slept during an update, and wakes after it, needs
+    what it had before.
     """
     if device.type == "cuda":
         with on_device(device):  # a thread's own is device 0, on which this would take memory
             torch.cuda.empty_cache()
 
 
-class Alone:
-    """One process: nobody to talk to."""
+class SingleProcess:
+    """One process that trains alone: the interface of `ProcessGroup` without communication."""
 
     rank = 0
     size = 1
@@ -67,7 +66,7 @@ class Alone:
         return planned_device(config, devices, 0) or pick_device(config)
 
     def mesh(self, device: torch.device) -> DeviceMesh | None:
-        """Over what weights are cut; None where they are not."""
+        """The mesh that weights are sharded over; None where they are not."""
         del device
         return None
 
@@ -76,15 +75,15 @@ class Alone:
         """The block runs in one process after the other."""
         yield
 
-    def gathered(self, item: Any) -> list[Any]:
-        """What each process gives, by rank."""
+    def gather(self, item: Any) -> list[Any]:
+        """The item of each process, by rank."""
         return [item]
 
     def add(self, tensor: torch.Tensor) -> None:
         """Makes a tensor the sum of those of all processes."""
 
 
-class Processes(Alone):
+class ProcessGroup(SingleProcess):
     """This process among several. The first leads: it makes the calls, the others follow.
 
     Whatever fails in a call ends the training: the process that failed leaves its error in the store and ends, and its
@@ -95,9 +94,9 @@ class Processes(Alone):
         """Joins no other process yet.
 
         Args:
-            rank: Of this process.
+            rank: Rank of this process.
             size: How many there are.
-            local_rank: Of this process on its machine.
+            local_rank: Rank of this process on its machine.
             local_size: How many there are on its machine; None: all.
         """
         self.rank, self.size, self._local_rank = rank, size, local_rank
@@ -171,15 +170,15 @@ class Processes(Alone):
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The block runs in one process after the other; one that fails in it lets the others lose touch."""
+        """The block runs in one process after the other; one that fails in it breaks their connections."""
         for _ in range(self.rank):
             dist.barrier()
         yield
         for _ in range(self.rank, self.size):
             dist.barrier()
 
-    def gathered(self, item: Any) -> list[Any]:
-        """What each process gives, by rank."""
+    def gather(self, item: Any) -> list[Any]:
+        """The item of each process, by rank."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, item)
         return found
@@ -206,32 +205,32 @@ class Processes(Alone):
             return work(*args, **kwargs)
         self._between_calls.clear()
         try:
-            self._tell((name, args))
+            self._send((name, args))
             return work(*args, **kwargs)
         except BaseException as error:
             self._broken = True
-            if isinstance(error, Exception) and (_lost_touch(error) or self._aborted):
+            if isinstance(error, Exception) and (_is_lost_connection(error) or self._aborted):
                 raise self._failure(str(error).splitlines()[0]) from error
             raise
         finally:
             self._between_calls.set()
 
-    def heard(self) -> tuple[str, tuple[Any, ...]] | None:
+    def receive_call(self) -> tuple[str, tuple[Any, ...]] | None:
         """The leader's next call: a name and arguments; None once it closed or is gone."""
-        said: list[Any] = [None]
+        received: list[Any] = [None]
         try:
-            dist.broadcast_object_list(said, src=0)
+            dist.broadcast_object_list(received, src=0)
         except RuntimeError as error:
-            if _lost_touch(error):
+            if _is_lost_connection(error):
                 return None
             raise
-        call: tuple[str, tuple[Any, ...]] | None = said[0]
+        call: tuple[str, tuple[Any, ...]] | None = received[0]
         return call
 
-    def failed(self, error: Exception) -> None:
+    def leave_error(self, error: Exception) -> None:
         """Leaves an error for the leader. The first counts; processes that only lost a connection have none."""
         assert self._store is not None, "it has joined"
-        if not _lost_touch(error) and self._store.add("failures", 1) == 1:
+        if not _is_lost_connection(error) and self._store.add("failures", 1) == 1:
             if not isinstance(error, FinqaError):
                 error = LearnerProcessError(f"{type(error).__name__}: {error}")
             message = f"Learner process {self.rank + 1} of {self.size} failed: {error.message}"
@@ -252,13 +251,13 @@ class Processes(Alone):
             return
         try:
             if self.leads:
-                self._tell(None)
+                self._send(None)
             dist.destroy_process_group()
         except RuntimeError as error:
-            if not _lost_touch(error):
+            if not _is_lost_connection(error):
                 raise
 
-    def _tell(self, call: tuple[str, tuple[Any, ...]] | None) -> None:
+    def _send(self, call: tuple[str, tuple[Any, ...]] | None) -> None:
         dist.broadcast_object_list([call], src=0)
 
     def _failure(self, reason: str) -> FinqaError:
@@ -273,6 +272,28 @@ class Processes(Alone):
     def _end_of_another(self, reason: str) -> FinqaError:
         message = f"Training on {self.size} processes ended: a process is gone ({reason})."
         return LearnerProcessError(message, remedy="see the output of torchrun")
+
+
+def pick_device(config: TorchLearnerConfig) -> torch.device:
+    """The device that the configuration names, or the best there is: see `device_name`."""
+    return torch.device(device_name(config.device, torch.cuda.device_count() if torch.cuda.is_available() else 0))
+
+
+def device_name(asked: str, devices: int) -> str:
+    """The device to use where there are so many of CUDA. By default the last one, because engines begin with the first.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    if asked == "cpu" or (asked == "auto" and not devices):
+        return "cpu"
+    number = int(asked.removeprefix("cuda:")) if ":" in asked else devices - 1
+    if not 0 <= number < devices:
+        seen = f"devices 0 to {devices - 1}" if devices else "no CUDA device"
+        raise ConfigError(
+            f"learner option device={asked}, but PyTorch sees {seen}.", remedy="--set learner.options.device=auto"
+        )
+    return f"cuda:{number}"
 
 
 def planned_device(config: TorchLearnerConfig, devices: Sequence[int], local_rank: int) -> torch.device | None:
@@ -307,7 +328,7 @@ def _over_loopback() -> Iterator[None]:
         del os.environ[_GLOO_INTERFACE]
 
 
-def _lost_touch(error: Exception) -> bool:
+def _is_lost_connection(error: Exception) -> bool:
     """Whether an error says no more than that another process cannot be reached. NCCL without memory says more."""
     lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
     return lost and not is_out_of_memory(error)

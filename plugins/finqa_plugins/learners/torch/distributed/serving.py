@@ -17,15 +17,15 @@ def main(rank: int, size: int, folder: Path, parent: int) -> int:
     """Takes part in what the first process's learner does until that closes or is gone; the exit status.
 
     Args:
-        rank: Of this process, from 1.
-        size: How many there are with the first.
-        folder: Where they find each other.
-        parent: The first process.
+        rank: Rank of this process, from 1.
+        size: Number of processes with the first.
+        folder: Folder where they find each other.
+        parent: Process id of the first process.
     """
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
-    from finqa_plugins.learners.torch.distributed.leading import LearnerProcesses, open_store
+    from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store
 
-    processes = LearnerProcesses(rank, size, rank)
+    processes = TorchrunProcesses(rank, size, rank)
     processes.join(open_store(folder, size, rank))
     if (error := processes.follow()) is None:
         return 0

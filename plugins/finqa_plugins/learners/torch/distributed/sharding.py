@@ -15,10 +15,10 @@ from finqa_plugins.learners.torch.forward import Inputs, predicting_states, stat
 
 
 class PolicyForward(nn.Module):
-    """All that a micro-batch computes with the model's weights, so that sharded weights are whole for as long."""
+    """All that a micro-batch computes with the model's weights, so that sharded weights are gathered for it once."""
 
     def __init__(self, causal: Any, *, wide: bool = False) -> None:
-        """With `wide` the logits are float32, whatever the model computes in."""
+        """Wraps the model; with `wide` the logits are float32, also where the model computes in 16 bits."""
         super().__init__()
         self.causal = causal
         self._wide = wide
@@ -42,7 +42,7 @@ def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
     """Cuts each decoder layer, and the rest as one, over the processes of the mesh, and moves them to its device.
 
     Gradients are summed over the processes: the loss is divided by the tokens of the whole batch already. Layers are
-    made whole when they run and given up after, forwards and backwards; the rest stays whole until the backward pass,
+    gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the backward pass,
     which may need the head for several chunks of logits.
     """
     kinds = tuple(forward.causal._no_split_modules or ())
@@ -57,31 +57,31 @@ def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
             module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
 
 
-def release(forward: PolicyForward) -> None:
-    """Gives up what a forward pass without a backward pass left whole; without sharding there is nothing."""
+def reshard(forward: PolicyForward) -> None:
+    """Shards parameters again after a forward pass without a backward pass; without sharding does nothing."""
     if isinstance(forward, FSDPModule):
         forward.reshard()
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or the whole of which it is this process's piece; all processes must ask for it."""
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or the whole of which it is this process's shard; all processes must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(
+def gather_tensors(
     tensors: Mapping[str, torch.Tensor], *, keep: bool, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """The whole tensors by name, pieces joined one after the other on the CPU.
 
     Args:
-        tensors: In the same order in every process.
-        keep: Else they are only given to those that keep them, and the result is empty.
+        tensors: Tensors by name, in the same order in every process.
+        keep: This process keeps the result; the others only take part, and their result is empty.
         dtype: Precision of the result, which is on the CPU then. Each tensor is rounded before the next one is joined,
             so no second copy of all weights in the old precision is made. None: as they are.
     """
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        joined = whole(tensor.detach())
+        joined = full_tensor(tensor.detach())
         if keep:
             moves = dtype is not None or isinstance(tensor, DTensor)
             rounded = joined if dtype is None else joined.to(dtype)
@@ -97,7 +97,7 @@ def whole_state(
     Args:
         model: Its parameters' names are those to write under; tied ones stay tied.
         trained: Only these; None for all, and the buffers that belong to its state.
-        keep: As for `gathered`.
+        keep: See `gather_tensors`.
         dtype: Precision of the parameters; buffers keep theirs. None: as they are.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
@@ -105,14 +105,14 @@ def whole_state(
     if not changes:
         return None
     if trained is not None:
-        return gathered(trained, keep=keep, dtype=dtype)
-    joined = gathered(dict(model.named_parameters()), keep=keep, dtype=dtype)
+        return gather_tensors(trained, keep=keep, dtype=dtype)
+    joined = gather_tensors(dict(model.named_parameters()), keep=keep, dtype=dtype)
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     state = model.state_dict() if keep else {}
     return {name: joined[first[id(named[name])]] if name in named else value for name, value in state.items()}
 
 
-def alike(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+def shard_like(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     """A whole tensor, cut as the pattern is if the pattern is a piece. Every process has the whole."""
     if not isinstance(pattern, DTensor):
         return tensor

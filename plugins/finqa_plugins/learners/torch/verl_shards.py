@@ -100,8 +100,8 @@ def _files(folder: Path) -> list[Path]:
     sizes = {size for size, _ in found}
     recorded = _recorded_size(folder)
     if len(sizes) != 1 or (recorded is not None and recorded not in sizes):
-        told = ", ".join(map(str, sorted(sizes | ({recorded} if recorded else set()))))
-        raise DataError(f"{folder} holds shards of several checkpoints: of {told} processes.")
+        counts = ", ".join(map(str, sorted(sizes | ({recorded} if recorded else set()))))
+        raise DataError(f"{folder} holds shards of several checkpoints: of {counts} processes.")
     (size,) = sizes
     if missing := sorted(set(range(size)) - {rank for _, rank in found}):
         raise DataError(

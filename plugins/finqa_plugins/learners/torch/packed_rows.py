@@ -1,8 +1,9 @@
-"""Attention over a packed row: within each sequence only, and no padding.
+"""Packed rows: many sequences as one row without padding, in which a beginning that they share stands once.
 
-It is registered with transformers' `AttentionInterface`; `segments` reaches it through the model's keyword arguments,
-so that what is computed again in the backward pass gets the same. Without `segments` it is causal SDPA over rectangles
-padded on the right.
+`pack_row` builds the row, pure; the rest is attention over it, within each sequence only. It is registered with
+transformers' `AttentionInterface`; `segments` reaches it through the model's keyword arguments, so that what is
+computed again in the backward pass gets the same. Without `segments` it is causal SDPA over rectangles padded on the
+right.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import structlog
@@ -18,24 +22,124 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.learners.torch.packed_row import Segments
 
 log = structlog.get_logger(__name__)
 
 _NAME = "finqa_segments"
 
 _QUERIES_PER_BLOCK = 256
-"""Of a segment that others stand before. A block's mask is at most this times the longest sequence, and a block
-computes little that is masked out."""
+"""Queries of a block, in a segment that others come before. A block's mask is at most this times the longest sequence,
+and a block computes little that is masked out."""
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Relative difference of hidden states that rounding explains; another sequence or position shows far above."""
 
 _LARGEST_HEAD = 256
-"""Of FlashAttention."""
+"""Largest head that FlashAttention takes."""
 
 _UNSUPPORTED = ("sliding_window", "softcap", "position_bias", "s_aux", "cache")
 """What models may want of their attention function that is not computed here."""
+
+_SHORTEST_SHARED = 32
+"""Ids that sequences must share to share a segment: fewer save less than a further segment costs."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of a row, S of them one after the other.
+
+    A token of a segment sees the earlier tokens of its segment and all tokens of the segments on the way to it.
+
+    Attributes:
+        sizes: [S] tokens of each.
+        paths: [S] the indices of the segments that a sequence has read when it reaches the end of each: the segment
+            itself comes last.
+    """
+
+    sizes: tuple[int, ...]
+    paths: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def contexts(self) -> tuple[int, ...]:
+        """[S] tokens on the way to each segment and in it."""
+        return tuple(sum(self.sizes[index] for index in path) for path in self.paths)
+
+    @cached_property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The segments in groups of equal size and equal context, which can be computed as one rectangle."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, shape in enumerate(zip(self.sizes, self.contexts, strict=True)):
+            groups.setdefault(shape, []).append(index)
+        return tuple(tuple(group) for group in groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """A row of T tokens that holds B sequences.
+
+    Attributes:
+        token_ids: [T].
+        position_ids: [T] place of each token in the sequences that it belongs to.
+        segments: What sees what.
+        places: [B][L] index into the row of each token of each sequence.
+    """
+
+    token_ids: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    segments: Segments
+    places: tuple[tuple[int, ...], ...]
+
+
+def pack_row(sequences: Sequence[Sequence[int]]) -> PackedRow:
+    """The sequences as a tree of segments, parents before children: a radix tree whose edges have 32 ids or more,
+    but for those that end a sequence. Equal input, equal output.
+    """
+    token_ids: list[int] = []
+    position_ids: list[int] = []
+    sizes: list[int] = []
+    paths: list[tuple[int, ...]] = []
+    places: list[list[int]] = [[] for _ in sequences]
+    ordered = sorted(range(len(sequences)), key=lambda row: tuple(sequences[row]))
+    pending: list[tuple[list[int], int, tuple[int, ...]]] = [(ordered, 0, ())] if ordered else []
+    while pending:
+        rows, depth, path = pending.pop()
+        shared = _shared(sequences[rows[0]], sequences[rows[-1]])
+        if len(rows) > 1 and shared - depth < _SHORTEST_SHARED:
+            pending.extend((run, depth, path) for run in reversed(list(_runs(sequences, rows, depth))))
+            continue
+        path = (*path, len(sizes))
+        for row in rows:
+            places[row].extend(range(len(token_ids), len(token_ids) + shared - depth))
+        token_ids.extend(sequences[rows[0]][depth:shared])
+        position_ids.extend(range(depth, shared))
+        sizes.append(shared - depth)
+        paths.append(path)
+        if longer := [row for row in rows if len(sequences[row]) > shared]:
+            pending.append((longer, shared, path))
+    return PackedRow(
+        token_ids=tuple(token_ids),
+        position_ids=tuple(position_ids),
+        segments=Segments(sizes=tuple(sizes), paths=tuple(paths)),
+        places=tuple(map(tuple, places)),
+    )
+
+
+def _shared(first: Sequence[int], last: Sequence[int]) -> int:
+    """How many ids both begin with: as many as all that are sorted between them do."""
+    alike = (place for place, (left, right) in enumerate(zip(first, last, strict=False)) if left != right)
+    return next(alike, min(len(first), len(last)))
+
+
+def _runs(sequences: Sequence[Sequence[int]], rows: Sequence[int], depth: int) -> Iterator[list[int]]:
+    """Sorted rows in runs whose following ids are equal for long enough to share a segment."""
+
+    def key(row: int) -> tuple[int, ...]:
+        following = tuple(sequences[row][depth : depth + _SHORTEST_SHARED])
+        return following if len(following) == _SHORTEST_SHARED else (-1 - row,)
+
+    for _, run in itertools.groupby(rows, key):
+        yield list(run)
+
 
 _PROBE = Segments(sizes=(3, 5, 4, 6), paths=((0,), (0, 1), (0, 2), (3,)))
 
@@ -120,12 +224,12 @@ def segment_attention(
         module: The attention layer.
         query: [1, H, T, D].
         key: [1, K, T, D]; each serves H / K heads.
-        value: As key.
+        value: [1, K, T, D].
         attention_mask: None: `segments` says what sees what.
-        scaling: Of the products; None: 1 / sqrt(D).
+        scaling: Factor on the products; None: 1 / sqrt(D).
         dropout: Share of the weights that are dropped.
-        segments: Of the row.
-        options: Others of the model.
+        segments: Segments of the row.
+        options: Further arguments of the model.
 
     Returns:
         [1, T, H, D], and None for the weights.

@@ -15,15 +15,15 @@ from pathlib import Path
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store
 
-from finqa_cli.contracts import LearnerContext, LearnerEvents
+from finqa_cli.contracts import LearnerContext, LearnerEvents, LearnerProcesses
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, UpdateReport
+from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.launch import POLL_S, Workers
-from finqa_plugins.learners.torch.distributed.process_group import Processes
+from finqa_plugins.learners.torch.distributed.process_group import ProcessGroup
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
-_joined: LearnerProcesses | None = None
+_joined: TorchrunProcesses | None = None
 _END_S = 5.0
 """After a connection broke: for the launcher to notice how a process ended."""
 
@@ -40,18 +40,18 @@ def make_learner(config: TorchLearnerConfig, context: LearnerContext) -> TorchLe
                 f"train.learner_processes={context.processes}, but torchrun started {_joined.size} processes.",
                 remedy="run the command without torchrun",
             )
-        return LeadingLearner(config, context, _joined)
+        return DistributedLearner(config, context, _joined)
     if context.processes > 1:
-        return LeadingLearner(config, context, StartedProcesses(context.processes, context.logs))
+        return DistributedLearner(config, context, StartedProcesses(context.processes, context.logs))
     return TorchLearner(config, context)
 
 
-def join() -> LearnerProcesses:
+def join() -> TorchrunProcesses:
     """Joins the processes that torchrun started, once; learners that are made from now on are shared by them."""
     global _joined  # which processes there are is a fact about this one
     if _joined is None:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        _joined = LearnerProcesses(*(int(os.environ[name]) for name in numbers))
+        _joined = TorchrunProcesses(*(int(os.environ[name]) for name in numbers))
         _joined.join_torchrun()
     return _joined
 
@@ -63,7 +63,7 @@ def open_store(folder: Path, size: int, rank: int) -> Store:
     return store
 
 
-class LearnerProcesses(Processes):
+class TorchrunProcesses(ProcessGroup, LearnerProcesses):
     """Those that share a learner."""
 
     def serve(self) -> int:
@@ -83,7 +83,7 @@ class LearnerProcesses(Processes):
     def follow(self) -> Exception | None:
         """Does what the first process has this one do, until that closes or is gone; what failed, or None."""
         learner: TorchLearner | None = None
-        while call := self.heard():
+        while call := self.receive_call():
             name, arguments = call
             try:
                 if name == "start":
@@ -93,13 +93,13 @@ class LearnerProcesses(Processes):
                 else:
                     getattr(learner, name)(*arguments)
             except Exception as error:
-                self.failed(error)
+                self.leave_error(error)
                 return error
         self.close()
         return None
 
 
-class StartedProcesses(LearnerProcesses):
+class StartedProcesses(TorchrunProcesses):
     """The first process and those that it starts."""
 
     def __init__(self, size: int, logs: Path | None) -> None:
@@ -158,22 +158,22 @@ class StartedProcesses(LearnerProcesses):
         return LearnerProcessError(f"{gone}." + (f" Its log: {self._logs}/learner-*.log" if self._logs else ""))
 
 
-class LeadingLearner(TorchLearner):
-    """The learner in the first of several processes: what it is asked, all do."""
+class DistributedLearner(TorchLearner):
+    """The learner in the first of several processes: every call is made in all of them."""
 
-    def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: Processes) -> None:
+    def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: ProcessGroup) -> None:
         super().__init__(config, context, processes)
         self._all = processes
         self._begun = False
 
     def report_to(self, events: LearnerEvents) -> None:
-        """As a single process does, and also when another process is gone."""
+        """Reports as a single process does, and also when another process is gone."""
         super().report_to(events)
         if isinstance(self._all, StartedProcesses):
             self._all.on_failure = events.failed
 
     def start(self) -> None:
-        """As a single process does; starts the others first, unless torchrun did."""
+        """Loads the model as a single process does; starts the others first, unless torchrun did."""
         if not self._begun:
             if isinstance(self._all, StartedProcesses):
                 self._all.begin()
@@ -187,37 +187,37 @@ class LeadingLearner(TorchLearner):
         if isinstance(self._all, StartedProcesses):
             self._all.close()
 
-    def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
-        """As a single process does, within rounding: each takes a share of the micro-batches."""
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
+        """Takes the step of a single process, within rounding: each takes a share of the micro-batches."""
         self.start()
         return self._all.together(super().update, "update", batch, loss)
 
-    def logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
-        """As a single process does."""
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().logprobs, "logprobs", samples)
 
-    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
-        """As a single process does."""
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().reference_logprobs, "reference_logprobs", samples)
 
-    def values(self, samples: Sequence[Sample]) -> tuple[tuple[float, ...], ...]:
-        """As a single process does."""
+    def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as a single process does."""
         self.start()
         return self._all.together(super().values, "values", samples)
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """As a single process does, and the same files."""
+        """Writes the same files as a single process."""
         self.start()
         return self._all.together(super().publish, "publish", folder, number)
 
     def save(self, folder: Path) -> None:
-        """As a single process does, and the same files."""
+        """Writes the same files as a single process."""
         self.start()
         self._all.together(super().save, "save", folder)
 
     def load(self, folder: Path) -> None:
-        """As a single process does; any number of processes may have saved it. Every process reads the folder."""
+        """Restores what any number of processes saved. Every process reads the folder."""
         self.start()
         self._all.together(super().load, "load", folder)

@@ -1,4 +1,4 @@
-"""DPO: preferences without a reward model and without rollouts."""
+"""Methods that learn from recorded attempts: SFT from demonstrations, DPO from pairs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,31 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from finqa_cli.contracts.preference_method import PairPlan
-from finqa_cli.errors import ConfigError
-from finqa_cli.types import Credit, Group, LossSpec
+from finqa_cli.algorithms.losses import CrossEntropyLoss, PreferenceLoss
+from finqa_cli.contracts import Optimizer, PairPlan, PreferenceOptimizer
+from finqa_cli.types import Credit, Group
 
-_LOSSES = {"sigmoid": "dpo", "hinge": "dpo_hinge", "ipo": "dpo_ipo"}
+
+class Sft(Optimizer):
+    """Maximum likelihood of demonstrations.
+
+    Rewards are not used: the demonstrations are chosen when they are recorded. Attempts that ended in a fault stop at
+    an arbitrary place and are excluded.
+    """
+
+    def __init__(self, config: None = None) -> None:
+        del config
+
+    def credit(self, group: Group) -> Credit:
+        """Advantage 1 for each attempt that did not end in a fault."""
+        advantages = tuple(None if trajectory.status.is_fault else 1.0 for trajectory in group.trajectories)
+        if all(advantage is None for advantage in advantages):
+            return Credit(advantages=advantages, dropped="too_few")
+        return Credit(advantages=advantages)
+
+    def loss(self) -> CrossEntropyLoss:
+        """Cross entropy over the demonstrated tokens."""
+        return CrossEntropyLoss()
 
 
 class DpoConfig(BaseModel):
@@ -29,17 +49,19 @@ class DpoConfig(BaseModel):
     epochs: float = Field(default=1.0, gt=0, description="Passes over the pairs.")
     pairs_per_step: int = Field(default=16, ge=1, description="Pairs of one optimizer step.")
     warmup_share: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps with a rising learning rate.")
-    validate_every: int = Field(default=50, ge=1, description="Steps between looks at held-out pairs and checkpoints.")
+    validate_every: int = Field(
+        default=50, ge=1, description="Steps between measurements on held-out pairs, each with a checkpoint."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.label_smoothing and self.loss_type != "sigmoid":
-            raise ValueError(f"label_smoothing is of loss_type=sigmoid, not of {self.loss_type}")
+            raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, not to {self.loss_type}")
         return self
 
 
-class Dpo:
-    """Direct preference optimization, with the losses that `torch_learner.preferences` defines.
+class Dpo(PreferenceOptimizer):
+    """Direct preference optimization; see `PreferenceLoss`.
 
     Source: Rafailov et al., arXiv 2305.18290.
     """
@@ -47,15 +69,15 @@ class Dpo:
     def __init__(self, config: DpoConfig) -> None:
         self._config = config
 
-    def pair_loss(self) -> LossSpec:
+    def pair_loss(self) -> PreferenceLoss:
         """The loss on pairs."""
         config = self._config
-        parameters = {"beta": config.beta}
-        if config.label_smoothing:
-            parameters["label_smoothing"] = config.label_smoothing
-        if config.reference_free:
-            parameters["reference_free"] = 1.0
-        return LossSpec(name=_LOSSES[config.loss_type], parameters=parameters)
+        return PreferenceLoss(
+            form=config.loss_type,
+            beta=config.beta,
+            label_smoothing=config.label_smoothing,
+            reference_free=config.reference_free,
+        )
 
     def plan(self) -> PairPlan:
         """How to go through the pairs."""
@@ -66,18 +88,3 @@ class Dpo:
             warmup_share=config.warmup_share,
             validate_every=config.validate_every,
         )
-
-    def loss(self) -> LossSpec:
-        """Raises ConfigError: groups that are played are not what it learns from."""
-        raise _of_pairs()
-
-    def credit(self, group: Group) -> Credit:
-        """Raises ConfigError, as `loss` does before anything is played."""
-        raise _of_pairs()
-
-
-def _of_pairs() -> ConfigError:
-    return ConfigError(
-        "dpo learns from recorded pairs of attempts, not from groups that `finqa train` plays.",
-        remedy="finqa sample TARGET, finqa prefs RUN, finqa dpo PAIRS",
-    )

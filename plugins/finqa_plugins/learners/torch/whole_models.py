@@ -1,8 +1,12 @@
-"""Merges a LoRA adapter into its base: `W + scale * B A` in float32 (Hu et al., 2021, section 4.1)."""
+"""Whole models: adapters merged into their base, and policies written in a precision.
+
+A LoRA adapter is merged as `W + scale * B A` in float32 (Hu et al., 2021, section 4.1).
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +21,29 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.state import publish_model
 from finqa_plugins.learners.torch.trained_model import load_base
+from finqa_plugins.learners.torch.verl_shards import description_of, is_sharded, load_sharded
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
+"""Kept as the base has them: transformers 5 writes no `tokenizer.model`, which llama.cpp reads for Llama and Gemma, and
+names a class in `tokenizer_config.json` that transformers 4, which llama.cpp's converter was long pinned to, lacks."""
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _COPIED = ".base_layer.weight"
 """End of the names under which PEFT keeps copies of adapted embeddings: weights of the base, not of the adapter."""
 
 
-def merge(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
-    """Writes the merged model in float32, with the base's tokenizer, in place of whatever `folder` was.
+def merge_adapter(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
+    """Writes the merged model in float32, with the base's tokenizer,; replaces `folder`.
 
     It is made on the CPU and takes the base's weights in float32. Weights that two layers share (tied embeddings) come
     apart where only one of them is adapted.
@@ -36,14 +55,14 @@ def merge(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
         ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
         StorageError: The disk is full or may not be written to.
     """
-    merged = merged_model(policy)
+    merged = load_merged(policy)
     if merged is None:
         return None
     publish_model(merged, policy.model, folder)
     return PolicyVersion(number=0, model=str(folder))
 
 
-def merged_model(policy: PolicyVersion) -> Any | None:
+def load_merged(policy: PolicyVersion) -> Any | None:
     """The whole model in float32 on the CPU; None when the adapter is of another kind than LoRA.
 
     Raises:
@@ -94,7 +113,7 @@ def _adapted(base: Any, policy: PolicyVersion, tensors: Mapping[str, Tensor]) ->
     try:
         config = PeftConfig.from_pretrained(policy.adapter)
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # the fresh adapter is random
-            warnings.simplefilter("ignore")  # advice to who adapts, on ties and names, and old names of transformers
+            warnings.simplefilter("ignore")  # advice for training, on ties and names, and old names of transformers
             model = get_peft_model(base, config)
     except (ValueError, TypeError, KeyError) as error:  # a layer is not there, or an option is not known
         raise _misfit(policy, str(error).strip().splitlines()[0]) from error
@@ -119,3 +138,58 @@ def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
         f"The adapter {policy.adapter} does not fit {policy.model}, the model that it names as its base: {reason}.",
         remedy=f"finqa model inspect {policy.model}",
     )
+
+
+def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
+    """Writes weights, configuration and tokenizer; replaces `folder`.
+
+    Adapters are merged in float32, and the sum is rounded once. The model may be a folder of FSDP shards.
+
+    Returns:
+        The model; None where the adapter is of another kind than LoRA.
+
+    Raises:
+        ConfigError: A part cannot be loaded, does not fit, is not finite, or leaves the range of the precision.
+        DataError: Shards are missing or damaged.
+        StorageError: The disk is full or may not be written to.
+    """
+    sharded = is_sharded(Path(policy.model))
+    source = str(description_of(Path(policy.model))) if sharded else policy.model
+    if policy.adapter is not None:
+        model = load_merged(policy)
+    elif sharded:
+        model = load_sharded(Path(policy.model))
+    else:
+        model = load_base(policy.model, dtype=torch.float32, device=torch.device("cpu"))
+    if model is None:
+        return None
+    model = model.to(DTYPES[dtype])
+    _check_finite(model, policy, dtype)
+    model.config.dtype = DTYPES[dtype]
+    publish_model(model, source, folder)
+    _keep_tokenizer(source, folder)
+    return PolicyVersion(number=policy.number, model=str(folder))
+
+
+def _check_finite(model: Any, policy: PolicyVersion, dtype: str) -> None:
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise ConfigError(
+                f"{name} of {policy.adapter or policy.model} holds numbers that are not finite in {dtype}.",
+                remedy="--dtype bfloat16" if dtype == "float16" else "export an earlier checkpoint: --step N",
+            )
+
+
+def _keep_tokenizer(source: str, folder: Path) -> None:
+    from transformers.utils import cached_file
+
+    for name in _TOKENIZER:
+        found = cached_file(
+            source,
+            name,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            _raise_exceptions_for_gated_repo=False,
+        )
+        if found is not None:
+            shutil.copyfile(found, folder / name)

@@ -141,7 +141,7 @@ class Player:
             seed=attempt.seed,
             budget=budget,
             waiting=seat.away,
-            mending=clock.stopped,
+            recovering=clock.stopped,
             calling=clock.patient,
         )
         prompt: Prompt | None = None

@@ -1,4 +1,4 @@
-"""Boxes, and the images that they start from."""
+"""Sandboxes, and the images that they start from."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A box in which a server of the environment runs.
+    """A sandbox in which a server of the environment runs.
 
     Attributes:
-        snapshot: The data that the box must hold; its folder inside the box is passed to the server as FINQA_SNAPSHOT.
+        snapshot: The data in the sandbox; its folder there is passed to the server as FINQA_SNAPSHOT.
         module: Python module that serves the environment; it reads HOST, PORT and FINQA_* variables.
-        port: Port that the server listens on inside a remote box; a local box picks a free one.
+        port: Port that the server listens on inside a remote sandbox; a local one picks a free port.
         environment: Further variables for the server. Secrets never go here.
         health_path: GET on it answers 200 when the server is ready.
-        requires: Import names that it needs beside finqa itself, where it runs.
+        requires: Import names that the server needs beside finqa itself.
         extra: The extra of finqa that installs them.
     """
 
@@ -49,28 +49,28 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSpec:
-    """A box in which code that the policy wrote is executed; it holds no data and serves nothing.
+    """A sandbox in which code that the policy wrote is executed; it contains no data and serves nothing.
 
     Attributes:
-        fresh: Each session gets a box that hosted no other. Otherwise boxes are used again: every execution has a
-            process and a folder of its own all the same.
+        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again, and every execution
+            still has a process and a folder of its own.
     """
 
     fresh: bool = False
 
 
 SandboxSpec = ServerSpec | ExecutionSpec
-"""What an environment needs from a box."""
+"""The sandbox that an environment needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
-    """A box as its provider lists it.
+    """A sandbox in its provider's list.
 
     Attributes:
         id: Provider's id.
         state: `started`, `starting`, `stopped` or `error`.
-        labels: Whatever it was started with; `finqa.run` is always among them.
+        labels: The labels it was started with; `finqa.run` is always among them.
         created: Unix time in seconds.
     """
 
@@ -82,12 +82,12 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """A provider's own copy of environment code and a snapshot, from which it starts boxes.
+    """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
-        name: The provider's name of it; holds the snapshot's name and a digest, so that it never changes its content.
+        name: The provider's name of it; holds the snapshot's name and a digest, so that its content never changes.
         snapshot: Name of the snapshot inside.
-        digest: `sha256:<hex>` over the snapshot, the code and the resources of its boxes.
+        digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
         state: `active`, `building`, or what went wrong.
         created: Unix time in seconds; 0.0 when the provider does not say.
     """

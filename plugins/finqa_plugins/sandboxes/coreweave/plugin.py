@@ -46,7 +46,7 @@ def register_components() -> list[Component]:
 
 
 def has_wandb_key(environment: Mapping[str, str]) -> bool:
-    """Whether W&B's own search for a key can succeed without asking anybody."""
+    """Whether W&B's own search for a key can succeed without asking the user."""
     netrc = Path(environment.get("NETRC") or "~/.netrc").expanduser()
     return bool(environment.get(WANDB_KEY_VARIABLE, "").strip()) or netrc.is_file()
 
@@ -85,7 +85,7 @@ def _lacks(name: str, variable: str) -> Check:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The account, where boxes are to run there. That the package is installed is checked for every component."""
+    """The account, where sandboxes are to run there. That the package is installed is checked for every component."""
     if settings["sandbox"]["name"] not in NAMES or importlib.util.find_spec("cwsandbox") is None:
         return []
     from finqa_plugins.sandboxes.coreweave.coreweave_doctor import checks
@@ -95,7 +95,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
 
 @hookimpl
 def explain_error(error: BaseException) -> str | None:
-    """The remedy for an exception of the SDK that nobody caught."""
+    """Return the remedy for an uncaught exception of the SDK."""
     if not type(error).__module__.startswith("cwsandbox."):
         return None
     from finqa_plugins.sandboxes.coreweave.coreweave_errors import remedy_of

@@ -146,7 +146,7 @@ class Images:
 
     def _refused(self, error: DaytonaError, recipe: Recipe) -> FinqaError:
         told = self._cloud.explain(error, f"building image {recipe.name}")
-        if told.remedy == QUOTA_REMEDY:  # of images here, not of boxes
+        if told.remedy == QUOTA_REMEDY:  # of images here, not of sandboxes
             told.remedy = f"finqa snapshot list --sandbox daytona, and delete an old one; or raise it at {LIMITS_PAGE}"
         return told
 

@@ -1,4 +1,4 @@
-"""The turnstile before every request that makes a box."""
+"""The turnstile before every request that makes a sandbox."""
 
 from __future__ import annotations
 

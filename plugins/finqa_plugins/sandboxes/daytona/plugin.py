@@ -41,7 +41,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The account, where boxes are to run there. That the package is installed is checked for every component."""
+    """The account, where sandboxes are to run there. That the package is installed is checked for every component."""
     if settings["sandbox"]["name"] != NAME or importlib.util.find_spec("daytona") is None:
         return []
     from finqa_plugins.sandboxes.daytona.daytona_doctor import checks
@@ -51,7 +51,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
 
 @hookimpl
 def explain_error(error: BaseException) -> str | None:
-    """The remedy for an exception of the SDK that nobody caught."""
+    """Return the remedy for an uncaught exception of the SDK."""
     if not type(error).__module__.startswith("daytona."):
         return None
     from finqa_plugins.sandboxes.daytona.daytona_errors import remedy_of

@@ -1,4 +1,4 @@
-"""This package as a wheel, made from wherever it is imported from: what the boxes in the cloud install.
+"""This package as a wheel, made from wherever it is imported from: what the sandboxes in the cloud install.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """

@@ -12,7 +12,7 @@ ROUNDS = 5
 
 
 def end_leftovers(folder: str) -> None:
-    """Kills every process that was started with TMPDIR=folder. Whoever hides it is missed: this is no isolation."""
+    """Kill every process that was started with TMPDIR=folder. One that hides it is missed: this is no isolation."""
     mark = f"TMPDIR={folder}".encode()
     for _ in range(ROUNDS):
         found = False

@@ -25,7 +25,7 @@ def register_components() -> list[Component]:
             target="finqa_plugins.sandboxes.local.local_provider:LocalSandboxProvider",
             config="finqa_plugins.sandboxes.local.config:LocalSandboxConfig",
             readiness="finqa_plugins.sandboxes.local.plugin:readiness",
-            summary="server processes on this machine's loopback; code in bubblewrap boxes",
+            summary="server processes on this machine's loopback; code in bubblewrap sandboxes",
         )
     ]
 

@@ -22,8 +22,8 @@ from daytona import (
 
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
 from finqa_plugins.sandboxes.daytona.daytona_errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
-from finqa_plugins.sandboxes.daytona.plugin import KEY_VARIABLE
 
 log = structlog.get_logger(__name__)
 

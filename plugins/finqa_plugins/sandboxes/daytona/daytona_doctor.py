@@ -20,12 +20,12 @@ from finqa_cli.errors import AuthenticationError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Check
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.sandboxes.daytona.daytona_images import ACTIVE, Images
 from finqa_plugins.sandboxes.daytona.daytona_listing import execution_image
 from finqa_plugins.sandboxes.daytona.image_recipe import content_digest, name_of
-from finqa_plugins.sandboxes.daytona.plugin import KEY_VARIABLE
 
 DEADLINE_S = 5.0
 PATIENCE_S = 1.0

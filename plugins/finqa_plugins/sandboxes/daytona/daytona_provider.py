@@ -30,11 +30,10 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
     server_params,
 )
 from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaSandbox, DaytonaSandboxBase
-from finqa_plugins.sandboxes.daytona.gate import CreateGate
+from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
 from finqa_plugins.sandboxes.daytona.image_recipe import image_name
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
-from finqa_plugins.sandboxes.daytona.window import SlidingWindow
 
 log = structlog.get_logger(__name__)
 

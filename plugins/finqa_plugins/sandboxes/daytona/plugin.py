@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "daytona"
-KEY_VARIABLE = "DAYTONA_API_KEY"
 
 
 @hookimpl
@@ -26,17 +24,9 @@ def register_components() -> list[Component]:
             summary="sandboxes in the Daytona cloud, hundreds at a time",
             requires=("daytona",),
             extra="daytona",
-            readiness="finqa_plugins.sandboxes.daytona.plugin:readiness",
+            readiness="finqa_plugins.sandboxes.daytona.daytona_account:readiness",
         )
     ]
-
-
-def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is a key; see `Component.readiness`."""
-    chosen = settings["sandbox"]
-    if os.environ.get(KEY_VARIABLE, "").strip() or (chosen["name"] == NAME and chosen["options"].get("api_key")):
-        return []
-    return [Check(name=NAME, status="fail", detail=f"needs {KEY_VARIABLE}", remedy=f"export {KEY_VARIABLE}=...")]
 
 
 @hookimpl

@@ -221,9 +221,9 @@ def test_the_files_of_boxes(tmp_path: Path) -> None:
     row = json.loads(path.read_text(encoding="utf-8"))
     for content in ("", "[]", "{}", json.dumps({**row, "labels": 1})):
         (tmp_path / "local" / "strange.box").write_text(content, encoding="utf-8")
-        assert [info.id for info in files.boxes()] == [box_id]
+        assert [info.id for info in files.sandboxes()] == [box_id]
     path.write_text(json.dumps({**row, "started": row["started"] + 1}), encoding="utf-8")  # a reused pid
-    assert list(files.boxes()) == []
+    assert list(files.sandboxes()) == []
     assert not files.holds(box_id)
     blocked = ExecutingSandboxFiles(tmp_path / "precious.box")
     with pytest.raises(StorageError, match="sandbox ledger"):

@@ -13,13 +13,15 @@ from benchmarks.async_training.simulation import (
     SimulatedLearner,
 )
 from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
-from finqa_cli.training.rl.trainer import Progress, Trainer
+from finqa_cli.training.rl.trainer import Trainer
+from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.build import make_optimizer
 from finqa_cli.wiring.stage import Stage
@@ -42,7 +44,7 @@ async def train_simulated(
     learner: SimulatedLearner,
     *,
     environment: SimulatedEnvironment | None = None,
-    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
     listen: Callable[[Trainer], None] = lambda trainer: None,
 ) -> list[dict[str, Any]]:
     """Trains, and gives the metrics of the iterations.
@@ -53,36 +55,32 @@ async def train_simulated(
         engine: Generates.
         learner: Takes the time of updates.
         environment: Default: one of 64 tasks.
-        progress: Where to go on from; default: the beginning.
+        checkpoint: Checkpoint of another simulated run to continue from; None starts from the beginning.
         listen: Gets the trainer before it runs.
     """
     environment = environment or SimulatedEnvironment()
-    fresh = progress is None
-    progress = progress or Progress(policy=PolicyVersion(number=0, model="simulated"))
-    await engine.load(progress.policy)
+    policy = PolicyVersion(number=checkpoint.state["serving_version"] if checkpoint else 0, model="simulated")
+    await engine.load(policy)
     reporter = NullReporter()
     with RunFolder.create(run, command="train", settings={}, save_token_ids=False) as folder:
-        trainer = Trainer(
+        context = RunContext(
             settings=settings,
-            parts=Stage(
-                environment=environment,
-                pool=NoSandboxes(),
-                engine=engine,
-                codec=SimulatedCodec(),
-                policy=progress.policy,
-                data=environment.data(),
-            ),
-            engine=engine,
-            learner=learner,
-            optimizer=make_optimizer(settings),
-            tasks=environment.tasks("train"),
-            held_out=(),
             folder=folder,
             tracking=Tracking(folder, [], reporter),
             reporter=reporter,
             stopper=Stopper(reporter),
-            progress=progress,
         )
+        parts = Stage(
+            environment=environment,
+            pool=NoSandboxes(),
+            engine=engine,
+            codec=SimulatedCodec(),
+            policy=policy,
+            data=environment.data(),
+        )
+        trainer = Trainer(context, parts, learner, make_optimizer(settings), environment.tasks("train"), held_out=())
+        if checkpoint is not None:
+            await trainer.resume(checkpoint)
         listen(trainer)
-        await trainer.run(fresh=fresh)
+        await trainer.run()
     return [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]

@@ -10,7 +10,8 @@ from benchmarks.gpu.models import random_model
 from benchmarks.gpu.scales import ModelShape, Scale
 from benchmarks.gpu.updates import make_learner, measure, one_sequence
 from benchmarks.learner.models import LORA_RANK
-from finqa_cli.placement import memory_formulas, read_architecture
+from finqa_cli.placement import memory_formulas
+from finqa_cli.placement.known_models import read_architecture
 from finqa_plugins.learners.torch.trained_model import PROJECTIONS
 
 TOLERANCE = 0.10

@@ -15,7 +15,7 @@ import typer
 from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.diagnostics.diagnose import examine, settings_check
-from finqa_cli.diagnostics.model_checks import PlanReport, plan_report
+from finqa_cli.diagnostics.machine_checks import PlanReport, plan_report
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Check
 from finqa_cli.wiring.placing import assumed_devices, visible_devices

@@ -12,10 +12,10 @@ from finqa_cli import logs
 from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.diagnostics import model_inspection as workflow
-from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection
-from finqa_cli.diagnostics.model_tier import tier_text
+from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection, tier_text
 from finqa_cli.errors import UsageError
-from finqa_cli.placement import Placement, memory_formulas, plan_document, plan_line
+from finqa_cli.placement import memory_formulas
+from finqa_cli.placement.placement_types import Placement, plan_document, plan_line
 
 MOST_GB = 100_000
 

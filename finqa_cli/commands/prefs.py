@@ -12,8 +12,7 @@ from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.progress import progress
 from finqa_cli.runs.run_folder import new_run_path
-from finqa_cli.training.preference.build_pairs import PairRules, PrefsResult, build_pairs
-from finqa_cli.training.preference.pair_statistics import as_text
+from finqa_cli.training.preference.build_pairs import PairRules, PrefsResult, as_text, build_pairs
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 

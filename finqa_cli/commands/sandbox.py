@@ -47,7 +47,7 @@ def list_sandboxes(
     Example: finqa sandbox ls --sandbox local
     """
     settings = options.load(ctx, quiet=True).settings
-    boxes = perform(lambda *_: workflow.list_boxes(settings, run), as_json=as_json, quiet=True, patient=False)
+    boxes = perform(lambda *_: workflow.list_sandboxes(settings, run), as_json=as_json, quiet=True, patient=False)
     document = {"provider": settings.sandbox.name, "sandboxes": [_document(box) for box in boxes]}
     emit(document, as_json=as_json, text=lambda: _print_list(boxes, settings.sandbox.name))
 

@@ -15,8 +15,9 @@ from finqa_cli.commands.shared import options
 from finqa_cli.commands.shared.output import emit, plural, print_table
 from finqa_cli.commands.shared.progress import progress
 from finqa_cli.commands.shared.run_arguments import perform
+from finqa_cli.data.openenv_layout.layout_reader import read_layout
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.provisioning import remote_images as remote
-from finqa_cli.provisioning import snapshot_builds as workflow
 from finqa_cli.types import ImageInfo, Snapshot
 
 app = typer.Typer(
@@ -75,13 +76,18 @@ def build(
         )
         emit({"environment": name, "new": False}, as_json=as_json, text=text)
         return
+    store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
     with progress(as_json=as_json, quiet=quiet) as reporter:
-        built = workflow.build(settings, settings.data.snapshot, data, skip_bad=skip_bad, reporter=reporter)
-    verb = "Built" if built.new else "Nothing to do: there was already"
-    text = f"{verb} snapshot {built.snapshot.name} {_short(built.snapshot)} ({_counts(built.snapshot)})"
-    document, lines = {**_document(built.snapshot), "new": built.new}, [text, str(built.snapshot.path)]
+        reporter.line(f"Compiling {data or 'the embedded data set'} into snapshot {name}.")
+        if data is None:
+            built, new = store.build_default(name)
+        else:
+            built, new = store.build(name, read_layout(data, skip_bad) if skip_bad else data)
+    verb = "Built" if new else "Nothing to do: there was already"
+    text = f"{verb} snapshot {built.name} {_short(built)} ({_counts(built)})"
+    document, lines = {**_document(built), "new": new}, [text, str(built.path)]
     if sandbox is not None:
-        again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.snapshot.name} goes on from there"
+        again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.name} continues from there"
         ready = perform(
             lambda reporter, _: remote.build(settings, reporter),
             as_json=as_json,
@@ -114,7 +120,7 @@ def list_snapshots(
         document = {"provider": settings.sandbox.name, "images": [asdict(image) for image in images]}
         emit(document, as_json=as_json, text=lambda: _print_images(images, settings.sandbox.name))
         return
-    found = workflow.list_all(settings)
+    found = LocalSnapshots(settings.data.home).list()
 
     def text() -> None:
         if found:
@@ -140,7 +146,8 @@ def show(
 
     Example: finqa snapshot show openenv-finqa
     """
-    found, versions = workflow.look_up(options.load(ctx, quiet=True).settings, name)
+    store = LocalSnapshots(options.load(ctx, quiet=True).settings.data.home)
+    found, versions = store.get(name), store.versions(name)
 
     def text() -> None:
         rows = [(key, _readable(value)) for key, value in found.metadata.items() if key not in ("files", "digest")]
@@ -173,7 +180,7 @@ def delete(
         text = f"Deleted {plural(len(images), 'image')} of snapshot {name} at {settings.sandbox.name}."
         emit({"name": name, "provider": settings.sandbox.name, "deleted": images}, as_json=as_json, text=text)
         return
-    versions = list(workflow.delete(settings, name))
+    versions = list(LocalSnapshots(settings.data.home).delete(name))
     text = f"Deleted snapshot {name} ({plural(len(versions), 'version')})."
     emit({"name": name, "deleted": versions}, as_json=as_json, text=text)
 

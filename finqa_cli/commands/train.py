@@ -15,13 +15,12 @@ from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.quick import quick, shown
 from finqa_cli.commands.shared.resume import FREE, as_typed, check_resumed, given_flags, own_settings
 from finqa_cli.commands.shared.run_arguments import check_project, perform, run_path
-from finqa_cli.diagnostics.model_checks import plan_report
+from finqa_cli.diagnostics.machine_checks import plan_report
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings import Loaded, Settings
-from finqa_cli.training.idle_options import check_idle_options
 from finqa_cli.training.rl.dry_run import dry_run
-from finqa_cli.training.rl.rl_run import train
-from finqa_cli.training.schedules import is_scheduled
+from finqa_cli.training.rl.rl_run import check_idle_options, train
+from finqa_cli.training.running_learner import is_scheduled
 from finqa_cli.wiring.placing import visible_devices
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)

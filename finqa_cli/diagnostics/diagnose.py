@@ -1,4 +1,4 @@
-"""What stands in the way of a run: looks at everything at once, for a few seconds at most, and starts nothing."""
+"""Finds what prevents a run: looks at everything at once, for a few seconds at most, and starts nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from pluggy import HookCaller
 
 from finqa_cli import __version__
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
-from finqa_cli.diagnostics.machine_checks import CHECKS
-from finqa_cli.diagnostics.model_checks import count, model_size, modelless, plan_report
+from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
 from finqa_cli.runs.reporter import NullReporter
@@ -41,7 +40,7 @@ class Probe:
     """Something to look at.
 
     Attributes:
-        name: Stands for it when it raises or hangs.
+        name: Name of the finding when it raises or hangs.
         look: Looks, in a thread of its own.
         vital: When it raises or hangs that is a failed check; otherwise nothing is said.
     """
@@ -52,7 +51,7 @@ class Probe:
 
 
 def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> tuple[Check, ...]:
-    """All findings, in a fixed order. Never raises, and returns within the deadline whatever hangs.
+    """All findings, in a fixed order. Never raises, and returns within the deadline even when a probe hangs.
 
     Args:
         loaded: The settings, or why they could not be read; without them only plugins are looked at.
@@ -71,7 +70,7 @@ def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> 
         Probe("placement", lambda: [plan_report(settings, loaded.undecided, visible_devices()).check]),
         Probe("snapshot", lambda: snapshot(settings)),
         *(Probe(name, lambda look=look: look(settings)) for name, look in CHECKS.items()),  # type: ignore[misc]
-        Probe("strays", lambda: left_behind(settings), vital=False),  # what keeps us from asking, hooks tell better
+        Probe("strays", lambda: left_behind(settings), vital=False),  # hooks report why a provider cannot be reached
         *hooks(settings),
     ]
     return (*first, *collect(probes, deadline_s))
@@ -155,12 +154,12 @@ def snapshot(settings: Settings) -> list[Check]:
 
 
 def left_behind(settings: Settings) -> list[Check]:
-    """Boxes whose owner was a process of this machine and is gone.
+    """Sandboxes whose owner was a process of this machine and is gone.
 
     Raises:
         Exception: The provider cannot be asked: no key, no network.
     """
-    left = strays(asyncio.run(_boxes(settings)))
+    left = strays(asyncio.run(_list_sandboxes(settings)))
     if not left:
         return [Check(name="strays", status="ok", detail="no sandbox of an ended run is left")]
     what = "sandbox of an ended run is" if len(left) == 1 else "sandboxes of ended runs are"
@@ -185,14 +184,14 @@ def hooks(settings: Settings) -> Iterator[Probe]:
 
 
 def _executes(settings: Settings) -> bool:
-    """Whether the environment executes code in its boxes, as far as it can be asked without building data."""
-    with contextlib.suppress(FinqaError):  # what is wrong with it, other checks tell
+    """Whether the environment executes code in its sandboxes, as far as it can be asked without building data."""
+    with contextlib.suppress(FinqaError):  # other checks report what is wrong with it
         if registry().find("environment", settings.environment.name).snapshotless:
             return isinstance(open_environment(settings, NullReporter()).sandbox_spec(), ExecutionSpec)
     return False
 
 
-async def _boxes(settings: Settings) -> Sequence[SandboxInfo]:
+async def _list_sandboxes(settings: Settings) -> Sequence[SandboxInfo]:
     provider = make_provider(settings)
     try:
         return await provider.list({HOST_LABEL: host_name()})
@@ -205,7 +204,7 @@ def _answer(answers: queue.SimpleQueue[tuple[int, list[Check]]], number: int, pr
         checks = list(probe.look())
         if strange := [check for check in checks if not isinstance(check, Check) or check.status not in STATUSES]:
             raise TypeError(f"{strange[0]!r} is not a Check")
-    except BaseException as error:  # a stranger's hook; nobody else would hear of what ends this thread
+    except BaseException as error:  # of a plugin's hook: what ends this thread would not be seen otherwise
         checks = _raised(probe, error)
     answers.put((number, checks))
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.placement import (
-    Device,
-    EngineKind,
-    Placement,
-    Refusal,
-    Request,
-    Workload,
-    memory_formulas,
-    plan,
-)
+from finqa_cli.placement import memory_formulas
+from finqa_cli.placement.placement_plan import plan
+from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import AUTO, Choice, Settings
 from finqa_cli.types import Architecture
 from finqa_cli.wiring.build import make_codec
-from finqa_cli.wiring.hub_models import check_on_hub
-from finqa_cli.wiring.policies import resolve
+from finqa_cli.wiring.policies import check_on_hub, resolve
 
 GB = 1e9
+Table = Mapping[str, str | int | float | list[str]]
 RANKS = (8, 16, 32, 64)
 GPU_COUNTS = (1, 2, 4, 8)
 ENGINE = EngineKind(name="vllm", spread="several", sleeps=True, graphs=memory_formulas.GIB)
@@ -35,11 +29,11 @@ class Inspection:
     """A model, and the settings that fit it.
 
     Attributes:
-        name: What the user called it.
+        name: Name that the user gave.
         model: Folder or hub id that was read: of an adapter its base.
-        architecture: What it is built of.
+        architecture: Its architecture.
         codecs: Names of the codecs that take its tokenizer, `auto` among them where that finds one.
-        rank: Of the adapter; 0 where it has no layer that could be adapted.
+        rank: Rank of the adapter; 0 where it has no layer that could be adapted.
         targets: Layers to adapt.
         token_budget: Tokens of a micro-batch.
         gpu_bytes: Memory of one GPU.
@@ -135,3 +129,38 @@ def _codecs(model: str) -> tuple[tuple[str, ...], str]:
         else:
             fitting.append(component.name)
     return tuple(fitting), reason
+
+
+def tier_text(inspection: Inspection) -> str:
+    """TOML: what was found as a comment, then the settings that follow from it."""
+    lines = [*(f"# {line}" for line in _facts(inspection)), "", 'tier = "model"']
+    for section, table in _tier_settings(inspection).items():
+        lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _tier_settings(inspection: Inspection) -> dict[str, Table]:
+    adapts = bool(inspection.rank)
+    lora: Table = {"rank": inspection.rank, "target_modules": list(inspection.targets)} if adapts else {"rank": 0}
+    return {
+        "model": {"name": inspection.name},
+        "lora": lora,
+    }
+
+
+def _facts(inspection: Inspection) -> Iterator[str]:
+    found = inspection.architecture
+    yield f"{found.class_name} ({found.family}), {found.parameters:,} parameters: finqa model inspect"
+    yield (
+        f"{found.layers} layers, hidden {found.hidden}, {found.heads} heads of {found.head_dim}, "
+        f"{found.key_value_heads} for keys and values, vocabulary {found.vocabulary}, context {found.context or 'open'}"
+    )
+    yield "linear layers: " + ", ".join(dict.fromkeys(part.name for part in found.linear))
+    yield "codecs that fit: " + (", ".join(inspection.codecs) or "none")
+    for warning in inspection.warnings:
+        yield "warning: " + " ".join(warning.split())
+
+
+def _toml(value: str | int | float | list[str]) -> str:
+    """JSON's strings, numbers and lists are TOML's as well, but for the delete character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Boxes of this user, from whatever process: list them, and end those that were left behind."""
+"""Sandboxes of this user, from any process: list them, and end those that were left behind."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from finqa_cli.wiring.sandbox_owners import RUN_LABEL, owner_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which boxes to end. Conditions add up; without any, those whose owner was a process of this machine and is gone.
+    """Selection of sandboxes to end.
+
+    Conditions add up; without any, those whose owner was a process of this machine and is gone.
 
     Attributes:
         ids: Provider ids; empty means any.
         run: Value of the run label; empty means any.
         older_than_s: Least age in seconds; None means any.
-        everything: Any box, also one in use.
+        everything: Any sandbox, also one in use.
     """
 
     ids: tuple[str, ...] = ()
@@ -35,16 +37,16 @@ class Selection:
         """The labels that the provider filters by."""
         return {RUN_LABEL: self.run} if self.run else {}
 
-    def matches(self, box: SandboxInfo, now: float) -> bool:
-        """True when the box is meant; `now` is Unix time in seconds."""
+    def matches(self, sandbox: SandboxInfo, now: float) -> bool:
+        """True when the sandbox is selected; `now` is Unix time in seconds."""
         if not (self.ids or self.run or self.everything or self.older_than_s is not None):
-            return owner_state(box.labels) == "gone"
-        old_enough = self.older_than_s is None or now - box.created >= self.older_than_s
-        return old_enough and (not self.ids or box.id in self.ids)
+            return owner_state(sandbox.labels) == "gone"
+        old_enough = self.older_than_s is None or now - sandbox.created >= self.older_than_s
+        return old_enough and (not self.ids or sandbox.id in self.ids)
 
 
-async def list_boxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ...]:
-    """All boxes of the provider that the settings name, oldest first."""
+async def list_sandboxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ...]:
+    """All sandboxes of the provider that the settings name, oldest first."""
     provider = make_provider(settings)
     try:
         return _oldest_first(await provider.list(Selection(run=run).labels()))
@@ -53,51 +55,52 @@ async def list_boxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ..
 
 
 async def select(settings: Settings, selection: Selection, *, now: float) -> tuple[SandboxInfo, ...]:
-    """The boxes that a selection means, oldest first.
+    """The selected sandboxes, oldest first.
 
     Raises:
         FinqaError: An id does not exist.
     """
-    boxes = await list_boxes(settings, selection.run)
-    if unknown := sorted(set(selection.ids) - {box.id for box in boxes}):
+    sandboxes = await list_sandboxes(settings, selection.run)
+    if unknown := sorted(set(selection.ids) - {sandbox.id for sandbox in sandboxes}):
         raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy="finqa sandbox ls")
-    return tuple(box for box in boxes if selection.matches(box, now))
+    return tuple(sandbox for sandbox in sandboxes if selection.matches(sandbox, now))
 
 
-async def reap(settings: Settings, boxes: Sequence[SandboxInfo], *, reporter: Reporter) -> None:
-    """Ends the boxes and waits until each is gone.
+async def reap(settings: Settings, sandboxes: Sequence[SandboxInfo], *, reporter: Reporter) -> None:
+    """Ends the sandboxes and waits until each is gone.
 
     Raises:
         ServiceUnavailableError: Some could not be ended; the others are gone.
     """
     provider = make_provider(settings)
     try:
-        await _end(provider, boxes, settings.pool.max_concurrent_create, reporter)
+        await _end(provider, sandboxes, settings.pool.max_concurrent_create, reporter)
     finally:
         await provider.close()
 
 
-async def _end(provider: SandboxProvider, boxes: Sequence[SandboxInfo], at_once: int, reporter: Reporter) -> None:
+async def _end(provider: SandboxProvider, sandboxes: Sequence[SandboxInfo], at_once: int, reporter: Reporter) -> None:
     gate = asyncio.Semaphore(at_once)
     ended = 0
 
-    async def end(box: SandboxInfo) -> None:
+    async def end(sandbox: SandboxInfo) -> None:
         nonlocal ended
         async with gate:
-            await provider.reap(box.id)
+            await provider.reap(sandbox.id)
         ended += 1
         reporter.advance("reap", ended)
 
-    reporter.start("reap", len(boxes))
-    results = await asyncio.gather(*(end(box) for box in boxes), return_exceptions=True)
+    reporter.start("reap", len(sandboxes))
+    results = await asyncio.gather(*(end(sandbox) for sandbox in sandboxes), return_exceptions=True)
     reporter.finish("reap")
-    failed = [(box.id, result) for box, result in zip(boxes, results, strict=True) if result is not None]
+    failed = [(sandbox.id, result) for sandbox, result in zip(sandboxes, results, strict=True) if result is not None]
     if failed:
         raise ServiceUnavailableError(
-            f"{len(failed)} of {len(boxes)} sandboxes could not be ended; the first is {failed[0][0]}: {failed[0][1]}",
+            f"{len(failed)} of {len(sandboxes)} sandboxes could not be ended; the first is {failed[0][0]}: "
+            f"{failed[0][1]}",
             remedy="finqa sandbox ls",
         )
 
 
-def _oldest_first(boxes: Sequence[SandboxInfo]) -> tuple[SandboxInfo, ...]:
-    return tuple(sorted(boxes, key=lambda box: (box.created, box.id)))
+def _oldest_first(sandboxes: Sequence[SandboxInfo]) -> tuple[SandboxInfo, ...]:
+    return tuple(sorted(sandboxes, key=lambda sandbox: (sandbox.created, sandbox.id)))

@@ -21,10 +21,8 @@ from finqa_cli.rollout.stream import TrajectoryListener
 from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter
-from finqa_cli.runs.new_runs import new_run
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
@@ -39,8 +37,7 @@ from finqa_cli.statistics import (
 )
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.wiring.policies import resolve_for
-from finqa_cli.wiring.pool_watch import EpisodeCount
-from finqa_cli.wiring.stage import Stage, stage
+from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
 OUTPUTS = (
     "report.json",

@@ -21,14 +21,12 @@ from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import RunFolder, policy_inputs, write_manifest
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import Outcome, by_question, evaluation_metrics, read_outcome
 from finqa_cli.types import PolicyVersion, Task, Trajectory
-from finqa_cli.wiring.pool_watch import EpisodeCount
-from finqa_cli.wiring.stage import Stage, stage
+from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
 WANTED_PARSE_RATE = 0.7
 """Below it candidates say more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""

@@ -18,7 +18,7 @@ from finqa_cli.experiments.pipeline_plan import Step
 from finqa_cli.experiments.pipeline_spec import check_secrets, settings_document
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.settings_files import Document
-from finqa_cli.training.idle_options import check_idle_options
+from finqa_cli.training.rl.rl_run import check_idle_options
 
 OUTPUTS = Path("outputs")
 

@@ -17,8 +17,7 @@ from finqa_cli.experiments.pipeline_plan import Step
 from finqa_cli.experiments.step_process import Ended
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
-from finqa_cli.runs.run_folder import read_run
-from finqa_cli.runs.step_manifest import MANIFEST, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
 
 SET_ASIDE = "set_aside"
 

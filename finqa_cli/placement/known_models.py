@@ -20,7 +20,7 @@ def read_architecture(model: str) -> Architecture | None:
     """The architecture of a model folder, of a model in the hub's cache, or of a well-known hub id.
 
     Returns:
-        None where none of these tells, or where the family is not one whose weights can be counted from its numbers.
+        None where none of these is found, or where the family is not one whose weights can be counted from its numbers.
     """
     folder = Path(model)
     path = folder / "config.json" if folder.is_dir() else _cached(model)
@@ -56,7 +56,7 @@ def smaller_models(parameters: int) -> Iterator[str]:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """What a configuration describes; None where its family is not known here or a number is missing.
+    """Returns the architecture that a configuration describes; None for an unknown family or a missing number.
 
     Args:
         config: The content of config.json; of a model with several parts, that of its text model is taken.

@@ -36,8 +36,8 @@ def find_layouts(
     """Divisions that agree with the wishes, the preferred one first.
 
     Args:
-        devices: Of the machine.
-        engine: Which generates; None: none that needs a device.
+        devices: Devices of the machine.
+        engine: Engine that generates; None: none that needs a device.
         wishes: What the user decided.
         learner: One needs devices.
         few: Two devices are enough, unless the wishes say otherwise.

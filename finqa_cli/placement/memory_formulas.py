@@ -17,13 +17,13 @@ GIB = 2**30
 BF16, FP32 = 2, 4
 
 CUDA_CONTEXT = 0.6 * GIB
-"""What a process takes of a device by using it: the context, cuBLAS workspaces."""
+"""Memory that a process takes of a device by using it: the context, cuBLAS workspaces."""
 
 COLLECTIVES = 0.5 * GIB
 """NCCL's buffers, where several processes train together."""
 
 LOGITS_AT_ONCE = 2**26
-"""Of the learner's head, which computes more in chunks."""
+"""Logits that the learner's head computes at once; it computes more in chunks."""
 
 HEAD_COPIES = 4.25
 """Float32 tensors of a chunk's size that exist at once in the head: logits, log-probabilities, their gradients."""
@@ -58,8 +58,8 @@ def activations(model: Architecture, tokens: int, *, rank: int = 16, checkpointi
 
     Args:
         model: Widths of its layers.
-        tokens: Of the micro-batch.
-        rank: Of the adapter; training all weights keeps the residual stream in float32.
+        tokens: Tokens of the micro-batch.
+        rank: Rank of the adapter; training all weights keeps the residual stream in float32.
         checkpointing: The input of every layer is kept, and all of one layer; else all of every layer.
     """
     hidden, inner = model.hidden, _inner(model)
@@ -74,7 +74,7 @@ def activations(model: Architecture, tokens: int, *, rank: int = 16, checkpointi
 
 
 def logits(model: Architecture, tokens: int, *, rank: int = 16) -> int:
-    """What the head adds to the peak: nothing where one layer's backward pass, which is another moment, takes more."""
+    """Bytes that the head adds to the peak; 0 where the backward pass of one layer, at another time, takes more."""
     chunk = min(tokens * model.vocabulary, LOGITS_AT_ONCE)
     layer = activations(model, tokens, rank=rank) - (BF16 if rank else FP32) * tokens * model.layers * model.hidden
     return max(0, int(HEAD_COPIES * FP32 * chunk) - layer)
@@ -93,9 +93,9 @@ def learner_items(
     """Bytes of each part of the learner on each of its devices, at the peak of an update.
 
     Args:
-        model: What is trained.
-        tokens: Of the largest micro-batch.
-        rank: Of the adapter; 0 trains all weights.
+        model: The model that is trained.
+        tokens: Tokens of the largest micro-batch.
+        rank: Rank of the adapter; 0 trains all weights.
         targets: Layers with an adapter; empty: all that can have one.
         processes: Over which weights, gradients and averages are cut (FSDP2).
         checkpointing: Activations are recomputed.
@@ -135,14 +135,14 @@ RESIDENT = ("weights", "optimizer", "cuda_context", "collectives")
 def awake_items(
     model: Architecture, parts: dict[str, float], tokens: int, *, rank: int, processes: int
 ) -> dict[str, float]:
-    """What of the learner's parts is on a device while an engine generates there, and what weight syncs need then.
+    """Bytes of the learner's parts on a device while an engine generates there, with those of weight syncs.
 
     Args:
-        model: What is trained.
+        model: The model that is trained.
         parts: Of `learner_items`.
-        tokens: Of the largest micro-batch.
-        rank: Of the adapter.
-        processes: That train together.
+        tokens: Tokens of the largest micro-batch.
+        rank: Rank of the adapter.
+        processes: Processes that train together.
     """
     kept = {name: size for name, size in parts.items() if name in RESIDENT}
     queries = model.heads * model.head_dim or model.hidden
@@ -158,9 +158,9 @@ def engine_items(model: Architecture, *, devices: int, rank: int, versions: int,
     """Bytes of each part of an engine replica on each of its devices, keys and values left out.
 
     Args:
-        model: What it serves.
-        devices: That share the replica.
-        rank: Of the adapters; 0: none.
+        model: The model that it serves.
+        devices: Devices that share the replica.
+        rank: Rank of the adapters; 0: none.
         versions: Adapters that are served at once.
         graphs: Bytes of compiled graphs and workspaces.
     """

@@ -16,10 +16,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.known_models import known, smaller_models
 from finqa_cli.placement.layouts import Layout, find_layouts
-from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.memory_formulas import (
+    CUDA_CONTEXT,
+    GIB,
+    awake_items,
+    engine_items,
+    kv_on_device,
+    learner_items,
+)
+from finqa_cli.placement.memory_formulas import weights as weight_bytes
 from finqa_cli.placement.placement_types import (
     Device,
     DevicePlan,
@@ -30,6 +37,7 @@ from finqa_cli.placement.placement_types import (
     Refusal,
     Request,
     Workload,
+    count_of,
 )
 from finqa_cli.types import Architecture
 
@@ -37,10 +45,10 @@ USABLE = 0.95
 """Share of a device's memory that a plan may fill; the rest is for fragmentation."""
 
 ENGINE_SHARE = 0.85
-"""Of a device that the engine has alone; the published script's --gpu-memory-utilization."""
+"""Share of a device that the engine has alone; the published script's --gpu-memory-utilization."""
 
 WEIGHTS_SHARE = 1 / 3
-"""Of a device that an engine's weights may fill before the engine is spread over more devices."""
+"""Share of a device that an engine's weights may fill before the engine is spread over more devices."""
 
 TOKENS = 16384
 """Token budget and context where memory allows them."""
@@ -52,7 +60,7 @@ TINY = 0.5 * GIB
 """Weights of a model for which more than one device each is a waste."""
 
 ASLEEP = 0.4 * GIB
-"""What a sleeping engine keeps besides its context and graphs."""
+"""Bytes that a sleeping engine keeps besides its context and graphs."""
 
 WISHES: Mapping[str, str] = {
     "model.tensor_parallel_size": "tensor_parallel_size",
@@ -78,7 +86,7 @@ def plan(
 
     Args:
         devices: CUDA devices of the machine; none: everything runs on the CPU.
-        model: What is served and trained.
+        model: The model that is served and trained.
         engine: Which engine generates.
         work: What is to run.
         wishes: What the user decided; it is respected, or the result is a refusal.
@@ -91,11 +99,6 @@ def plan(
         if isinstance(problem.changed(changes).solve(), Placement):
             return Refusal(reason=found.reason, changes=changes)
     return found
-
-
-def count_of(number: int, noun: str) -> str:
-    """`1 device`, `2 devices`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class _DoesNotFitError(Exception):
@@ -128,7 +131,7 @@ class _Problem:
                 self.engine if plays else None,
                 wishes,
                 learner=trains,
-                few=memory_formulas.weights(self.model) < TINY,
+                few=weight_bytes(self.model) < TINY,
                 alternates=self.work.alternates,
                 turns=self.engine.sleeps and wishes.sleep is not False and alternates,
             )
@@ -239,7 +242,7 @@ class _Problem:
     def _learner_items(self, layout: Layout, tokens: int) -> dict[str, float]:
         if not layout.learner:
             return {}
-        return memory_formulas.learner_items(
+        return learner_items(
             self.model,
             tokens,
             rank=self.work.lora_rank,
@@ -250,11 +253,11 @@ class _Problem:
         )
 
     def _awake_items(self, layout: Layout, learner: dict[str, float], tokens: int) -> dict[str, float]:
-        """What of the learner is on its devices while the engine generates."""
+        """Bytes of the learner that are on its devices while the engine generates."""
         if not learner:
             return {}
         rank, processes = self.work.lora_rank, len(layout.learner)
-        return memory_formulas.awake_items(self.model, learner, tokens, rank=rank, processes=processes)
+        return awake_items(self.model, learner, tokens, rank=rank, processes=processes)
 
     def _engine_plan(
         self, layout: Layout, length: int, *, total: float, resident: float
@@ -272,14 +275,14 @@ class _Problem:
         """
         count = len(layout.engine)
         spread = self._tensor_parallel(count, total)
-        parts = memory_formulas.engine_items(
+        parts = engine_items(
             self.model,
             devices=spread,
             rank=self.work.lora_rank,
             versions=self.work.versions + 1,
             graphs=self.engine.graphs,
         )
-        sequence = memory_formulas.kv_on_device(self.model, length, spread)
+        sequence = kv_on_device(self.model, length, spread)
         least = sum(parts.values()) + sequence
         share = self.wishes.gpu_memory_utilization
         if share is None:
@@ -298,7 +301,7 @@ class _Problem:
                 (least - share * total) / GIB,
             )
         cache = share * total - sum(parts.values())
-        token = memory_formulas.kv_on_device(self.model, 1, spread)
+        token = kv_on_device(self.model, 1, spread)
         found = EnginePlan(
             replicas=count // spread,
             tensor_parallel_size=spread,
@@ -322,7 +325,7 @@ class _Problem:
                 raise _DoesNotFitError(f"{model.heads} attention heads cannot be divided over {wished} devices.")
             return wished
         fitting = [size for size in (1, 2, 4, 8, 16) if count % size == 0 and not model.heads % size]
-        small = [size for size in fitting if memory_formulas.weights(model) / size <= WEIGHTS_SHARE * total]
+        small = [size for size in fitting if weight_bytes(model) / size <= WEIGHTS_SHARE * total]
         return min(small) if small else max(fitting)
 
     def _items(
@@ -341,13 +344,13 @@ class _Problem:
         if not (layout.shared and of_engine):
             return {**of_engine, **of_learner}
         kept = {f"learner {name}": size for name, size in awake.items()}
-        asleep = {"engine asleep": memory_formulas.CUDA_CONTEXT + self.engine.graphs + ASLEEP}
+        asleep = {"engine asleep": CUDA_CONTEXT + self.engine.graphs + ASLEEP}
         return max({**of_engine, **kept}, {**asleep, **of_learner}, key=lambda items: sum(items.values()))
 
     def _notes(self, layout: Layout, budget: int, engine: EnginePlan | None) -> Iterator[str]:
         idle = [str(device.index) for device in self.devices if device.index not in layout.engine + layout.learner]
         if idle:
-            tiny = memory_formulas.weights(self.model) < TINY
+            tiny = weight_bytes(self.model) < TINY
             reason = "the model is so small that more devices would not help" if tiny else "the settings ask for fewer"
             yield f"not used: {', '.join(idle)} ({reason})"
         if layout.shared and not self.work.alternates:

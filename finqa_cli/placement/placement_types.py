@@ -1,10 +1,13 @@
-"""What a placement plan is made from, and what it says. Memory is in bytes unless a name ends in `gib`."""
+"""The input and the result of a placement plan, and its forms as a document and as text.
+
+Memory is in bytes unless a name ends in `gib`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Spread = Literal["none", "one", "several"]
 """CUDA devices of one engine replica: none (it runs elsewhere), exactly one, or any number (tensor parallelism)."""
@@ -16,7 +19,7 @@ class Device:
 
     Attributes:
         index: Its number as this process sees devices.
-        name: What the driver calls it.
+        name: Name that the driver gives it.
         total: Its memory in bytes.
     """
 
@@ -27,10 +30,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """What the plan must know of an engine.
+    """Properties of an engine that the plan depends on.
 
     Attributes:
-        name: As `--engine` takes it.
+        name: Name that `--engine` takes.
         spread: How many devices a replica may have.
         sleeps: It can free its devices for the time of an update.
         replicates: Several replicas can share the requests.
@@ -51,7 +54,7 @@ class Workload:
     Attributes:
         plays: An engine generates.
         trains: A learner updates weights.
-        alternates: Engine and learner are never active together, whatever the staleness (supervised fine-tuning).
+        alternates: Engine and learner are never active together, at any staleness (supervised fine-tuning).
         lora_rank: Rank of the adapter; 0 trains all weights.
         lora_targets: Layers with an adapter.
         checkpointing: The learner recomputes activations.
@@ -98,7 +101,7 @@ class EnginePlan:
     Attributes:
         replicas: How many.
         tensor_parallel_size: Devices of each.
-        devices: Of all replicas, those of the first one first; empty on the CPU.
+        devices: Devices of all replicas, those of the first one first; empty on the CPU.
         gpu_memory_utilization: Share of each device that the engine may take.
         memory_gib: The same in GiB, of the smallest of its devices.
         sleep: The engine frees its devices during updates.
@@ -138,7 +141,7 @@ class DevicePlan:
     Attributes:
         device: Its number.
         gib_total: Its memory.
-        gib_planned: The sum of `items`. Where engine and learner take turns: of the turn that needs more.
+        gib_planned: The sum of `items`. Where engine and learner take turns, that of the turn that needs more.
         items: GiB of each part, such as `engine kv_cache` and `learner weights`.
     """
 
@@ -182,3 +185,100 @@ class Refusal:
 
     reason: str
     changes: Mapping[str, str | int | float | None] = field(default_factory=dict)
+
+
+def plan_document(found: Placement | Refusal, *, remedy: str = "") -> dict[str, Any]:
+    """The JSON form: `engine`, `learner`, `max_staleness`, `token_budget`, `per_device`, `shared`, `notes`, `refused`.
+
+    Args:
+        found: The plan.
+        remedy: For a refusal: the command that fits.
+    """
+    if isinstance(found, Refusal):
+        return {
+            "engine": None,
+            "learner": None,
+            "max_staleness": None,
+            "token_budget": None,
+            "per_device": [],
+            "shared": False,
+            "notes": [],
+            "refused": {"reason": found.reason, "remedy": remedy, "changes": dict(found.changes)},
+        }
+    engine, learner = found.engine, found.learner
+    return {
+        "engine": engine
+        and {
+            "replicas": engine.replicas,
+            "tensor_parallel_size": engine.tensor_parallel_size,
+            "devices": list(engine.devices),
+            "memory_gib": engine.memory_gib,
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "sleep": engine.sleep,
+            "max_model_len": engine.max_model_len,
+            "kv_tokens": engine.kv_tokens,
+        },
+        "learner": learner
+        and {"processes": learner.processes, "devices": list(learner.devices), "memory_gib": learner.memory_gib},
+        "max_staleness": found.max_staleness,
+        "token_budget": found.token_budget,
+        "per_device": [
+            {
+                "device": device.device,
+                "gib_total": device.gib_total,
+                "gib_planned": device.gib_planned,
+                "items": dict(device.items),
+            }
+            for device in found.per_device
+        ],
+        "shared": found.shared,
+        "notes": list(found.notes),
+        "refused": None,
+    }
+
+
+def plan_line(found: Placement, engine: str) -> str:
+    """One line: who runs where.
+
+    Args:
+        found: The plan.
+        engine: Name of the engine.
+    """
+    parts = []
+    if found.engine is not None and found.engine.devices:
+        where = _numbers(found.engine.devices)
+        size = found.engine.tensor_parallel_size
+        spread = f" with {size} devices each" if size > 1 else ""
+        parts.append(f"{engine} on {where} ({count_of(found.engine.replicas, 'replica')}{spread})")
+    if found.learner is not None and found.learner.devices:
+        turns = ", in turn" if found.shared else ""
+        processes = f"{found.learner.processes} process" + ("es" if found.learner.processes > 1 else "")
+        parts.append(f"learner on {_numbers(found.learner.devices)} ({processes}{turns})")
+    if found.learner is not None:
+        parts += [f"token budget {found.token_budget:,}", f"staleness {found.max_staleness}"]
+    if found.engine is not None and found.engine.max_model_len:
+        parts.append(f"context {found.engine.max_model_len:,}")
+    return ", ".join(parts)
+
+
+def plan_text(found: Placement, engine: str) -> str:
+    """The line, a row for each device with its largest parts, and the notes."""
+    rows = [_row(device) for device in found.per_device]
+    notes = [f"note: {note}" for note in found.notes]
+    return "\n".join([f"placement: {plan_line(found, engine) or 'no CUDA device is used'}", *rows, *notes])
+
+
+def _row(device: DevicePlan) -> str:
+    items = sorted(device.items.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {size:.1f}" for name, size in items if size >= 0.1) or "not used"
+    return f"  device {device.device}: {device.gib_planned:.1f} of {device.gib_total:.0f} GiB: {parts}"
+
+
+def _numbers(devices: tuple[int, ...]) -> str:
+    label = "device" if len(devices) == 1 else "devices"
+    return f"{label} {','.join(map(str, devices))}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 device`, `2 devices`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

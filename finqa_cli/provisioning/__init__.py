@@ -1,1 +1,1 @@
-"""What is made before a run: snapshots, images at providers, environments of components."""
+"""Preparation of runs: snapshots, images at providers, environments of components."""

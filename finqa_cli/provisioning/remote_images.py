@@ -19,10 +19,10 @@ from finqa_cli.wiring.build import make_provider, open_environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """An image that boxes start from and that has shown it.
+    """An image that sandboxes start from and that passed its boot test.
 
     Attributes:
-        image: As the provider lists it.
+        image: The image, as the provider lists it.
         new: False when it was there before.
         trial: The episode of its boot test; None when this image passed one before.
     """
@@ -38,10 +38,10 @@ def has_snapshot(settings: Settings) -> bool:
 
 
 async def build(settings: Settings, reporter: Reporter) -> Ready | None:
-    """Builds the image of the settings' snapshot and tests it; None when the provider's boxes need no images.
+    """Builds the image of the settings' snapshot and tests it; None when the provider's sandboxes need no images.
 
     Raises:
-        ConfigError: The environment runs in no box.
+        ConfigError: The environment runs in no sandbox.
         FinqaError: Building failed; the end of the log is in the message.
         ServiceUnavailableError: The image was built but did not pass its boot test.
     """
@@ -65,7 +65,7 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
 
 
 async def list_all(settings: Settings) -> Sequence[ImageInfo]:
-    """The images of every snapshot; none when the provider's boxes need no images."""
+    """The images of every snapshot; none when the provider's sandboxes need no images."""
     async with _builder(settings) as builder:
         return [] if builder is None else await builder.images()
 

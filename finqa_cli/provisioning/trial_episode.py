@@ -1,4 +1,4 @@
-"""The boot test of an image: one scripted episode in a fresh box, through the code that every rollout uses."""
+"""The boot test of an image: one scripted episode in a fresh sandbox, through the code that every rollout uses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SCRIPTED = "scripted"
 
 
 async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: Reporter) -> Trajectory:
-    """Plays one question of the split in a box of its own and ends the box. Any graded answer passes.
+    """Plays one question of the split in a sandbox of its own and ends that. Any graded answer passes.
 
     Raises:
-        ServiceUnavailableError: No box started, or the episode ended in a fault; the message has what the box said.
+        ServiceUnavailableError: No sandbox started, or the episode ended in a fault; the message has the reason.
     """
     reporter.line(f"Boot test: one scripted episode in a fresh sandbox of {image.name}.")
     chosen = settings.model_copy(
@@ -47,7 +47,7 @@ async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: 
 
 
 class PassedTests:
-    """Which images passed on this machine: one small file each, so that a build that changes nothing starts no box."""
+    """The images that passed on this machine, one small file each: a build without changes starts no sandbox."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "images"

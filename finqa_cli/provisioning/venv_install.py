@@ -64,7 +64,7 @@ def install_command(uv: Sequence[str], python: Path, arguments: Sequence[str], i
     Args:
         uv: Command line of uv; empty for pip.
         python: Interpreter of the environment.
-        arguments: What is installed, as both installers take it.
+        arguments: Packages to install, in the form that both installers take.
         index: Address of a package index, a folder of wheels, or empty for what the installer is configured to use.
     """
     source: list[str] = []

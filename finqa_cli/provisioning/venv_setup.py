@@ -1,7 +1,7 @@
 """Makes the virtual environment of a component: resumable, checked, and recognised once it is there.
 
 Order on disk: the record of an earlier one is removed first, then its environment; the new environment is recorded as
-`making` before packages are installed, and as `complete` only when all checks passed. Whatever ends this in between
+`making` before packages are installed, and as `complete` only when all checks passed. An end in between
 leaves something that the next call continues, and nothing that is taken for finished.
 """
 
@@ -41,7 +41,7 @@ Check = Callable[[Path, Path, Callable[[str], None], bool], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user asks for.
+    """Options that the user chose.
 
     Attributes:
         requirements: A requirements file; None: the pins that ship with the plugin.

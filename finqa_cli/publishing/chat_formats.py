@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from finqa_cli.runs.pair_records import Pair
+from finqa_cli.runs.trajectory_records import Pair
 from finqa_cli.types import Message, Prompt, ToolSpec
 
 Row = dict[str, Any]

@@ -15,11 +15,18 @@ from finqa_cli.publishing.chat_formats import Row, openai_row, trl_preference_ro
 from finqa_cli.publishing.inspect_log import inspect_log
 from finqa_cli.runs.durable_files import new_folder, read_document, sha256_of, storage
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.pair_records import PAIRS, Pair, pairs_file, read_pairs
 from finqa_cli.runs.reporter import NullReporter
-from finqa_cli.runs.run_folder import read_run
-from finqa_cli.runs.step_manifest import MANIFEST, write_manifest
-from finqa_cli.runs.trajectory_records import dealt_order, demonstrations_file, exchange, recorded_prompt
+from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
+from finqa_cli.runs.trajectory_records import (
+    PAIRS,
+    Pair,
+    demonstrations_file,
+    exchange,
+    pairs_file,
+    read_pairs,
+    record_order,
+    recorded_prompt,
+)
 from finqa_cli.statistics import MALFORMED, read_outcome
 from finqa_cli.training.preference.build_pairs import PairRules, build_pairs
 
@@ -134,7 +141,7 @@ def _attempts(form: Format) -> Callable[[Path, Selection], _Found]:
         path = demonstrations_file(source)
         trained = read_document(path.parent / "run.json").get("command") == "train"
         found = _Found()
-        for record in sorted(_records(path), key=dealt_order):
+        for record in sorted(_records(path), key=record_order):
             # what a training run asks in its evaluations is held out
             if trained and record.get("phase") != "train":
                 continue
@@ -224,7 +231,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         try:
             json.dumps(record, allow_nan=False)  # finqa writes no NaN, and what is written here must be JSON
             recorded_prompt(record)
-            read_outcome(record), dealt_order(record)
+            read_outcome(record), record_order(record)
             for turn in record["turns"]:
                 list(exchange(turn))
         except MALFORMED as error:

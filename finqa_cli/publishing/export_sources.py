@@ -13,8 +13,7 @@ from pathlib import Path
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.runs import checkpoints
 from finqa_cli.types import PolicyVersion
-from finqa_cli.wiring.hub_models import check_on_hub
-from finqa_cli.wiring.policies import of_checkpoint, resolve, run_of
+from finqa_cli.wiring.policies import check_on_hub, of_checkpoint, resolve, run_of
 
 _STEP = re.compile(r"global_step_(\d+)")
 _ACTOR = "actor"

@@ -13,9 +13,9 @@ from finqa_cli.extend import registry
 from finqa_cli.publishing.export_sources import Source
 from finqa_cli.publishing.model_card import Card, Relation, is_hub_id
 from finqa_cli.runs.durable_files import new_folder, storage, write_json, write_text
-from finqa_cli.runs.step_manifest import MANIFEST, policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, write_manifest
 from finqa_cli.types import PolicyVersion
-from finqa_cli.wiring.hub_models import check_on_hub
+from finqa_cli.wiring.policies import check_on_hub
 
 Form = Literal["peft", "merged", "gguf-ready"]
 Dtype = Literal["float32", "bfloat16", "float16"]

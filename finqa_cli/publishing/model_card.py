@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from finqa_cli.evaluation.compare.markdown import table
-from finqa_cli.runs.step_manifest import versions
+from finqa_cli.runs.run_folder import versions
 
 Relation = Literal["adapter", "finetune"]
 

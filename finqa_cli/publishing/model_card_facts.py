@@ -11,8 +11,7 @@ from finqa_cli.publishing.export_sources import Source
 from finqa_cli.publishing.model_card import Card, Relation, Score, is_hub_id
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.run_folder import read_run, read_settings
-from finqa_cli.runs.step_manifest import MANIFEST, policy_inputs
+from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, read_run, read_settings
 
 _METHODS = {"sft": "supervised fine-tuning on graded demonstrations", "dpo": "direct preference optimization (DPO)"}
 _SHOWN: Mapping[str, Sequence[str]] = {

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
 """Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself goes by the
-folders, so that it can pass over a damaged one."""
+folders, so that it can skip a damaged one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def folder_of(run: Path, iteration: int) -> Path:
 
 
 def latest(run: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files all match its manifest; damaged ones are named and passed over.
+    """The newest checkpoint whose files all match its manifest; damaged ones are named and skipped.
 
     Returns:
         None when there is no checkpoint at all.
@@ -73,7 +73,7 @@ def latest(run: Path) -> Checkpoint | None:
         try:
             return verified(folder)
         except DataError as error:
-            log.warning("checkpoint passed over", checkpoint=str(folder), reason=error.message)
+            log.warning("checkpoint skipped", checkpoint=str(folder), reason=error.message)
     if folders:
         raise DataError(f"Every checkpoint of {run} is damaged.", remedy=f"ls {run / 'checkpoints'}")
     return None

@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 Rest = TypeVarTuple("Rest")
 
 DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
-"""How long running episodes may take to finish after the first signal. Whoever sends SIGTERM often kills in 30 s."""
+"""How long running episodes may take to finish after the first signal. Schedulers that send SIGTERM often kill 30 s later."""
 
 
 class SignalKeepingLoop(asyncio.SelectorEventLoop):
-    """Lets nobody else take the stopper's signals.
+    """Lets no library take the stopper's signals.
 
     A library may try: python-socketio, inside the Daytona SDK, handles SIGINT by cancelling every task of the loop.
     """
@@ -26,13 +26,13 @@ class SignalKeepingLoop(asyncio.SelectorEventLoop):
     kept: tuple[signal.Signals, ...] = ()
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Rest]], object], *args: *Rest) -> None:
-        """As the base class, but does nothing for the signals that are kept."""
+        """Adds a handler, but not for the signals that are kept."""
         if sig not in self.kept:
             super().add_signal_handler(sig, callback, *args)
 
 
 class Stopper:
-    """Whether somebody asked the command to stop. Without patience the first signal already ends it."""
+    """Whether a stop of the command was requested. Without patience the first signal already ends it."""
 
     def __init__(self, reporter: Reporter, *, patient: bool = True) -> None:
         self._reporter = reporter
@@ -58,9 +58,9 @@ class Stopper:
             raise error
 
     def watch(self, main: asyncio.Task[Any], remedy: str = "") -> None:
-        """Handles the signals for the running loop; `remedy` is how to go on after a stop."""
+        """Handles the signals for the running loop; `remedy` continues after a stop."""
         self._main, self._remedy = main, remedy
-        # a closed terminal ends the run, so that its boxes are not left behind; under nohup it does not
+        # a closed terminal ends the run, so that its sandboxes are not left behind; under nohup it does not
         detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._watched = tuple(number for number in DRAIN_SECONDS if not (detached and number is signal.SIGHUP))
         loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class Stopper:
         self._drain = asyncio.get_running_loop().call_later(seconds, self._end)
         self._reporter.line(f"{number.name}: running episodes may finish in {seconds:.0f} s; once more ends them now.")
         if self._remedy:
-            self._reporter.line(f"To go on later: {self._remedy}")
+            self._reporter.line(f"To continue later: {self._remedy}")
 
     def _end(self) -> None:
         """Cancels the work once; from then on a further signal ends the process itself.

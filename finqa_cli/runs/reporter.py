@@ -1,56 +1,34 @@
-"""How a workflow tells a person what it is doing. Results are return values; this is only progress."""
+"""How a command shows a person what it is doing. Results are return values; this is only progress."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
 
+class Reporter:
+    """Shows nothing; subclasses show something. Calls never block for long and never raise.
 
-@runtime_checkable
-class Reporter(Protocol):
-    """Calls never block for long and never raise. Phases are named, and several may run at once."""
+    Phases are named, and several may run at once.
 
-    @property
-    def live(self) -> bool:
-        """True when what is shown is overwritten, so that showing something every second disturbs nobody."""
-        ...
+    Attributes:
+        live: The display is overwritten, so that showing something every second disturbs no reader.
+    """
 
-    def line(self, text: str) -> None:
-        """One sentence worth keeping on the screen."""
-        ...
-
-    def start(self, phase: str, total: int | None) -> None:
-        """A phase of `total` steps begins; None when nobody knows how many."""
-        ...
-
-    def advance(self, phase: str, done: int, **fields: object) -> None:
-        """`done` steps of the phase are finished in all; `fields` are shown beside it, such as `reward=0.4`."""
-        ...
-
-    def finish(self, phase: str) -> None:
-        """The phase is over, however it ended; its last state stays to be read. Idempotent."""
-        ...
-
-    def drop(self, phase: str) -> None:
-        """The phase is over, and nobody needs to read how it ended. Idempotent."""
-        ...
-
-
-class NullReporter:
-    """Says nothing: for tests and for `--json` and `--quiet`."""
-
-    live = False
+    live: bool = False
 
     def line(self, text: str) -> None:
-        """Drops it."""
+        """Shows one sentence that is worth keeping on the screen."""
 
     def start(self, phase: str, total: int | None) -> None:
-        """Drops it."""
+        """Begins a phase of `total` steps; None when the number is not known."""
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
-        """Drops it."""
+        """Shows that `done` steps of the phase are finished in all, beside `fields` such as `reward=0.4`."""
 
     def finish(self, phase: str) -> None:
-        """Drops it."""
+        """Ends the phase, however it ended; its last state stays on the screen. Idempotent."""
 
     def drop(self, phase: str) -> None:
-        """Drops it."""
+        """Ends the phase and removes it from the screen. Idempotent."""
+
+
+class NullReporter(Reporter):
+    """Shows nothing: for tests and for `--json` and `--quiet`."""

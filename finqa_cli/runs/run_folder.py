@@ -1,25 +1,36 @@
-"""One run's folder: who made it, with which settings, and its append-only records."""
+"""The folder of a run: run.json and settings.json, append-only records, and the manifest of inputs and outputs."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, DataError, InterruptedRun
-from finqa_cli.runs.durable_files import lock_folder, now, write_json
-from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, rewind
+from finqa_cli.errors import ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.runs.checkpoints import Checkpoint, discard_after
+from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
+from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.trajectory_records import trajectory_record
-from finqa_cli.types import Trajectory
+from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.types import PolicyVersion, Trajectory
+
+MANIFEST = "manifest.json"
+_PACKAGES = ("torch", "transformers", "peft", "vllm")
+_WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
+_EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
 
 _RESUMABLE = ("train", "sft", "dpo", "sample")
 """Commands that take --resume."""
@@ -86,8 +97,13 @@ class RunFolder:
         facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
+    @property
+    def command(self) -> str:
+        """The command that made the run, as in `finqa COMMAND`."""
+        return str(self._facts["command"])
+
     def pin(self, name: str, value: str) -> None:
-        """Records what the run depends on, or, in a resumed run, insists on it.
+        """Records a value that the run depends on; in a resumed run it must be the recorded one.
 
         Raises:
             ConfigError: It has another value than when the run began.
@@ -100,7 +116,7 @@ class RunFolder:
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
         """Queues one trajectory; `where` says which phase and iteration it belongs to.
 
-        One that was retried, or went on after a lost connection, is an event as well.
+        One that was retried, or that continued after a lost connection, is an event as well.
 
         Returns:
             Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
@@ -128,7 +144,7 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:
-        """Writes what is queued, closes the files and gives the lock back."""
+        """Writes what is queued, closes the files and releases the lock."""
         for writer in (self._trajectories, self._metrics, self._events):
             writer.close()
         os.close(self._lock)
@@ -180,3 +196,119 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} is damaged: expected a JSON object.")
     return value
+
+
+@contextmanager
+def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFolder]:
+    """Creates a run folder for the length of the block; see `RunFolder.create`.
+
+    A setting, model or data file that proves wrong before the first record leaves nothing behind, so that the same
+    command can be given again once it is fixed. Other failures keep the folder: the run can be resumed.
+
+    Raises:
+        ConfigError: There is something in the folder already, or another process holds it.
+    """
+    existed = path.is_dir()
+    facts = to_public_dict(settings)
+    folder = RunFolder.create(path, command=command, settings=facts, save_token_ids=settings.run.save_token_ids)
+    try:
+        with folder:
+            yield folder
+    except (UsageError, DataError, ConfigError):
+        if _is_untouched(path):
+            _remove(path, keep=existed)
+        raise
+
+
+def training_run(
+    path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
+) -> AbstractContextManager[RunFolder]:
+    """Opens the folder of a training: a new one, or that of the run that continues after the checkpoint.
+
+    Raises:
+        ConfigError: There is something in the folder already, or another process holds it.
+    """
+    if not resume:
+        return new_run(path, command=command, settings=settings)
+    iteration = checkpoint.iteration if checkpoint else -1
+    folder = RunFolder.reopen(
+        path, settings=to_public_dict(settings), save_token_ids=settings.run.save_token_ids, iteration=iteration
+    )
+    discard_after(path, iteration)
+    return folder
+
+
+def _is_untouched(path: Path) -> bool:
+    """Nothing was played: only the first files have content, and events of sandboxes and of the run's own start and end."""
+    files = [entry for entry in path.rglob("*") if not entry.is_dir()]
+    later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
+    return all(file.name == _EVENTS for file in later) and all(
+        record.get("event") in _BEFORE_PLAY for file in later for record in read_jsonl(file)
+    )
+
+
+def _remove(path: Path, *, keep: bool) -> None:
+    """Deletes the folder; with `keep`, which was there before the run, its content only."""
+    for entry in list(path.iterdir()) if keep else [path]:
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def write_manifest(
+    folder: Path,
+    command: str,
+    *,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    outputs: Sequence[Path] = (),
+) -> None:
+    """Writes the manifest into the folder, in place of an older one.
+
+    Args:
+        folder: Folder of the step.
+        command: The command, as in `finqa COMMAND`.
+        parameters: Settings that the result depends on, seeds included.
+        inputs: Inputs by name, or in order, each with its digests.
+        outputs: Files of the folder that are final; each is listed with its digest.
+
+    Raises:
+        StorageError: An output cannot be read, or the manifest cannot be written.
+    """
+    with storage(folder / MANIFEST):
+        digests = {str(path.relative_to(folder)): sha256_of(path) for path in outputs}
+    write_json(
+        folder / MANIFEST,
+        {
+            "schema_version": 1,
+            "command": command,
+            "created": now(),
+            "versions": versions(),
+            "parameters": dict(parameters),
+            "inputs": inputs,
+            "outputs": digests,
+        },
+    )
+
+
+def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
+    """The policy, the sha256 of each of its files that lie on this machine, and one over names and digests of all."""
+    places = (policy.adapter, Path(policy.model) if policy.model else None)  # Path("") is the working directory
+    folders = [place for place in places if place is not None and place.is_dir()]
+    files = {str(path): sha256_of(path) for folder in folders for path in sorted(folder.iterdir()) if path.is_file()}
+    whole = hashlib.sha256("".join(f"{Path(path).name} {digest}\n" for path, digest in files.items()).encode())
+    adapter = str(policy.adapter) if policy.adapter else None
+    facts = {"model": policy.model, "adapter": adapter, "number": policy.number}
+    return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
+
+
+def versions() -> dict[str, str]:
+    """finqa, Python and the packages that make a policy."""
+    found = {"finqa": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.placement import Placement
+from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings import sources
 from finqa_cli.settings.backend_choice import Choices, choose, facts
 from finqa_cli.settings.layers import CHOICES, SHOW, Layer, Value, applicable, flatten, nest, winners

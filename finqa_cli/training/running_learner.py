@@ -1,4 +1,4 @@
-"""The learner of a command: made, started, watched and ended."""
+"""The learner of a run: its learning-rate schedule and token budget, and its life from start to end."""
 
 from __future__ import annotations
 
@@ -12,16 +12,64 @@ from finqa_cli.contracts import Learner, LearnerEvents, ReportingLearner
 from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.settings import Settings
+from finqa_cli.settings import Settings, TrainSettings
+from finqa_cli.training.training_loop import RunContext
+from finqa_cli.types import Passes
 from finqa_cli.wiring.build import make_learner
 
 MEMORY_EVENT = "out_of_memory"
 
+SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
+"""Options of the learner that a schedule sets."""
+
+
+def is_scheduled(train: TrainSettings) -> bool:
+    """Returns whether the learning rate depends on how many steps are planned."""
+    return train.schedule != "constant" or train.warmup_share > 0
+
+
+def apply_schedule(settings: Settings, passes: Passes) -> Settings:
+    """Returns the settings with the learner's options that follow from `train.schedule` and `train.warmup_share`.
+
+    Planned are all steps of all iterations. Where a step is skipped, the rate stays where it is.
+
+    Raises:
+        ConfigError: The learner's own options name a schedule as well.
+    """
+    train, learner = settings.train, settings.learner
+    if not is_scheduled(train):
+        return settings
+    if twice := sorted(set(SCHEDULE_OPTIONS) & set(learner.options)):
+        named = ", ".join(f"learner.options.{option}" for option in twice)
+        raise ConfigError(
+            f"train.schedule and train.warmup_share say how the learning rate goes, and so does {named}.",
+            remedy="keep train.schedule and train.warmup_share, which count the steps themselves",
+        )
+    steps = train.iterations * passes.epochs * passes.minibatches
+    return _with_options(settings, {**learner.options, **_plan(train.schedule, train.warmup_share, steps)})
+
+
+def schedule_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
+    """Returns the settings of training on a file; the learner's own options win over the schedule.
+
+    The learner works at temperature 1, for these losses are of the model's own distribution.
+    """
+    planned = _with_options(settings, {**_plan(schedule, warmup_share, steps), **settings.learner.options})
+    generation = settings.generation.model_copy(update={"temperature": 1.0})
+    return planned.model_copy(update={"generation": generation})
+
+
+def _plan(schedule: str, warmup_share: float, steps: int) -> dict[str, Any]:
+    warmup = min(steps - 1, round(warmup_share * steps))
+    return dict(zip(SCHEDULE_OPTIONS, (schedule, warmup, steps), strict=True))
+
+
+def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
+    return settings.model_copy(update={"learner": settings.learner.model_copy(update={"options": options})})
+
 
 def fit_memory(settings: Settings, run: Path) -> Settings:
-    """The settings with the token budget that an earlier part of the run got down to, where memory was full."""
+    """Returns the settings with the token budget that an earlier part of the run was left with when memory was full."""
     events = run / "events.jsonl"
     known = [record.get("token_budget", 0) for record in (read_jsonl(events) if events.exists() else ())]
     budget = min([settings.train.token_budget, *filter(None, known)])
@@ -29,19 +77,14 @@ def fit_memory(settings: Settings, run: Path) -> Settings:
 
 
 @asynccontextmanager
-async def learning(
-    settings: Settings, model: str, folder: RunFolder, reporter: Reporter, *, resume: str
-) -> AsyncIterator[Learner]:
-    """A learner that is started, for the length of the block.
+async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]:
+    """Runs a learner, made by the settings of the context, for the length of the block.
 
     What it reports goes into the run's events. When one of its processes ends, the block is cancelled.
 
     Args:
-        settings: What to build.
+        context: What the parts of the run share.
         model: Folder or hub id of the base model.
-        folder: Of the run.
-        reporter: Shows that memory was full.
-        resume: Command that resumes the run.
 
     Raises:
         ConfigError: The learner is for one process.
@@ -49,6 +92,7 @@ async def learning(
         DeviceMemoryError: The memory of its device is full, and smaller micro-batches do not help or need a resumed
             run.
     """
+    settings, folder = context.settings, context.folder
     learner, processes = make_learner(settings, model, logs=folder.path / "logs"), settings.train.learner_processes
     if processes > 1 and not isinstance(learner, ReportingLearner):
         raise ConfigError(
@@ -67,7 +111,7 @@ async def learning(
 
     def record(name: str, facts: Mapping[str, Any]) -> None:
         folder.event(name, **facts)
-        reporter.line(_describe(facts))
+        context.reporter.line(_describe(facts))
 
     if isinstance(learner, ReportingLearner):
         learner.report_to(
@@ -82,23 +126,23 @@ async def learning(
     except asyncio.CancelledError:
         if not failures:
             raise
-        raise _resumable(failures[0], folder, resume) from None
+        raise _resumable(failures[0], context) from None
     except (LearnerProcessError, DeviceMemoryError) as error:
-        raise _resumable(error, folder, resume) from error.__cause__
+        raise _resumable(error, context) from error.__cause__
     finally:
         inside = False
         if isinstance(learner, ReportingLearner):
             await to_the_end(asyncio.to_thread(learner.close))
 
 
-def _resumable(error: FinqaError, folder: RunFolder, resume: str) -> FinqaError:
-    """The error with the command that resumes the run, where that helps."""
+def _resumable(error: FinqaError, context: RunContext) -> FinqaError:
+    """Returns the error with the command that resumes the run, where that helps."""
     helps = isinstance(error, LearnerProcessError)
     if isinstance(error, DeviceMemoryError) and error.token_budget:
-        folder.event(MEMORY_EVENT, reason=error.message, token_budget=error.token_budget)
+        context.folder.event(MEMORY_EVENT, reason=error.message, token_budget=error.token_budget)
         helps = True
     if helps:
-        error.remedy = resume
+        error.remedy = context.resume_command
     return error
 
 

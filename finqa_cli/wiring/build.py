@@ -77,7 +77,7 @@ def open_environment(settings: Settings, reporter: Reporter) -> Environment:
 
 
 def make_reward(settings: Settings) -> Reward | None:
-    """The reward of the settings; None stands for the environment's own verdict."""
+    """The reward of the settings; None means the environment's own verdict."""
     choice = settings.reward
     if choice.name == ENVIRONMENT:
         if choice.options:
@@ -100,7 +100,7 @@ def make_provider(settings: Settings) -> SandboxProvider:
 async def make_pool(
     settings: Settings, environment: Environment, run_id: str, size: int, reporter: Reporter, on_event: PoolListener
 ) -> Pool:
-    """The boxes that the environment asks for, or none; says so when earlier runs left some behind."""
+    """The pool of sandboxes that the environment needs; the reporter shows sandboxes that earlier runs left behind."""
     spec = environment.sandbox_spec()
     if spec is None:
         return NoSandboxes()
@@ -132,10 +132,10 @@ def make_engine(
 
     Args:
         settings: What to build.
-        policy: What it is to serve at first.
-        environment: Whose gold solutions an engine without a model may be given.
+        policy: The version that it serves at first.
+        environment: Supplies gold solutions to an engine without a model.
         trains: It is to serve training.
-        log_dir: Where servers that it starts write their output.
+        log_dir: Folder for the output of servers that it starts.
         on_event: Called when a replica is left out and when it is back.
 
     Raises:
@@ -215,7 +215,7 @@ def make_optimizer(settings: Settings) -> Optimizer:
 
 
 def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
-    """The trackers of the settings, and the standing ones whose packages are here; the run folder itself needs none."""
+    """The trackers of the settings, and those that every run has where their packages are installed."""
     context = TrackerContext(run_dir=run_dir, run_id=run_dir.name, project=settings.run.project)
     named = {choice.name: choice.options for choice in settings.trackers}
     standing = [part for part in registry().components("tracker") if part.standing and not missing_requirements(part)]

@@ -5,37 +5,39 @@ Every command that runs an engine or a learner, and `finqa doctor`, get their pl
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
-from finqa_cli.placement import (
-    GIB,
-    Device,
-    EngineKind,
-    Placement,
-    Refusal,
-    Request,
-    Workload,
-    known,
-    plan,
-    read_architecture,
-)
-from finqa_cli.placement.placement_plan import WISHES
+from finqa_cli.placement.known_models import known, read_architecture
+from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.placement_plan import WISHES, plan
+from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
+from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Architecture
-from finqa_cli.wiring.cuda_devices import cuda_devices, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
 """What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
 
 MOST_DEVICES = 64
+
+_TORCH = (
+    "import torch; "
+    "[print(torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i), sep=',') "
+    "for i in range(torch.cuda.device_count())]"
+)
 
 _COMMANDS: Mapping[Purpose, Sequence[str]] = {
     "train": ("train", "--model"),
@@ -134,10 +136,10 @@ def assumed_devices(text: str) -> tuple[Device, ...]:
 
 
 def architecture(model: str) -> Architecture:
-    """What a policy's base model is built of, without torch where that is possible.
+    """Returns the architecture of a policy's base model, without torch where that is possible.
 
     Raises:
-        ConfigError: Nothing tells; or there is no such policy.
+        ConfigError: It cannot be found out, or there is no such policy.
         DataError: A run without a checkpoint, or a damaged one.
     """
     base = resolve(model).model
@@ -158,7 +160,7 @@ def architecture(model: str) -> Architecture:
 
 
 def workload(settings: Settings, purpose: Purpose) -> Workload:
-    """What is to run, as the plan sees it."""
+    """Returns what is to run, as the input of a plan."""
     engine, learner = _component("engine", settings), _component("learner", settings)
     kl = settings.optimizer.options.get("kl", "off")
     return Workload(
@@ -227,7 +229,7 @@ def _text(value: Any) -> str:
 
 
 def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Request:
-    """What the user decided, and what the learner or torchrun decides."""
+    """Returns what the user, the learner or torchrun decided."""
     decided: dict[str, Any] = {}
     for path, name in WISHES.items():
         section, _, field = path.partition(".")
@@ -257,7 +259,7 @@ def _engine_kind(settings: Settings) -> EngineKind:
 
 
 def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["none", "one", "several"]:
-    """What the component declares; the property `device_use` of its options wins."""
+    """Returns what the component declares; the property `device_use` of its options wins."""
     try:
         config = registry().config(component, options) if component.config else None
     except FinqaError:  # wrong options are reported when the component is made
@@ -268,6 +270,77 @@ def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["
 
 def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
     return registry().find(kind, getattr(settings, kind).name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDevice:
+    """A CUDA device that this process sees; memory in bytes."""
+
+    name: str
+    free: float
+    total: float
+
+
+@cache
+def cuda_devices() -> tuple[CudaDevice, ...]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, in its order: by nvidia-smi, else by PyTorch in a process of its
+    own; none when neither answers. Asked once in a process: a run's own memory must not change its plan.
+    """
+    if not cuda_visible():
+        return ()
+    return _by_driver() or _by_torch()
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
+
+    Read from a file of the package: importing it would take longer than everything else here.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return None
+    try:
+        text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = re.search(r"^cuda\b[^=]*= *(?:'([^']*)'|\"([^\"]*)\"|None)", text, re.MULTILINE)
+    return (version[1] or version[2] or "") if version else None
+
+
+def _by_driver() -> tuple[CudaDevice, ...]:
+    query = ["nvidia-smi", "--query-gpu=uuid,name,memory.free,memory.total", "--format=csv,noheader,nounits"]
+    devices: dict[str, CudaDevice] = {}
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+        for line in text.splitlines():
+            uuid, _, rest = line.partition(",")
+            name, free, total = rest.rsplit(",", 2)
+            size = CudaDevice(name=name.strip(), free=float(free) * 2**20, total=float(total) * 2**20)
+            devices[uuid.strip()] = size
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
+    listed = list(devices.values())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(listed)
+    chosen: list[CudaDevice] = []
+    for part in (part.strip() for part in visible.split(",")):
+        if part.isdigit() and int(part) < len(listed):
+            chosen.append(listed[int(part)])
+        elif matching := [device for uuid, device in devices.items() if part and uuid.startswith(part)]:
+            chosen.append(matching[0])
+        else:
+            break  # as CUDA does: what follows an invalid number is not seen
+    return tuple(chosen)
+
+
+def _by_torch() -> tuple[CudaDevice, ...]:
+    try:
+        text = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=60, check=True)
+        rows = [line.rsplit(",", 2) for line in text.stdout.splitlines()]
+        return tuple(CudaDevice(name=name, free=float(free), total=float(total)) for name, free, total in rows)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
 
 
 _NOTHING = Architecture(

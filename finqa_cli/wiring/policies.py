@@ -1,4 +1,9 @@
-"""From what a user types to a policy: a run, a checkpoint, an adapter, a model folder, a hub id, or a plugin's name."""
+"""From what a user types to a policy: a run, a checkpoint, an adapter, a model folder, a hub id, or a plugin's name.
+
+Training begins from a whole model. A policy that is an adapter is merged into one first, once, in the run's folder: a
+new adapter lies on a whole model, and with the adapter switched off that model is the reference which KL terms and DPO
+pull towards. Were the old adapter dropped, or trained on, the reference would be another policy than the start.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import ChatEngine, Sleeper, TokenEngine
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
-from finqa_cli.runs.durable_files import read_document
-from finqa_cli.runs.run_folder import read_settings
+from finqa_cli.runs.durable_files import read_document, write_json
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import policy_inputs, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.types import PolicyVersion
-from finqa_cli.wiring.hub_models import NAME_ANOTHER, check_on_hub
+
+NAME_ANOTHER = "give a run folder, a checkpoint, a model folder, a hub id, or `embedded`"
+_CONFIG = "config.json"
 
 START = "start"
 """Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
 
 START_RECORD = "start.json"
-"""What it was made of, written once it is whole."""
+"""Record of the adapter that was merged, written once the merged model is complete."""
 
 
 def resolve(reference: str) -> PolicyVersion:
@@ -67,7 +75,7 @@ def resolve(reference: str) -> PolicyVersion:
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:
-    """As `resolve`, for an engine: names on a server are taken as they are, other models must be here or on the hub.
+    """Resolves a reference for an engine: names on a server stay as they are, other models must be here or on the hub.
 
     Raises:
         DataError: A run without a checkpoint, or a damaged one.
@@ -93,7 +101,7 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
         if trains and settings.train.max_staleness and isinstance(engine, Sleeper) and engine.sleeps:
             raise ConfigError(
                 f"Engine {name!r} is to sleep during updates, but with train.max_staleness = "
-                f"{settings.train.max_staleness} rollouts go on while the learner updates.",
+                f"{settings.train.max_staleness} rollouts continue while the learner updates.",
                 remedy="--max-staleness 0, or an engine that keeps its device",
             )
         return
@@ -164,3 +172,101 @@ def _adapter(path: Path) -> PolicyVersion:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path / 'adapter_config.json'} does not name its base model ({error!r}).") from error
     return PolicyVersion(number=1, model=resolve(str(base)).model, adapter=path)
+
+
+def check_on_hub(policy: PolicyVersion) -> None:
+    """Looks for a policy's model: folder, the hub's cache, then one request. A hub that is busy is left to the loader.
+
+    Raises:
+        ConfigError: Neither here nor on the hub is a model of that name, or HF_HUB_OFFLINE forbids asking.
+        AuthenticationError: The hub wants its licence accepted.
+        ServiceUnavailableError: The hub cannot be reached.
+    """
+    model = policy.model
+    if not model or Path(model).exists():
+        return
+    try:
+        from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    except ImportError:  # the code that loads the model names the missing extra
+        return
+    missing = f"There is no run, checkpoint or model {model!r} here"
+    try:
+        if isinstance(try_to_load_from_cache(model, _CONFIG), str):
+            return
+        get_hf_file_metadata(hf_hub_url(model, _CONFIG))
+    except errors.GatedRepoError as error:
+        raise AuthenticationError(
+            f"The hub gives {model!r} only to those who accepted its licence.",
+            remedy=f"accept it at {constants.ENDPOINT}/{model}, then: hf auth login",
+        ) from error
+    except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
+        raise ConfigError(
+            f"{missing}, and the hub has none of that name that it shows you.",
+            remedy=f"{NAME_ANOTHER}; for a private one: hf auth login",
+        ) from error
+    except errors.OfflineModeIsEnabled as error:
+        raise ConfigError(
+            f"{missing} or in the hub's cache, and HF_HUB_OFFLINE forbids asking the hub.",
+            remedy=f"{NAME_ANOTHER}; or unset HF_HUB_OFFLINE",
+        ) from error
+    except errors.HfHubHTTPError:
+        return
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # of the client's HTTP library
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ServiceUnavailableError(
+            f"{missing}, and {constants.ENDPOINT} cannot be asked for it: {reason}",
+            remedy=f"{NAME_ANOTHER}; or look at your connection",
+        ) from error
+
+
+def find_start(reference: str, run: Path) -> PolicyVersion:
+    """The policy that a run begins from, as version 0; in a run that has merged it already, that whole model.
+
+    Changes nothing, so it may be called before the run's folder is made. Where the policy is an adapter, its `model`
+    has the tokenizer that the merged one will have.
+
+    Raises:
+        DataError: A run without a checkpoint, a damaged one, or the merged model was changed since.
+        ConfigError: The reference is neither run, checkpoint, adapter nor model.
+        AuthenticationError, ServiceUnavailableError: The hub refuses the model, or cannot be reached.
+    """
+    recorded = read_document(run / START_RECORD)
+    if not recorded:
+        start = replace(resolve(reference), number=0)
+        check_on_hub(start)
+        return start
+    merged = PolicyVersion(number=0, model=str((run / START).resolve()))
+    if policy_inputs(merged)["sha256"] != recorded.get("sha256"):
+        raise DataError(
+            f"{merged.model}, the model that {run} began from, was changed since.",
+            remedy="begin again in another --run-dir",
+        )
+    return merged
+
+
+def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVersion:
+    """The start as a whole model to train: itself, or merged in float32 into RUN/start. The run's folder is open.
+
+    Raises:
+        ConfigError: The adapter does not fit its base, or no plugin merges its kind.
+        StorageError: The disk is full or may not be written to.
+    """
+    if start.adapter is None:
+        return start
+    folder = (run / START).resolve()
+    reporter.line(f"Merging {start.adapter} into {start.model}, to train from: {folder}.")
+    merged: PolicyVersion | None = registry().hook.merge_policy(policy=start, folder=folder)
+    if merged is None:
+        raise ConfigError(
+            f"Training starts from a whole model, and no plugin merges the adapter {start.adapter} into its base.",
+            remedy="finqa plugins",
+        )
+    digest = policy_inputs(merged)["sha256"]
+    write_json(run / START_RECORD, {"schema_version": 1, "merged": policy_inputs(start), "sha256": digest})
+    return merged
+
+
+def start_inputs(model: PolicyVersion, run: Path) -> dict[str, Any]:
+    """Returns what a run began from, for its manifest: the policy that was named, and the digest of what was merged."""
+    recorded = read_document(run / START_RECORD)
+    return {**recorded["merged"], "merged_sha256": recorded["sha256"]} if recorded else policy_inputs(model)

@@ -1,7 +1,7 @@
-"""Who owns a box, and boxes whose owner is gone.
+"""Owners of sandboxes, and sandboxes whose owner is gone.
 
-Every box is labelled with the process that started it. A process is named by its pid and its start time, since pids
-are reused, and by a host label that also tells two containers apart that share a host name but not their pids.
+Every sandbox is labelled with the process that started it. A process is named by its pid and its start time, since pids
+are reused, and by a host label that also distinguishes two containers that share a host name but not their pids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OwnerState = Literal["alive", "gone", "elsewhere", "unknown"]
 
 
 def owner_labels(run_id: str) -> dict[str, str]:
-    """The labels of a box that this process starts now for a run."""
+    """The labels of a sandbox that this process starts now for a run."""
     pid = os.getpid()
     return {
         RUN_LABEL: run_id,
@@ -43,7 +43,7 @@ def owner_labels(run_id: str) -> dict[str, str]:
 
 
 def owner_state(labels: Mapping[str, str]) -> OwnerState:
-    """Whether the process that started a box is running; `elsewhere` when only another machine can tell."""
+    """Whether the process that started a sandbox is running; `elsewhere` when only another machine can tell."""
     pid, _, started = labels.get(PID_LABEL, "").partition(":")
     if HOST_LABEL not in labels or not (_is_number(pid) and _is_number(started)):
         return "unknown"
@@ -52,15 +52,15 @@ def owner_state(labels: Mapping[str, str]) -> OwnerState:
     return "alive" if start_time(int(pid)) == int(started) else "gone"
 
 
-def strays(boxes: Iterable[SandboxInfo]) -> tuple[SandboxInfo, ...]:
-    """Those whose owner was a process of this machine and is gone."""
-    return tuple(box for box in boxes if owner_state(box.labels) == "gone")
+def strays(sandboxes: Iterable[SandboxInfo]) -> tuple[SandboxInfo, ...]:
+    """Returns the sandboxes whose owner was a process of this machine and is gone."""
+    return tuple(sandbox for sandbox in sandboxes if owner_state(sandbox.labels) == "gone")
 
 
 async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: str = "") -> None:
-    """Says in one line how to end the boxes that ended processes of this machine left behind, if there are any.
+    """Shows in one line how to end the sandboxes that ended processes of this machine left behind, if there are any.
 
-    Never raises and takes a few seconds at most: a provider that cannot be asked fails by itself soon enough.
+    Never raises and takes a few seconds at most: a provider that cannot be reached fails soon enough by itself.
     `sandbox` names the provider in the command that is offered.
     """
     try:

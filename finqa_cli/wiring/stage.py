@@ -1,12 +1,14 @@
-"""Boxes and engine, started together and ended together."""
+"""Sandboxes and engine, started together and ended together."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import resource
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,23 @@ from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import Pool, PoolListener
+from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
-from finqa_cli.types import DataInfo, PolicyVersion, Sampling
+from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
 from finqa_cli.wiring.policies import check_engine
-from finqa_cli.wiring.pool_watch import watching
 
 log = structlog.get_logger(__name__)
 
 STOP_POLL_S = 0.2
+
+PHASE = "sandboxes"
+INTERVAL_S = 1.0
+LOOKS_BETWEEN_EVENTS = 10
+LOOKS_AT_NEWS = 6
+"""Times that news is repeated: a reporter of lines skips what comes too soon after the last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +42,12 @@ class Stage:
     """Everything that plays episodes, started.
 
     Attributes:
-        environment: Where tasks come from.
-        pool: The boxes.
-        engine: Who generates.
+        environment: Yields the tasks.
+        pool: Pool of sandboxes.
+        engine: Generates completions.
         codec: Between messages and tokens; None for chat engines.
-        policy: What the engine serves at first.
-        data: Where the tasks come from.
+        policy: The version that the engine serves at first.
+        data: The data that the tasks come from.
         breaker: Ends the run when the engine gives nothing but faults; None: it never does.
     """
 
@@ -80,17 +87,17 @@ async def stage(
     check_stop: Callable[[], None] = lambda: None,
     on_event: PoolListener = lambda name, facts: None,
 ) -> AsyncIterator[Stage]:
-    """Starts boxes and engine side by side, and ends both whatever happens inside.
+    """Starts sandboxes and engine side by side, and ends both when the block ends.
 
     Args:
-        settings: What to build.
-        policy: What the engine serves at first.
-        run_id: Label of the boxes.
-        reporter: Shows the boxes by state.
+        settings: Settings of what is built.
+        policy: The version that the engine serves at first.
+        run_id: Label of the sandboxes.
+        reporter: Shows the sandboxes by state.
         trains: The engine is to serve training.
         run_dir: Folder of the run, in whose `logs` servers that the engine starts write their output.
-        episodes: How many will be played, where that is known: boxes beyond them are not started.
-        check_stop: Raises once a stop was asked for; called while boxes and engine start, for nothing is drained then.
+        episodes: Number of episodes, where it is known: sandboxes beyond them are not started.
+        check_stop: Raises once a stop was requested; called while sandboxes and engine start.
         on_event: Called with what becomes of sandboxes and of engine replicas.
 
     Raises:
@@ -108,10 +115,10 @@ async def stage(
     _allow_many_sockets()
     try:
         await pool.start()
-        async with watching(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
+        async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and engine.lockstep:
-                # else the first batches would depend on which box came up first
+                # else the first batches would depend on which sandbox came up first
                 await _side_by_side(pool.settled(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
                 await engine.load(policy)
@@ -151,3 +158,81 @@ def _allow_many_sockets() -> None:
     """Raises the soft limit of open files to the hard one: each session is a socket, and 1024 is a usual soft limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@asynccontextmanager
+async def watch_pool(pool: Pool, size: int, reporter: Reporter, on_event: PoolListener) -> AsyncIterator[None]:
+    """Shows the sandboxes by state for the length of the block, and passes them to `on_event` as the event `pool`.
+
+    Nothing for a pool without sandboxes.
+    """
+    if not size:
+        yield
+        return
+    reporter.start(PHASE, size)
+    watcher = asyncio.create_task(_watch(pool, reporter, on_event))
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        reporter.drop(PHASE)
+        on_event("pool", asdict(pool.stats()))
+
+
+class EpisodeCount:
+    """Shows the episodes of a phase as they end, with what went wrong on the way."""
+
+    def __init__(self, reporter: Reporter, phase: str, total: int | None) -> None:
+        self._reporter = reporter
+        self._phase = phase
+        self._done = 0
+        self._troubles: Counter[str] = Counter()
+        reporter.start(phase, total)
+
+    def add(self, trajectory: Trajectory) -> None:
+        """One more has ended."""
+        self._done += 1
+        troubles = {
+            "recoveries": trajectory.recoveries,
+            "retries": trajectory.retries,
+            "faults": int(trajectory.status.is_fault),
+        }
+        self._troubles.update(troubles)
+        self._reporter.advance(self._phase, self._done, **_without_zeros(self._troubles))
+
+
+async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener) -> None:
+    """On a live display every second; elsewhere only when a sandbox came up, failed or was lost."""
+    seen: object = None
+    sent: PoolStats | None = None
+    fresh = 0
+    for look in itertools.count():
+        stats = pool.stats()
+        news = (stats.alive, stats.starting, stats.lost, stats.start_failures)
+        fresh = fresh - 1 if news == seen else LOOKS_AT_NEWS
+        seen = news
+        if reporter.live or fresh > 0:
+            reporter.advance(PHASE, stats.alive, **_fields(stats))
+        if look % LOOKS_BETWEEN_EVENTS == 0 and stats != sent:
+            sent = stats
+            on_event("pool", asdict(stats))
+        await asyncio.sleep(INTERVAL_S)
+
+
+def _fields(stats: PoolStats) -> dict[str, object]:
+    return _without_zeros(
+        {
+            "starting": stats.starting,
+            "playing": stats.leased,
+            "idle": stats.idle,
+            "waiting": stats.waiting,
+            "lost": stats.lost,
+            "failed_starts": stats.start_failures,
+        }
+    )
+
+
+def _without_zeros(numbers: dict[str, int]) -> dict[str, object]:
+    """So that a quiet run shows a short line."""
+    return {name: number for name, number in numbers.items() if number}

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 from finqa_cli.app import main
 from finqa_cli.commands.doctor import report
-from finqa_cli.diagnostics import diagnose, machine_checks, model_checks
+from finqa_cli.diagnostics import diagnose, machine_checks
 from finqa_cli.diagnostics.diagnose import Probe, collect
-from finqa_cli.diagnostics.model_checks import gpu_check, parameters
+from finqa_cli.diagnostics.machine_checks import gpu_check, parameters
 from finqa_cli.errors import AuthenticationError
 from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import Check
-from finqa_cli.wiring.cuda_devices import CudaDevice
+from finqa_cli.wiring.placing import CudaDevice
 from finqa_cli.wiring.sandbox_owners import PID_LABEL, owner_labels
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -305,7 +305,7 @@ def test_the_limits_of_this_machine_can_be_read() -> None:
 
 def test_the_installed_torch_is_read_without_importing_it() -> None:
     torch = pytest.importorskip("torch.version")
-    assert model_checks.torch_cuda() == (torch.cuda or "")
+    assert machine_checks.torch_cuda() == (torch.cuda or "")
     code = """
 import sys
 from finqa_cli.app import main

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from finqa_cli.app import main
 from finqa_cli.runs.durable_files import sha256_of, write_json
-from finqa_cli.runs.step_manifest import policy_inputs
+from finqa_cli.runs.run_folder import policy_inputs
 from finqa_cli.wiring.policies import resolve
 
 

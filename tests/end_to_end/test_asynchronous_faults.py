@@ -31,7 +31,7 @@ class StoppedLearner(SimulatedLearner):
 
     def update(self, batch: Batch, loss: LossSpec) -> UpdateReport:
         if len(self.spans) == 2:
-            self.trainer.stopper.signal = signal.SIGINT
+            self.trainer.context.stopper.signal = signal.SIGINT
         return super().update(batch, loss)
 
     def listen(self, trainer: Trainer) -> None:

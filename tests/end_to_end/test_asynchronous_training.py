@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,9 +14,10 @@ from fixtures.watched_engine import TURN_S, UPDATE_S, WatchedEngine
 
 from benchmarks.async_training.run import simulated_settings, train_simulated
 from benchmarks.async_training.simulation import SimulatedEngine, SimulatedLearner
+from finqa_cli.runs import checkpoints
+from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.training.rl.trainer import Progress
-from finqa_cli.types import Batch, LossSpec, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types import Batch, LossSpec, Trajectory, UpdateReport
 
 
 def train(run: Path, engine: SimulatedEngine, learner: SimulatedLearner, **train: Any) -> list[dict[str, Any]]:
@@ -107,29 +107,20 @@ def test_an_engine_sleeps_exactly_while_the_learner_works(tmp_path: Path) -> Non
         assert down <= began and ended <= up
 
 
-def saved(run: Path, iteration: int) -> Progress:
-    """What a checkpoint brings back, as `finqa train --resume` reads it."""
-    state = json.loads((run / "checkpoints" / f"step_{iteration}" / "state.json").read_text())
-    return Progress(
-        iteration=iteration,
-        cursor=state["cursor"],
-        unsettled=state["unsettled"],
-        policy=PolicyVersion(number=state["serving_version"], model="simulated"),
-        published=state["policy_version"],
-        informative_share=state["informative_share"],
-    )
+def saved(run: Path, iteration: int) -> Checkpoint:
+    return checkpoints.verified(run / "checkpoints" / f"step_{iteration}")
 
 
 def test_after_two_resumes_no_group_is_lost_and_none_is_trained_on_twice(tmp_path: Path) -> None:
     settings = simulated_settings(iterations=6, max_staleness=2, keep_checkpoints=0)
     runs = [tmp_path / name for name in ("first", "second", "third")]
-    progress = None
+    checkpoint = None
     for run, goes_on_after in zip(runs, (2, 4, 6), strict=True):
         engine, learner = SimulatedEngine(TURN_S), SimulatedLearner(UPDATE_S)
-        records = asyncio.run(train_simulated(settings, run, engine, learner, progress=progress))
+        records = asyncio.run(train_simulated(settings, run, engine, learner, checkpoint=checkpoint))
         assert all(record["over_age"] == 0 and record["staleness_max"] <= 2 for record in records)
-        progress = saved(run, goes_on_after)
-        assert bool(progress.unsettled) == (goes_on_after < 6), "rollouts were ahead of the learner"
+        checkpoint = saved(run, goes_on_after)
+        assert bool(checkpoint.state["unsettled"]) == (goes_on_after < 6), "rollouts were ahead of the learner"
     spans = ((0, 2), (2, 4), (4, 6))
     kept = [
         record
@@ -159,11 +150,11 @@ def test_a_lagging_engine_adds_its_lag_to_the_bound_also_when_resumed(
     lagging = next(
         iteration
         for iteration in range(3, 13)
-        if (found := saved(tmp_path / "run", iteration)).policy.number < found.published
+        if (found := saved(tmp_path / "run", iteration).state)["serving_version"] < found["policy_version"]
     )
     engine, learner = WatchedEngine(), SimulatedLearner(0.01)
     again = asyncio.run(
-        train_simulated(settings, tmp_path / "again", engine, learner, progress=saved(tmp_path / "run", lagging))
+        train_simulated(settings, tmp_path / "again", engine, learner, checkpoint=saved(tmp_path / "run", lagging))
     )
     oldest = [record["staleness_max"] for record in [*records, *again] if record["updates"]]
     assert 1 <= max(oldest) <= staleness + every - 1

@@ -12,8 +12,8 @@ from finqa_cli.commands.shared.reports import training
 from finqa_cli.errors import FinqaError
 from finqa_cli.rollout.measures import flat, measured
 from finqa_cli.statistics import summarize
+from finqa_cli.training.rl.iteration_records import step_line, success, summary
 from finqa_cli.training.rl.rl_run import TrainResult
-from finqa_cli.training.rl.steps import step_line, success, summary
 from finqa_cli.types import Rewards, Status, Task, Trajectory
 
 TASK = Task(id="q", prompt="?", split="train", cluster="q")

@@ -13,10 +13,9 @@ from benchmarks.async_training.run import simulated_settings, train_simulated
 from benchmarks.async_training.simulation import SimulatedEngine, SimulatedLearner
 from finqa_cli.errors import EngineError
 from finqa_cli.runs import checkpoints
+from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.training.rl.rl_run import _progress
-from finqa_cli.training.rl.trainer import Progress
-from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sample
+from finqa_cli.types import Completion, GenerateRequest, Sample
 
 
 class Served(SimulatedEngine):
@@ -40,9 +39,9 @@ class ScoringLearner(SimulatedLearner):
         return tuple(tuple(-1.0 if masked else 0.0 for masked in sample.loss_mask) for sample in samples)
 
 
-def train(run: Path, engine: Served, progress: Progress | None = None, **train: Any) -> list[dict[str, Any]]:
+def train(run: Path, engine: Served, checkpoint: Checkpoint | None = None, **train: Any) -> list[dict[str, Any]]:
     settings = simulated_settings(iterations=4, checkpoint_every=1, keep_checkpoints=0, **train)
-    return asyncio.run(train_simulated(settings, run, engine, ScoringLearner(0.0), progress=progress))
+    return asyncio.run(train_simulated(settings, run, engine, ScoringLearner(0.0), checkpoint=checkpoint))
 
 
 def events(run: Path, name: str) -> list[dict[str, Any]]:
@@ -69,16 +68,14 @@ def test_the_tolerance_is_measured_before_the_first_episode_and_in_every_checkpo
 def test_a_resumed_run_keeps_the_tolerance_and_probes_what_it_loaded(off: float, passes: bool, tmp_path: Path) -> None:
     train(tmp_path / "run", Served(0.04))
     checkpoints.discard_after(tmp_path / "run", 2)
-    progress = _progress(
-        tmp_path / "run", PolicyVersion(number=0, model="simulated"), checkpoints.latest(tmp_path / "run")
-    )
+    checkpoint = checkpoints.latest(tmp_path / "run")
     engine = Served(off)
     if passes:
-        assert [record["iteration"] for record in train(tmp_path / "again", engine, progress)] == [3, 4]
+        assert [record["iteration"] for record in train(tmp_path / "again", engine, checkpoint)] == [3, 4]
         assert engine.probed[0] == (2, 0)
     else:
         with pytest.raises(EngineError, match=r"version 2, .* Rounding explains 0\.08 .*measured on version 0"):
-            train(tmp_path / "again", engine, progress)
+            train(tmp_path / "again", engine, checkpoint)
         assert engine.requests == 0
     assert not events(tmp_path / "again", "probe_tolerance")
 

@@ -16,7 +16,7 @@ from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.evaluation.sample_candidates import sampling_settings
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.new_runs import new_run
+from finqa_cli.runs.run_folder import new_run
 from finqa_cli.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

@@ -335,7 +335,7 @@ def load(
     if purpose is None:
         run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
         return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))
-    from finqa_cli.placement import plan_line
+    from finqa_cli.placement.placement_types import plan_line
     from finqa_cli.wiring.placing import place
 
     placed = place(loaded.settings, loaded.undecided, purpose)

@@ -25,7 +25,7 @@ from finqa_cli.experiments.pipeline_spec import (
 )
 from finqa_cli.settings import Choice, Loaded, is_embedded
 from finqa_cli.settings.tiers import file_layers
-from finqa_cli.training.idle_options import check_idle_options
+from finqa_cli.training.rl.rl_run import check_idle_options
 
 STEPS = "Steps"
 

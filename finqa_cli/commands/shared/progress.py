@@ -45,10 +45,8 @@ class _Phase:
     last_line: str = ""
 
 
-class PlainReporter:
+class PlainReporter(Reporter):
     """Lines without control characters, for logs and pipes: at most one per phase every few seconds."""
-
-    live = False
 
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
@@ -89,7 +87,7 @@ class PlainReporter:
             self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
 
 
-class BarReporter:
+class BarReporter(Reporter):
     """Rich bars on stderr. Use as a context manager: leaving it restores the cursor."""
 
     live = True

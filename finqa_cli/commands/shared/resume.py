@@ -12,8 +12,7 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.runs.run_folder import read_run, read_settings
-from finqa_cli.runs.step_manifest import MANIFEST
+from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.settings import AUTO, Settings, from_public_dict
 from finqa_cli.wiring.placing import Purpose, place_again
 

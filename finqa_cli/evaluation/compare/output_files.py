@@ -13,7 +13,7 @@ from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
 from finqa_cli.evaluation.compare.markdown import markdown
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.runs.durable_files import new_folder, storage, write_csv, write_json
-from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.statistics import Comparison, evaluation_metrics, scores_of
 
 

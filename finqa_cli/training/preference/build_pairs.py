@@ -1,10 +1,11 @@
-"""Preference pairs from the attempts of earlier runs."""
+"""Preference pairs from the attempts of earlier runs, and what a set of pairs is like."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,11 +18,16 @@ from finqa_cli.evaluation.candidate_records import said
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import SCHEMA_VERSION
-from finqa_cli.runs.pair_records import PAIRS
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.run_folder import write_manifest
+from finqa_cli.runs.trajectory_records import PAIRS
 from finqa_cli.training.preference.pair_sources import Judged, Source, check_alike, open_source, read_attempts
-from finqa_cli.training.preference.pair_statistics import as_text, pair_statistics
+
+BINS = 10
+ROBUST = 10_000
+"""So many pairs make DPO robust, says module 08 of the RL-LLM FinQA pipeline; with fewer the report says so."""
+
+_BAR = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,7 @@ class PairRules:
         most: Pairs of a question at most.
         held_out_share: Share of the companies whose pairs measure and do not train.
         questions: Look at so many questions only; 0 looks at all.
-        seed: Of ties, choices and held-out companies.
+        seed: Seed of ties, choices and held-out companies.
     """
 
     rule: Rule = "best-worst"
@@ -58,7 +64,7 @@ class Tally:
     """Why questions gave no pair, and what was left out.
 
     Attributes:
-        questions: With a graded attempt.
+        questions: Questions with a graded attempt.
         attempts: Graded.
         paired: Questions with a pair.
         single: Questions with one attempt.
@@ -212,10 +218,10 @@ def _nothing(tally: Tally, rules: PairRules) -> DataError:
         else "have equal rewards": tally.no_spread,
         "have no right attempt": tally.right_missing,
     }
-    told = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
+    counts = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
     same = f"; {tally.equal_texts} pairs said the same" if tally.equal_texts else ""
     return DataError(
-        f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {told}{same}.",
+        f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {counts}{same}.",
         remedy="finqa sample TARGET --num-candidates 16 --temperature 1.0, a smaller --margin, or --rule all",
     )
 
@@ -251,3 +257,93 @@ def _write(
             write_json(folder / "settings.json", settings)
         outputs = [path for path in sorted(folder.iterdir()) if path.is_file()]
         write_manifest(folder, "prefs", parameters=asdict(rules), inputs=digests, outputs=outputs)
+
+
+def pair_statistics(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Counts, margins with their histogram, and shares of both sides; at least one pair.
+
+    Shares are over pairs; `well_formed` is None where an environment asks for no form.
+    """
+    margins = [record["margin"] for record in records]
+    held_out = sum(record["held_out"] for record in records)
+    return {
+        "pairs": len(records),
+        "train": len(records) - held_out,
+        "held_out": held_out,
+        "companies": len({record["task"]["cluster"] for record in records}),
+        "held_out_companies": len({record["task"]["cluster"] for record in records if record["held_out"]}),
+        "fewer_than_robust": len(records) < ROBUST,
+        "margin": {
+            "smallest": min(margins),
+            "mean": statistics.fmean(margins),
+            "median": statistics.median(margins),
+            "largest": max(margins),
+            "histogram": histogram(margins),
+        },
+        "chosen": _side_shares([record["chosen"] for record in records]),
+        "rejected": _side_shares([record["rejected"] for record in records]),
+        "token_ids": all(_has_ids(record[side]) for record in records for side in ("chosen", "rejected")),
+    }
+
+
+def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, list[float]]:
+    """`edges` [bins + 1] from the smallest value to the largest and `counts` [bins]; one bin when all are equal.
+
+    A value on an inner edge belongs to the bin on its right.
+    """
+    low, high = min(values), max(values)
+    if not high > low:
+        return {"edges": [low, high], "counts": [len(values)]}
+    width = (high - low) / bins
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / width))] += 1
+    return {"edges": [low + width * edge for edge in range(bins)] + [high], "counts": list(counts)}
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """The report as a person reads it."""
+    margin = report["margin"]
+    edges, counts = margin["histogram"]["edges"], margin["histogram"]["counts"]
+    most = max(counts)
+    bars = [
+        f"{low:8.3f} to {high:8.3f}  {count:6d}  {'#' * -(-_BAR * count // most)}"
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
+    small = f"; fewer than the {ROBUST} that make DPO robust" if report["fewer_than_robust"] else ""
+    return "\n".join(
+        [
+            f"{report['pairs']} pairs{small}",
+            f"  to train on {report['train']}, held out {report['held_out']} "
+            f"({report['held_out_companies']} of {report['companies']} clusters)",
+            f"{report['questions']} questions, {report['attempts']} attempts: {report['paired']} questions with pairs, "
+            f"{report['single']} with one attempt, {report['no_spread']} without a difference, "
+            f"{report['right_missing']} without a right attempt",
+            f"left out because both said the same: {report['equal_texts']}",
+            *(f"{side}: {_share(report[side])}" for side in ("chosen", "rejected")),
+            "",
+            f"margin: mean {margin['mean']:.3f}, median {margin['median']:.3f}, "
+            f"{margin['smallest']:.3f} to {margin['largest']:.3f}",
+            *bars,
+            "",
+        ]
+    )
+
+
+def _side_shares(sides: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    formed = [side["well_formed"] for side in sides if side["well_formed"] is not None]
+    return {
+        "right": sum(map(bool, (side["correct"] for side in sides))) / len(sides),
+        "well_formed": sum(formed) / len(formed) if formed else None,
+        "reward_mean": statistics.fmean(side["reward"] for side in sides),
+    }
+
+
+def _share(side: Mapping[str, Any]) -> str:
+    formed = side["well_formed"]
+    form = "" if formed is None else f", {100 * formed:.1f} % well-formed"
+    return f"{100 * side['right']:.1f} % right{form}, mean reward {side['reward_mean']:.3f}"
+
+
+def _has_ids(side: Mapping[str, Any]) -> bool:
+    return all(turn.get("completion_token_ids") for turn in side["turns"])

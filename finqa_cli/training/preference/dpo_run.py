@@ -5,31 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.contracts import Learner
 from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import sha256_of, write_json
 from finqa_cli.runs.interrupts import Stopper
-from finqa_cli.runs.new_runs import training_run
-from finqa_cli.runs.pair_records import pairs_file, read_pairs
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
+from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.guarded_splits import guard_demonstrations
-from finqa_cli.training.kept_policies import best_policy, final_policy
-from finqa_cli.training.preference.pair_tokens import PairSet, load_pairs, refer
-from finqa_cli.training.preference.preference_loop import HeldOut, PreferenceTraining, pair_steps
-from finqa_cli.training.running_learner import fit_memory, learning
-from finqa_cli.training.schedules import over_steps
-from finqa_cli.training.start_points import find_start, start_inputs, whole_model
-from finqa_cli.types import PolicyVersion
+from finqa_cli.training.preference.preference_loop import (
+    HeldOut,
+    PairSet,
+    PreferenceTraining,
+    add_references,
+    load_pairs,
+    pair_steps,
+)
+from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
+from finqa_cli.training.training_data import guard_demonstrations
+from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
+from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +56,23 @@ async def dpo(
 ) -> DpoResult:
     """Trains on the pairs that are not held out and measures on those that are.
 
-    Log-probabilities are taken at temperature 1, whatever the pairs were sampled at: the loss is defined on the policy
-    itself. The reference is the policy that training begins from.
+    Log-probabilities are taken at temperature 1, also where the pairs were sampled at another one: the loss is defined
+    on the policy itself. The reference is the policy that training begins from.
 
     Args:
         settings: The optimizer among them learns from pairs.
         source: A folder of `finqa prefs`, or its pairs.jsonl.
         run: A new folder, or with `resume` that of an interrupted run.
-        resume: Go on after the newest checkpoint.
+        resume: Continue after the newest checkpoint.
         most: At most so many pairs of either kind; 0 takes all.
-        reporter: Told of progress.
-        stopper: Asked whether to go on.
+        reporter: Shows the progress.
+        stopper: Knows whether a stop was requested.
 
     Raises:
         DataError: There are no usable pairs, a row is wrong, or they are of evaluation tasks.
         ConfigError: Settings do not fit, or pairs or model are no longer those that the run began with.
         FinqaError: A loss was not finite.
-        InterruptedRun: A signal stopped it; `--resume` goes on after the newest checkpoint.
+        InterruptedRun: A signal stopped it; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
     optimizer = make_optimizer(settings)
@@ -84,7 +86,7 @@ async def dpo(
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     checkpoint = checkpoints.latest(run) if resume else None
     pairs = load_pairs(path, make_codec(settings, start.model), most=most)
-    _tell(pairs, reporter)
+    _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
@@ -96,15 +98,26 @@ async def dpo(
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)
-        training, steps = await _train(
-            settings, optimizer, model, pairs, checkpoint, folder, tracking, reporter, stopper
-        )
+        plan = optimizer.plan()
+        count = len(pair_steps(pairs.train, plan, settings.train.seed))
+        if count < 1:
+            raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
+        planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
+        context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        async with run_learner(context, model.model) as learner:
+            training = await _loop(context, learner, optimizer, pairs)
+            if checkpoint is not None:
+                await training.resume(checkpoint)
+            with tracking.run(to_public_dict(settings)):
+                await training.run()
+                context.check_stop()
+            await asyncio.to_thread(learner.publish, final_policy(run), training.done)
         result = DpoResult(
             run=run,
             policy=final_policy(run),
             best=best_policy(run) if training.best else None,
             best_step=training.best.step if training.best else None,
-            steps=steps,
+            steps=training.done,
             pairs=len(pairs.train),
             before=training.before,
             after=training.after,
@@ -122,42 +135,17 @@ def document(result: DpoResult) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
 
 
-async def _train(
-    settings: Settings,
-    optimizer: PreferenceOptimizer,
-    model: PolicyVersion,
-    pairs: PairSet,
-    checkpoint: checkpoints.Checkpoint | None,
-    folder: RunFolder,
-    tracking: Tracking,
-    reporter: Reporter,
-    stopper: Stopper,
-) -> tuple[PreferenceTraining, int]:
+async def _loop(
+    context: RunContext, learner: Learner, optimizer: PreferenceOptimizer, pairs: PairSet
+) -> PreferenceTraining:
+    """The loop over the pairs, which have reference log-probabilities where the loss needs them."""
     plan, loss = optimizer.plan(), optimizer.pair_loss()
-    count = len(pair_steps(pairs.train, plan, settings.train.seed))
-    if count < 1:
-        raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
-    of_plan = over_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count)
-    of_plan = fit_memory(of_plan, folder.path)
-    resume = f"finqa dpo --resume {folder.path}"
-    async with learning(of_plan, model.model, folder, reporter, resume=resume) as learner:
-        train, held_out = pairs.train, pairs.held_out
-        if not loss.parameters.get("reference_free"):
-            for_run = partial(refer, learner, run=folder.path, reporter=reporter, stopper=stopper)
-            train = await for_run(train, name="reference")
-            held_out = await for_run(held_out, name="held-out reference") if held_out else ()
-        training = PreferenceTraining(learner, loss, of_plan, folder, tracking, reporter, stopper)
-        done = 0
-        if checkpoint is not None:
-            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-            training.restore(checkpoint.state)
-            done = checkpoint.iteration
-        steps = pair_steps(train, plan, settings.train.seed)
-        with tracking.run(to_public_dict(settings)):
-            taken = await training.run(steps, held_out, done=done, validate_every=plan.validate_every)
-            stopper.check(resume)
-        await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
-    return training, taken
+    train, held_out = pairs.train, pairs.held_out
+    if not loss.parameters.get("reference_free"):
+        train = await add_references(context, learner, train, name="reference")
+        held_out = await add_references(context, learner, held_out, name="held-out reference")
+    steps = pair_steps(train, plan, context.settings.train.seed)
+    return PreferenceTraining(context, learner, loss, steps, held_out, evaluate_every=plan.validate_every)
 
 
 def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:
@@ -174,7 +162,7 @@ def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:
     }
 
 
-def _tell(pairs: PairSet, reporter: Reporter) -> None:
+def _report_pairs(pairs: PairSet, reporter: Reporter) -> None:
     reporter.line(f"{len(pairs.train)} pairs to train on, {len(pairs.held_out)} held out.")
     if pairs.encoded_again:
         reporter.line(

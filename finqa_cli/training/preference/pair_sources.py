@@ -12,7 +12,7 @@ from finqa_cli.errors import DataError
 from finqa_cli.evaluation.candidate_records import CANDIDATES, LOG, SCORES, Record, joined, place
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.runs.trajectory_records import dealt_order
+from finqa_cli.runs.trajectory_records import record_order
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 
 _APART = "make pairs of each by itself: finqa prefs RUN"
@@ -23,11 +23,11 @@ class Source:
     """One run.
 
     Attributes:
-        path: As the user gave it.
+        path: Path that the user gave.
         run: Its folder.
-        files: What is read of it.
-        data: Name and digest of the questions' data, as far as it was recorded.
-        settings: Of the run; empty when they are not there.
+        files: Files that are read.
+        data: Name and digest of the questions' data, where they were recorded.
+        settings: Settings of the run; empty when they are not there.
         finished: The run came to its end.
     """
 
@@ -95,7 +95,7 @@ def check_alike(sources: Sequence[Source]) -> None:
 
 
 def read_attempts(source: Source) -> list[Judged]:
-    """The graded attempts of a run, in `dealt_order`.
+    """The graded attempts of a run, in `record_order`.
 
     Evaluations inside a training run are left out: they ask held-out questions.
 
@@ -110,11 +110,11 @@ def read_attempts(source: Source) -> list[Judged]:
                 if not (trained and record.get("phase") != "train"):
                     outcome = read_outcome(record)
                     if outcome.correct is not None:
-                        dealt_order(record), place(record)
+                        record_order(record), place(record)
                         attempts.append(Judged(record=record, outcome=outcome, run=source.run))
         except MALFORMED as error:
             raise DataError(f"{source.files[0]}, row {row}: not an attempt as finqa writes it ({error!r}).") from error
-    return sorted(attempts, key=lambda judged: dealt_order(judged.record))
+    return sorted(attempts, key=lambda judged: record_order(judged.record))
 
 
 class _Row:

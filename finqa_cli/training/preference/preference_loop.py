@@ -1,49 +1,55 @@
-"""The steps of preference training: updates, looks at held-out pairs, checkpoints."""
+"""Preference learning: pairs as token sequences with reference log-probabilities, and the loop over them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from finqa_cli.algorithms import pads
-from finqa_cli.algorithms.pair_batches import PairOutcome, PairSamples, pair_batch, pair_outcomes
-from finqa_cli.contracts import Learner
+from finqa_cli.algorithms import demonstration_sample, trajectory_samples
+from finqa_cli.algorithms.pair_batches import (
+    PairOutcome,
+    PairSamples,
+    pair_batch,
+    pair_outcomes,
+    with_pair_references,
+)
+from finqa_cli.contracts import ChatCodec, Learner, ReferenceLearner
 from finqa_cli.contracts.preference_method import PairPlan
+from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.seeds import derive
-from finqa_cli.runs.interrupts import Stopper
-from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.tracking import Tracking
-from finqa_cli.settings import Settings
+from finqa_cli.runs.trajectory_records import Pair, Side, read_pairs
 from finqa_cli.statistics import clustered_interval
-from finqa_cli.training.kept_policies import BatchNames, check_weights, keep_step, take_step
-from finqa_cli.training.preference.pair_tokens import PAIRS_PER_FORWARD
-from finqa_cli.types import LossSpec, UpdateReport
+from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContext
+from finqa_cli.types import Batch, Prompt, Sample, Status, Task, Trajectory, UpdateReport
+
+PAIRS_PER_FORWARD = 64
+"""Pairs that are scored between two checks for signals."""
+
+_CHOSEN, _REJECTED = 1.0, -1.0
 
 TIE = 1e-4
 """Nats: a difference within it is rounding of the forward passes, and counts as half right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """What a policy makes of held-out pairs.
+class HeldOut(Evaluation):
+    """The evaluation of a policy on held-out pairs.
 
     Attributes:
-        step: Optimizer steps behind it.
-        pairs: How many there are.
+        pairs: Number of pairs.
         accuracy: Share of the pairs whose chosen attempt gained more on the reference; a tie counts half, so that the
             reference itself has 0.5.
         accuracy_interval: 95 %, clustered by company.
-        ranking_accuracy: Share whose chosen attempt is the likelier one, whatever the reference says.
+        ranking_accuracy: Share whose chosen attempt is the likelier one; the reference does not matter.
         margin: Mean difference of the gains, in nats.
         kl: Estimated divergence from the reference per token, in nats; None without a reference.
     """
 
-    step: int
     pairs: int
     accuracy: float
     accuracy_interval: tuple[float, float]
@@ -75,101 +81,66 @@ def pair_steps(pairs: Sequence[PairSamples], plan: PairPlan, seed: int) -> list[
     return [items[start : start + plan.pairs_per_step] for start in range(0, len(items), plan.pairs_per_step)]
 
 
-class PreferenceTraining:
-    """Takes the steps of a run.
+class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
+    """The loop of preference learning: `FileTraining` over pairs, evaluated by the pairs that are held out."""
 
-    Attributes:
-        before: What the policy that training began from makes of the held-out pairs; None without any.
-        after: What the newest one does.
-        best: The best so far: by accuracy, then by margin.
-    """
+    phase = "dpo"
+    items_name = "pairs"
+    result = HeldOut
 
-    def __init__(
-        self,
-        learner: Learner,
-        loss: LossSpec,
-        settings: Settings,
-        folder: RunFolder,
-        tracking: Tracking,
-        reporter: Reporter,
-        stopper: Stopper,
-    ) -> None:
-        self._learner = learner
-        self._loss = loss
-        self._settings = settings
-        self._folder = folder
-        self._tracking = tracking
-        self._reporter = reporter
-        self._stopper = stopper
-        self.before: HeldOut | None = None
-        self.after: HeldOut | None = None
-        self.best: HeldOut | None = None
+    async def begin(self) -> None:
+        """Evaluates the policy that training begins from."""
+        if self.fresh and self.held_out:
+            await self.measure()
+            self.before = self.after
+        await super().begin()
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from the state in a checkpoint."""
-        self.before, self.after, self.best = (_held_out(state.get(name)) for name in ("before", "after", "best"))
+    def ids(self, items: Sequence[PairSamples]) -> list[str]:
+        """Returns the ids of the pairs."""
+        return [pair.id for pair in items]
 
-    async def run(
-        self,
-        steps: Sequence[Sequence[PairSamples]],
-        held_out: Sequence[PairSamples],
-        *,
-        done: int,
-        validate_every: int,
-    ) -> int:
-        """Takes the steps after the first `done`; gives how many are taken when it ends or a stop was asked for.
+    def samples(self, items: Sequence[PairSamples]) -> list[Sample]:
+        """Returns the token sequences of both sides of each pair."""
+        return [sample for pair in items for sample in pair.samples]
 
-        Raises:
-            FinqaError: A loss was not finite; the message names the pairs, and the newest checkpoint is kept.
-        """
-        if done == 0 and held_out:
-            self.before = self.after = await self._measure(held_out, 0)
-        padded = await asyncio.to_thread(pads, self._learner)
-        self._reporter.start("dpo", len(steps))
-        for number, pairs in enumerate(steps[done:], start=done + 1):
-            if self._stopper.requested:
-                if done % validate_every:
-                    await asyncio.to_thread(self._checkpoint, done)  # what was learned since the last one
-                break
-            names = BatchNames("pairs", [pair.id for pair in pairs])
-            batch = pair_batch(pairs, token_budget=self._settings.train.token_budget, padded=padded)
-            report = await take_step(self._learner, batch, self._loss, names=names, run=self._folder.path)
-            self._tracking.record(_line(number, report, len(pairs)))
-            self._tracking.update(number, report)
-            done = number
-            if number % validate_every == 0 or number == len(steps):
-                samples = pairs[0].samples
-                await check_weights(self._learner, samples, number, names=names, run=self._folder.path)
-                if held_out:
-                    self.after = await self._measure(held_out, number)
-                await asyncio.to_thread(self._checkpoint, number)
-            shown = {"loss": round(report.loss, 4), "accuracy": round(report.metrics["preference_accuracy"], 3)}
-            self._reporter.advance("dpo", number, **shown)
-        self._reporter.finish("dpo")
-        return done
+    def make_batch(self, items: Sequence[PairSamples], *, padded: bool) -> Batch:
+        """Packs the pairs of a step, both sides of a pair into one micro-batch."""
+        return pair_batch(items, token_budget=self.context.settings.train.token_budget, padded=padded)
 
-    async def _measure(self, held_out: Sequence[PairSamples], step: int) -> HeldOut:
+    def line(self, number: int, report: UpdateReport, items: Sequence[PairSamples]) -> dict[str, Any]:
+        """Returns the record of a step."""
+        return {
+            "kind": "dpo",
+            "iteration": number,
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "learning_rate": report.learning_rate,
+            "pairs": len(items),
+            "tokens": report.tokens,
+            "loss_tokens": report.loss_tokens,
+            **report.metrics,
+            "timing": {"update_s": round(report.seconds, 4)},
+        }
+
+    def merit(self, found: HeldOut) -> tuple[float, ...] | None:
+        """Prefers the higher accuracy, then the larger margin."""
+        return found.accuracy, found.margin
+
+    async def measure(self) -> None:
+        """Evaluates the policy on the held-out pairs, where there are any."""
+        if not self.held_out:
+            return
         outcomes: list[PairOutcome] = []
-        for start in range(0, len(held_out), PAIRS_PER_FORWARD):
-            part = held_out[start : start + PAIRS_PER_FORWARD]
-            samples = [sample for pair in part for sample in pair.samples]
-            outcomes += pair_outcomes(part, await asyncio.to_thread(self._learner.logprobs, samples))
-        found = summarize_pairs(outcomes, step)
-        self._tracking.record({"kind": "held_out", "iteration": step, **asdict(found)})
+        for start in range(0, len(self.held_out), PAIRS_PER_FORWARD):
+            part = self.held_out[start : start + PAIRS_PER_FORWARD]
+            outcomes += pair_outcomes(part, await asyncio.to_thread(self.learner.logprobs, self.samples(part)))
+        found = self.after = summarize_pairs(outcomes, self.done)
+        self.context.tracking.record({"kind": "held_out", "iteration": self.done, **asdict(found)})
         low, high = found.accuracy_interval
-        self._reporter.line(
-            f"step {step}: preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} held-out "
-            f"pairs, margin {found.margin:.3f}"
+        self.context.reporter.line(
+            f"step {self.done}: preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} "
+            f"held-out pairs, margin {found.margin:.3f}"
         )
-        return found
-
-    def _checkpoint(self, step: int) -> None:
-        after = self.after if self.after and self.after.step == step else None  # none at a stop between two looks
-        is_best = after is not None and (self.best is None or _merit(after) > _merit(self.best))
-        if is_best:
-            self.best = after
-        state = {name: _plain(getattr(self, name)) for name in ("before", "after", "best")}
-        keep_step(self._learner, self._folder.path, step, state, is_best=is_best, settings=self._settings)
 
 
 def _walk(pairs: Sequence[PairSamples], count: int, seed: int) -> Iterator[PairSamples]:
@@ -182,35 +153,127 @@ def _walk(pairs: Sequence[PairSamples], count: int, seed: int) -> Iterator[PairS
         epoch += 1
 
 
-def _line(step: int, report: UpdateReport, pairs: int) -> dict[str, Any]:
-    return {
-        "kind": "dpo",
-        "iteration": step,
-        "loss": report.loss,
-        "grad_norm": report.grad_norm,
-        "learning_rate": report.learning_rate,
-        "pairs": pairs,
-        "tokens": report.tokens,
-        "loss_tokens": report.loss_tokens,
-        **report.metrics,
-        "timing": {"update_s": round(report.seconds, 4)},
-    }
-
-
 def _share_right(difference: float) -> float:
     return 0.5 if abs(difference) <= TIE else float(difference > 0)
 
 
-def _merit(held_out: HeldOut) -> tuple[float, float]:
-    return held_out.accuracy, held_out.margin
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSet:
+    """The pairs of a run.
+
+    Attributes:
+        train: Pairs to train on.
+        held_out: Pairs to evaluate on.
+        encoded_again: Number of pairs that were encoded from their texts, without token ids of this tokenizer.
+        alike: Number of pairs that were left out because both sides are the same tokens.
+    """
+
+    train: tuple[PairSamples, ...]
+    held_out: tuple[PairSamples, ...]
+    encoded_again: int
+    alike: int
 
 
-def _plain(held_out: HeldOut | None) -> dict[str, Any] | None:
-    return None if held_out is None else asdict(held_out)
+def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
+    """The pairs of a file as token sequences: the ids that were sampled, where they are of this model's tokenizer.
+
+    They are when the recorded prompt has the very ids that the codec gives to its text.
+
+    Args:
+        path: pairs.jsonl.
+        codec: Codec of the model that is trained.
+        most: At most so many pairs to train on and as many to measure; 0 takes all.
+
+    Raises:
+        DataError: A row is wrong, or there is no pair to train on.
+    """
+    parts: dict[bool, list[PairSamples]] = {False: [], True: []}
+    encoded_again = alike = 0
+    for pair in read_pairs(path):
+        if most and len(parts[pair.held_out]) >= most:
+            continue
+        sampled = _is_of(codec, pair)
+        samples = _samples(pair, codec, sampled)
+        if _tokens(samples.chosen) == _tokens(samples.rejected):
+            alike += 1
+            continue
+        encoded_again += not sampled
+        parts[pair.held_out].append(samples)
+    if not parts[False]:
+        raise DataError(f"{path} has no pair to train on.", remedy="finqa prefs RUN --held-out-share 0.1")
+    return PairSet(train=tuple(parts[False]), held_out=tuple(parts[True]), encoded_again=encoded_again, alike=alike)
 
 
-def _held_out(facts: Mapping[str, Any] | None) -> HeldOut | None:
-    if facts is None:
-        return None
-    low, high = facts["accuracy_interval"]
-    return HeldOut(**{**facts, "accuracy_interval": (low, high)})
+async def add_references(
+    context: RunContext, learner: Learner, pairs: Sequence[PairSamples], *, name: str
+) -> tuple[PairSamples, ...]:
+    """Adds the log-probabilities under the policy that training begins from, computed once.
+
+    Args:
+        context: What the parts of the run share.
+        learner: Computes them.
+        pairs: The pairs.
+        name: Name of the progress display.
+
+    Raises:
+        ConfigError: The learner does not know that policy any more.
+        InterruptedRun: A signal stopped it.
+    """
+    if not isinstance(learner, ReferenceLearner):
+        raise ConfigError(
+            "This learner gives no reference log-probabilities.", remedy="--reference-free, or --set learner.name=torch"
+        )
+    referred: list[PairSamples] = []
+    if not pairs:
+        return ()
+    context.reporter.start(name, len(pairs))
+    for start in range(0, len(pairs), PAIRS_PER_FORWARD):
+        context.check_stop()
+        part = pairs[start : start + PAIRS_PER_FORWARD]
+        samples = [sample for pair in part for sample in pair.samples]
+        referred += with_pair_references(part, await asyncio.to_thread(learner.reference_logprobs, samples))
+        context.reporter.advance(name, len(referred))
+    context.reporter.finish(name)
+    return tuple(referred)
+
+
+def _is_of(codec: ChatCodec, pair: Pair) -> bool:
+    sides = (pair.chosen, pair.rejected)
+    if not all(side.turns for side in sides):
+        return False
+    opening = codec.opening(pair.prompt)
+    return all(side.turns[0].prompt_ids == opening for side in sides)
+
+
+def _samples(pair: Pair, codec: ChatCodec, sampled: bool) -> PairSamples:
+    chosen, rejected = (
+        _recorded(pair, side, advantage) if sampled else _encoded(pair.prompt, side, advantage, codec, pair.id)
+        for side, advantage in ((pair.chosen, _CHOSEN), (pair.rejected, _REJECTED))
+    )
+    return PairSamples(
+        id=pair.id,
+        cluster=pair.cluster,
+        chosen=tuple(replace(sample, episode=pair.chosen.attempt) for sample in chosen),
+        rejected=tuple(replace(sample, episode=pair.rejected.attempt) for sample in rejected),
+    )
+
+
+def _recorded(pair: Pair, side: Side, advantage: float) -> tuple[Sample, ...]:
+    trajectory = Trajectory(
+        id=f"{pair.id}/{side.attempt}",
+        task=Task(id=pair.id, prompt="", split="", cluster=pair.cluster),
+        member=0,
+        seed=0,
+        status=Status.COMPLETED,
+        turns=side.turns,
+    )
+    return trajectory_samples(trajectory, advantage)
+
+
+def _encoded(prompt: Prompt, side: Side, advantage: float, codec: ChatCodec, name: str) -> tuple[Sample, ...]:
+    sample = demonstration_sample(prompt, side.messages, codec, name=name)
+    return (replace(sample, advantages=tuple(advantage * each for each in sample.advantages)),)
+
+
+def _tokens(samples: Sequence[Sample]) -> list[tuple[int, ...]]:
+    return [sample.token_ids for sample in samples]

@@ -17,19 +17,17 @@ from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.interrupts import Stopper
-from finqa_cli.runs.new_runs import new_run
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.rl.steps import step_line, success
-from finqa_cli.training.rl.training_tasks import split_tasks, training_tasks
+from finqa_cli.training.rl.iteration_records import step_line, success
+from finqa_cli.training.training_data import split_tasks, training_tasks
+from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion, Trajectory
 from finqa_cli.wiring.build import make_trackers, open_environment
 from finqa_cli.wiring.policies import resolve_for
-from finqa_cli.wiring.pool_watch import EpisodeCount
-from finqa_cli.wiring.stage import Stage, stage
+from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
 COMMAND = "train --dry-run"
 _RULE = 60
@@ -37,7 +35,7 @@ _RULE = 60
 
 @dataclass(slots=True, kw_only=True)
 class DryRunResult:
-    """What was played.
+    """The result of a dry run.
 
     Attributes:
         run: The folder.
@@ -64,12 +62,12 @@ class DryRunResult:
 
 async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper: Stopper) -> DryRunResult:
     """Plays `train.iterations` steps of `train.target_groups_per_iter` tasks (0: one filling of the sandboxes), each
-    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing and holds nothing back.
+    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing.
 
     Raises:
         DataError: The training split has no tasks.
         ConfigError: A component or its options are wrong; then there is no run folder.
-        InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was told.
+        InterruptedRun: A signal stopped it; running episodes have finished and are on disk, and the summary was shown.
         ThresholdError: More episodes of a step ended in faults than the settings allow.
     """
     problems = len(split_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
@@ -77,6 +75,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     with new_run(run, command=COMMAND, settings=settings) as folder:
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
+        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -91,7 +90,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
                 inputs |= {"data": asdict(parts.data)}
                 write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs)
                 _head(settings, run, problems, reporter)
-                result = await _Rollouts(settings, parts, folder, tracking, reporter, stopper).play()
+                result = await _Rollouts(context, parts).play()
         outputs = [run / "metrics.jsonl", run / "trajectories.jsonl"]
         write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs, outputs=outputs)
         folder.finish("completed")
@@ -113,41 +112,30 @@ def closing(result: DryRunResult) -> str:
 
 
 class _Rollouts:
-    def __init__(
-        self,
-        settings: Settings,
-        parts: Stage,
-        folder: RunFolder,
-        tracking: Tracking,
-        reporter: Reporter,
-        stopper: Stopper,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, context: RunContext, parts: Stage) -> None:
+        self._context = context
+        self._settings = context.settings
         self._parts = parts
-        self._folder = folder
-        self._tracking = tracking
-        self._reporter = reporter
-        self._stopper = stopper
         self._played: list[Trajectory] = []
 
     async def play(self) -> DryRunResult:
         began = time.perf_counter()
         train = self._settings.train
-        tasks = await training_tasks(self._parts, self._settings, self._reporter)
+        tasks = await training_tasks(self._parts, self._settings, self._context.reporter)
         walk = TaskWalk(tasks, seed=train.seed)
-        result = DryRunResult(run=self._folder.path, planned=train.iterations)
-        self._reporter.start("train", train.iterations)
+        result = DryRunResult(run=self._context.folder.path, planned=train.iterations)
+        self._context.reporter.start("train", train.iterations)
         for step in range(train.iterations):
             attempts = self._attempts(walk, step)
             played = await self._step(step, attempts)
             result.steps += len(played) == len(attempts)
-            if self._stopper.requested:
+            if self._context.stopper.requested:
                 break
-        self._reporter.finish("train")
+        self._context.reporter.finish("train")
         self._sum_up(result, seconds=time.perf_counter() - began)
-        if self._stopper.requested:
-            self._reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
-            self._stopper.check(f"what was played is in {self._folder.path}")
+        if self._context.stopper.requested:
+            self._context.reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
+            self._context.stopper.check(f"what was played is in {self._context.folder.path}")
         return result
 
     def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:
@@ -170,26 +158,28 @@ class _Rollouts:
     async def _step(self, step: int, attempts: Sequence[Attempt]) -> list[Trajectory]:
         """Plays and records them; when a stop is asked for, as many as were running."""
         began = time.perf_counter()
-        shown = EpisodeCount(self._reporter, "rollout", len(attempts))
+        shown = EpisodeCount(self._context.reporter, "rollout", len(attempts))
 
-        async def heard(trajectory: Trajectory) -> None:
-            await asyncio.wrap_future(self._folder.trajectory(trajectory, phase="train", iteration=step + 1))
-            self._tracking.trajectory(trajectory)
+        async def record(trajectory: Trajectory) -> None:
+            await asyncio.wrap_future(self._context.folder.trajectory(trajectory, phase="train", iteration=step + 1))
+            self._context.tracking.trajectory(trajectory)
             shown.add(trajectory)
 
         played = await play_all(
             self._parts.player(self._settings, temperature=self._settings.generation.temperature),
             attempts,
             concurrency=self._settings.pool.concurrency,
-            on_trajectory=heard,
-            stopping=lambda: self._stopper.requested,
+            on_trajectory=record,
+            stopping=lambda: self._context.stopper.requested,
         )
-        self._reporter.drop("rollout")
+        self._context.reporter.drop("rollout")
         if played:
             seconds = time.perf_counter() - began
             self._played += played
-            self._tracking.iteration(self._metrics(step, played, seconds))
-            self._reporter.line(step_line(step, played, seconds=seconds))
+            metrics = self._metrics(step, played, seconds)
+            self._context.tracking.record(metrics)
+            self._context.reporter.advance("train", step + 1, reward_mean=metrics["reward_mean"])
+            self._context.reporter.line(step_line(step, played, seconds=seconds))
             self._check_faults(step, played)
         return played
 
@@ -212,7 +202,7 @@ class _Rollouts:
         if len(faults) > self._settings.pool.max_fault_share * len(played):
             raise ThresholdError(
                 f"{len(faults)} of {len(played)} episodes of step {step} ended in faults. The first: {faults[0].error}",
-                remedy=f"see their errors in {self._folder.path / 'trajectories.jsonl'}",
+                remedy=f"see their errors in {self._context.folder.path / 'trajectories.jsonl'}",
             )
 
     def _sum_up(self, result: DryRunResult, *, seconds: float) -> None:
@@ -246,7 +236,7 @@ def _batch(settings: Settings) -> int:
 
 
 def _policy(settings: Settings) -> PolicyVersion:
-    """What plays; an engine with a mind of its own needs no model."""
+    """Returns the policy that plays; a modelless engine, such as `scripted`, needs none."""
     name = settings.engine.name
     return PolicyVersion(number=0, model="") if _is_modelless(name) else resolve_for(name, settings.model.name)
 

@@ -16,10 +16,20 @@ from typing import Any
 from finqa_cli.contracts import ChatCodec, Learner, Probed, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.rollout.seeds import derive
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.settings import Settings
-from finqa_cli.training.rl.probe_tolerance import WIDEST, Difference, Tolerance, compare
+from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
+
+OUTLIERS = 0.05
+"""Share of the tokens, the most different ones, that the typical difference leaves out."""
+
+MULTIPLE = 2.0
+FLOOR, CEILING = 0.04, 0.2
+"""Nats, of the tolerance of the typical difference. vLLM and a trainer in bfloat16 are published to differ by 0.031 to
+0.041 nats RMS (ServiceNow/Fast-LLM, pull request 525). Beyond the ceiling it is not rounding."""
+
+LARGEST = 3.0
+"""Nats that any token may differ by where the tolerance is measured: a probability that is 20 times as large. In
+bfloat16 single unlikely tokens differ by more than 1 nat."""
 
 TEXTS, TEXT_TOKENS = 4, 64
 """Texts of a look, each for another task where there are as many, and most tokens of each."""
@@ -31,10 +41,71 @@ LONGEST_PROMPT = 1024
 """Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
 
 LOOK_TRIES = 3
-"""Of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
+"""Tries of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
 
 CALIBRATION_LOOKS = 4
 """Whose tokens are taken together for the tolerance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How far two rows of log-probabilities are apart (nats); infinite where values are not finite.
+
+    Attributes:
+        typical: Mean of the absolute differences without the largest `OUTLIERS`, at least one.
+        largest: The largest one.
+        tokens: Number of tokens that were compared.
+    """
+
+    typical: float
+    largest: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """Differences that rounding explains (nats).
+
+    Attributes:
+        typical: Bound of the typical difference.
+        largest: Bound of the largest difference.
+        source: Origin of the values, in words.
+    """
+
+    typical: float
+    largest: float
+    source: str
+
+    @classmethod
+    def fixed(cls, nats: float) -> Tolerance:
+        """No token may differ by more."""
+        return cls(typical=nats, largest=nats, source="engine.options.probe_tolerance, or float32 on both sides")
+
+    @classmethod
+    def measured(cls, found: Difference, version: int) -> Tolerance:
+        """`MULTIPLE` times what was found of a version, within `FLOOR` and `CEILING`."""
+        typical = min(max(MULTIPLE * found.typical, FLOOR), CEILING)
+        source = f"measured on version {version}, which differed by {found.typical:.3g}"
+        return cls(typical=typical, largest=LARGEST, source=source)
+
+    def explains(self, found: Difference) -> bool:
+        """Whether rounding may be all that there is."""
+        return found.typical <= self.typical and found.largest <= self.largest
+
+
+WIDEST = Tolerance(typical=CEILING, largest=LARGEST, source="the most that rounding explains")
+
+
+def compare(left: Sequence[float], right: Sequence[float]) -> Difference:
+    """The difference of two rows of equal length [N], which is at least 1."""
+    gaps = sorted(_gap(one, other) for one, other in zip(left, right, strict=True))
+    kept = gaps[: max(1, len(gaps) - max(1, math.ceil(OUTLIERS * len(gaps))))]
+    return Difference(typical=math.fsum(kept) / len(kept), largest=gaps[-1], tokens=len(gaps))
+
+
+def _gap(left: float, right: float) -> float:
+    gap = abs(left - right)
+    return gap if math.isfinite(gap) else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +127,29 @@ class Probe:
     Their keys name no episode.
 
     Args:
+        context: What the parts of the run share; events record the tolerance and every difference beyond it.
         engine: Not probed unless it is `Probed`.
-        learner: Its weights are those of the version that is probed.
-        codec: Of the engine's model.
-        tasks: That are trained on, at least one.
-        settings: Of the run.
-        folder: Of the run, whose events record the tolerance and every difference beyond it.
-        state: Of the checkpoint that is resumed: with it the tolerance is the one that was measured at the start.
+        learner: Has the weights of the version that is probed.
+        codec: Codec of the engine's model.
+        tasks: Tasks that are trained on, at least one.
+        state: State in the checkpoint that is resumed: with it the tolerance is the one measured at the start.
     """
 
     def __init__(
         self,
+        context: RunContext,
         engine: TokenEngine,
         learner: Learner,
         codec: ChatCodec,
         tasks: Sequence[Task],
-        settings: Settings,
-        folder: RunFolder,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._engine = engine
         self._learner = learner
         self._codec = codec
         self._tasks = tasks
-        self._settings = settings
-        self._folder = folder
+        self._settings = context.settings
+        self._folder = context.folder
         self._tolerance = self._known(state)
 
     async def begin(self, policy: PolicyVersion) -> None:
@@ -99,7 +168,7 @@ class Probe:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint needs: the tolerance if it was measured."""
+        """State for a checkpoint: the tolerance if it was measured."""
         tolerance = self._tolerance
         return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
 
@@ -146,7 +215,7 @@ class Probe:
                 return Tolerance.fixed(float(nats))
 
     async def _look(self, policy: PolicyVersion, number: int) -> dict[int, Rows]:
-        """By number of the replica, for those that answered all; one that leaves or joins meanwhile did not."""
+        """Returns the rows by number of the replica, for replicas that answered all requests of the look."""
         first = self._derive(policy, number, "task")
         tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
         openings = [self._opening(task) for task in tasks]

@@ -5,37 +5,35 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Optimizer, TokenEngine
+from finqa_cli.contracts import KnowsIdleOptions, Optimizer
 from finqa_cli.contracts.preference_method import PreferenceOptimizer
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError, UsageError
 from finqa_cli.evaluation.evaluate import eval_tasks
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.runs import checkpoints
+from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.new_runs import new_run
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import write_manifest
+from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
-from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.guarded_splits import guard_training
-from finqa_cli.training.rl.trainer import Progress, Trainer
-from finqa_cli.training.rl.training_tasks import training_tasks
+from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
+from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
-from finqa_cli.training.running_learner import fit_memory, learning
-from finqa_cli.training.schedules import scheduled
-from finqa_cli.training.start_points import find_start, start_inputs, whole_model
-from finqa_cli.types import PolicyVersion
+from finqa_cli.training.running_learner import apply_schedule, fit_memory, run_learner
+from finqa_cli.training.training_data import guard_training, training_tasks
+from finqa_cli.training.training_loop import RunContext
+from finqa_cli.types import IdleOption, PolicyVersion
 from finqa_cli.wiring.build import make_optimizer, make_trackers
-from finqa_cli.wiring.policies import of_checkpoint
+from finqa_cli.wiring.policies import find_start, of_checkpoint, start_inputs, whole_model
 from finqa_cli.wiring.stage import stage
+
+_CHOSEN_FOR_THE_USER = ("default", "profile", "auto", "plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +48,13 @@ class TrainResult:
 
 
 async def train(settings: Settings, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper) -> TrainResult:
-    """Runs the training loop in a new run folder, or goes on after the newest checkpoint of an existing one.
+    """Runs the training loop in a new run folder, or continues after the newest checkpoint of an existing one.
 
     Raises:
         UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
         ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
-        ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to go on.
+        ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to continue.
         InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
     """
@@ -65,20 +63,21 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     check_method(settings)
     guard_training(settings, reporter)
-    with _folder(settings, run, resume, checkpoint.iteration if checkpoint else -1) as folder:
+    with training_run(run, checkpoint, command="train", settings=settings, resume=resume) as folder:
         base = await asyncio.to_thread(whole_model, start, run, reporter)
-        progress = _progress(run, base, checkpoint)
+        served = _serve_checkpoint(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
+        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         try:
             with tracking.run(to_public_dict(settings)):
-                trainer = await _train(settings, folder, base, progress, checkpoint, tracking, reporter, stopper)
+                iterations = await _train(context, base, served, checkpoint)
         except (AuthenticationError, ServiceUnavailableError) as error:
-            error.remedy = ", then ".join(filter(None, (error.remedy, f"finqa train --resume {run}")))
+            error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command)))
             raise
-    evaluations = _evaluations(run)
+    evaluations = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "eval"]
     return TrainResult(
         run=run,
-        iterations=trainer.progress.iteration,
+        iterations=iterations,
         before=evaluations[0] if evaluations else {},
         after=evaluations[-1] if evaluations else {},
         seconds=time.perf_counter() - started,
@@ -86,7 +85,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
 
 def check_method(settings: Settings) -> None:
-    """Looks whether the method can train with the settings, before boxes and engine are started.
+    """Checks that the method can train with the settings, before sandboxes and engine are started.
 
     Raises:
         UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
@@ -97,64 +96,41 @@ def check_method(settings: Settings) -> None:
     _check_groups(optimizer, settings)
     training_loss(optimizer, settings.train)
     length_limit(settings.train, settings.generation.max_gen_tokens)
-    scheduled(settings, training_passes(optimizer, settings.train))
+    apply_schedule(settings, training_passes(optimizer, settings.train))
 
 
-async def _train(
-    settings: Settings,
-    folder: RunFolder,
-    base: PolicyVersion,
-    progress: Progress,
-    checkpoint: checkpoints.Checkpoint | None,
-    tracking: Tracking,
-    reporter: Reporter,
-    stopper: Stopper,
-) -> Trainer:
+async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion, checkpoint: Checkpoint | None) -> int:
+    """Trains with an engine that serves `served` at first, and returns the number of finished iterations."""
+    settings, folder = context.settings, context.folder
     async with stage(
         settings,
-        progress.policy,
+        served,
         run_id=folder.path.name,
-        reporter=reporter,
+        reporter=context.reporter,
         trains=True,
         run_dir=folder.path,
-        check_stop=lambda: stopper.check(f"finqa train --resume {folder.path}"),
+        check_stop=context.check_stop,
         on_event=lambda name, facts: folder.event(name, **facts),
     ) as parts:
-        engine = parts.engine
-        assert isinstance(engine, TokenEngine), "the stage gives training no other"
         folder.pin("snapshot digest", parts.data.digest)
-        tasks = await training_tasks(parts, settings, reporter)
+        tasks = await training_tasks(parts, settings, context.reporter)
         inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), "data": asdict(parts.data)}
         parameters = _parameters(settings)
         folder.pin("reward digest", reward_digest(parameters["reward"]))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
-        settings = fit_memory(settings, folder.path)
-        of_plan = scheduled(settings, training_passes(optimizer, settings.train))
-        async with learning(
-            of_plan, base.model, folder, reporter, resume=f"finqa train --resume {folder.path}"
-        ) as learner:
+        planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))
+        context = replace(context, settings=planned)
+        async with run_learner(context, base.model) as learner:
+            held_out = eval_tasks(parts.environment, settings)
+            trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
             if checkpoint is not None:
-                await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-            trainer = Trainer(
-                settings=settings,
-                parts=parts,
-                engine=engine,
-                learner=learner,
-                optimizer=optimizer,
-                tasks=tasks,
-                held_out=eval_tasks(parts.environment, settings),
-                folder=folder,
-                tracking=tracking,
-                reporter=reporter,
-                stopper=stopper,
-                progress=progress,
-            )
-            await trainer.run(fresh=checkpoint is None)
-    outputs = _outputs(folder.path, trainer.progress.iteration)
+                await trainer.resume(checkpoint)
+            await trainer.run()
+    outputs = _outputs(folder.path, trainer.done)
     await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)
     folder.finish("completed")
-    return trainer
+    return trainer.done
 
 
 def _outputs(run: Path, iteration: int) -> list[Path]:
@@ -165,7 +141,7 @@ def _outputs(run: Path, iteration: int) -> list[Path]:
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
-    """What the trained policy and its figures depend on."""
+    """Returns the settings that the trained policy and its figures depend on."""
     public = to_public_dict(settings)
     sections = ("environment", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
     return {
@@ -200,42 +176,69 @@ def _check_sampling(settings: Settings) -> None:
         )
 
 
-def _progress(run: Path, base: PolicyVersion, checkpoint: checkpoints.Checkpoint | None) -> Progress:
+def _serve_checkpoint(run: Path, base: PolicyVersion, checkpoint: Checkpoint | None) -> PolicyVersion:
+    """Returns the version that the engine serves first, copied out of the checkpoint, which is pruned while it serves.
+
+    The engine was behind the learner when the checkpoint was written where its version is not the newest one.
+    """
     if checkpoint is None:
-        return Progress(policy=base)
-    checkpoints.discard_after(run, checkpoint.iteration)
-    shutil.rmtree(run / "policies", ignore_errors=True)  # newer ones among them would pass for the latest
+        return base
+    shutil.rmtree(run / "policies", ignore_errors=True)  # newer versions among them would pass for the latest
     newest = of_checkpoint(checkpoint)
     number = int(checkpoint.state["serving_version"])
-    policy = base
-    if number:
-        # What the engine serves moves out of the checkpoint, which will be pruned while it is still needed.
-        lags = number != newest.number  # the engine was behind the learner when the checkpoint was written
-        served = checkpoint.path / ("serving" if lags else "policy")
-        folder = run / "policies" / f"v{number:05d}"
-        with storage(folder):
-            shutil.copytree(served, folder)
-        if newest.adapter is None:
-            policy = PolicyVersion(number=number, model=str(folder))
-        else:
-            policy = PolicyVersion(number=number, model=newest.model, adapter=folder)
-    return Progress(
-        iteration=checkpoint.iteration,
-        cursor=int(checkpoint.state["cursor"]),
-        unsettled=checkpoint.state.get("unsettled", ()),
-        policy=policy,
-        published=newest.number,
-        informative_share=checkpoint.state.get("informative_share"),
-        probe_tolerance=checkpoint.state.get("probe_tolerance"),
-    )
+    if not number:
+        return base
+    folder = run / "policies" / f"v{number:05d}"
+    with storage(folder):
+        shutil.copytree(checkpoint.path / ("policy" if number == newest.number else "serving"), folder)
+    if newest.adapter is None:
+        return PolicyVersion(number=number, model=str(folder))
+    return PolicyVersion(number=number, model=newest.model, adapter=folder)
 
 
-def _folder(settings: Settings, run: Path, resume: bool, iteration: int) -> AbstractContextManager[RunFolder]:
-    if not resume:
-        return new_run(run, command="train", settings=settings)
-    facts = to_public_dict(settings)
-    return RunFolder.reopen(run, settings=facts, save_token_ids=settings.run.save_token_ids, iteration=iteration)
+def check_idle_options(loaded: Loaded) -> str:
+    """Looks which options of the optimizer no gradient depends on under the settings.
+
+    Returns:
+        One line that names those of presets and shipped files, and defaults beside options that are set; empty where
+        there are none, or where nothing about the method was chosen.
+
+    Raises:
+        ConfigError: The user named one, by a flag, a file, a variable or `--set`; or an option is wrong.
+    """
+    optimizer = make_optimizer(loaded.settings)
+    if not isinstance(optimizer, KnowsIdleOptions):
+        return ""
+    passes = training_passes(optimizer, loaded.settings.train)
+    idle = optimizer.idle_options(passes.epochs * passes.minibatches)
+    named = [(option, origin) for option in idle if _names(origin := _origin(loaded, option))]
+    if named:
+        options = loaded.settings.optimizer.options
+        given = ", ".join(f"{_path(one)}={options[one.name]} ({origin})" for one, origin in named)
+        leave = " and ".join(one.name for one, _ in named)
+        raise ConfigError(
+            f"{given} would have no effect: {_reasons([one for one, _ in named])}.",
+            remedy=f"{', '.join(dict.fromkeys(one.remedy for one, _ in named))}; or leave out {leave}",
+        )
+    chosen = any(path.startswith("optimizer.options.") for path in loaded.origins)
+    if not (idle and chosen):
+        return ""
+    remedies = ", ".join(dict.fromkeys(one.remedy for one in idle))
+    names = ", ".join(one.name for one in idle)
+    return f"no effect: {loaded.settings.optimizer.name}'s {names} ({_reasons(idle)}; {remedies} changes that)"
 
 
-def _evaluations(run: Path) -> list[dict[str, Any]]:
-    return [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "eval"]
+def _names(origin: str) -> bool:
+    return origin.partition(" ")[0] not in _CHOSEN_FOR_THE_USER and not is_shipped(origin)
+
+
+def _origin(loaded: Loaded, option: IdleOption) -> str:
+    return loaded.origins.get(_path(option), "default")
+
+
+def _path(option: IdleOption) -> str:
+    return f"optimizer.options.{option.name}"
+
+
+def _reasons(options: list[IdleOption] | tuple[IdleOption, ...]) -> str:
+    return "; ".join(dict.fromkeys(option.reason for option in options))

@@ -1,13 +1,14 @@
-"""The training loop itself: one update after the other, each on disk before the next; rollouts may run ahead."""
+"""The loop of reinforcement learning: one update after the other, each on disk before the next."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,182 +20,275 @@ from finqa_cli.rollout.groups import Collected, Collection
 from finqa_cli.rollout.measures import measured
 from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.rollout.task_walk import TaskWalk
-from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import storage
-from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.tracking import Tracking, iteration_metrics
-from finqa_cli.settings import Settings
-from finqa_cli.training.rl.lookahead import Lookahead
+from finqa_cli.training.rl.iteration_records import iteration_metrics, step_line, success, summary
 from finqa_cli.training.rl.probe import Probe
-from finqa_cli.training.rl.steps import step_line, success, summary
 from finqa_cli.training.rl.updates import Updates
-from finqa_cli.training.rl.weight_sync import Synced, load_version, sync_weights
-from finqa_cli.types import PolicyVersion, Status, Task, Trajectory, UpdateReport
-from finqa_cli.wiring.pool_watch import EpisodeCount
-from finqa_cli.wiring.stage import Stage
+from finqa_cli.training.rl.weight_sync import Synced, sync_weights
+from finqa_cli.training.training_loop import RunContext, TrainingLoop
+from finqa_cli.types import Status, Task, Trajectory, UpdateReport
+from finqa_cli.wiring.stage import EpisodeCount, Stage
+
+SHOWN = ("reward_mean", "informative", "groups", "loss")
+"""Metrics of an iteration that are shown beside the progress."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """What a checkpoint brings back besides weights.
+class Trainer(TrainingLoop):
+    """The loop of reinforcement learning.
+
+    Its components know neither each other nor the loop:
+
+    - `walk` (`TaskWalk`) yields the tasks, each once per epoch in a seeded order.
+    - `Stream` plays episodes on the sandboxes and the engine of `parts`, without a barrier between them.
+    - `Collection` gathers the groups of one iteration and their credit. Groups may be collected up to
+      `train.max_staleness` iterations before the learner needs them.
+    - `updates` (`Updates`) turns groups into optimizer steps of the learner.
+    - `sync_weights` publishes the new weights and has the engine load them; `probe` (`Probe`) proves that it did.
+    - `evaluate_tasks` plays the held-out questions.
 
     Attributes:
-        iteration: Finished iterations.
-        cursor: Place in the endless seeded walk over the tasks.
-        unsettled: Places below the cursor that are still to be trained on; see `TaskWalk`.
-        policy: What the engine serves.
-        published: Number of the newest published version; the engine lags behind it when `sync_every` is above 1.
+        parts: Environment, sandboxes, engine and codec, started.
+        tasks: Tasks to train on.
+        held_out: Tasks to evaluate on.
+        policy: The version that the engine serves.
+        published: Number of the newest version; the engine lags behind it when `train.sync_every` is above 1.
         informative_share: Share of groups with signal that the next iteration expects; None before the first.
-        probe_tolerance: What was measured when the run began; see `Probe.state`.
     """
 
-    iteration: int = 0
-    cursor: int = 0
-    unsettled: Sequence[int] = ()
-    policy: PolicyVersion
-    published: int = 0
-    informative_share: float | None = None
-    probe_tolerance: Mapping[str, Any] | None = None
+    phase = "train"
 
+    def __init__(
+        self,
+        context: RunContext,
+        parts: Stage,
+        learner: Learner,
+        optimizer: Optimizer,
+        tasks: Sequence[Task],
+        held_out: Sequence[Task],
+    ) -> None:
+        train = context.settings.train
+        super().__init__(
+            context,
+            learner,
+            total=train.iterations,
+            evaluate_every=train.eval_every,
+            checkpoint_every=train.checkpoint_every,
+        )
+        assert isinstance(parts.engine, TokenEngine), "for training, `stage` accepts no other engine"
+        self.parts = parts
+        self.engine: TokenEngine = parts.engine
+        self.optimizer = optimizer
+        self.tasks = tasks
+        self.held_out = held_out
+        self.policy = parts.policy
+        self.published = 0
+        self.informative_share: float | None = None
+        self.walk = TaskWalk(tasks, seed=train.seed)
+        self.updates = Updates(learner, optimizer, train, max_gen_tokens=context.settings.generation.max_gen_tokens)
+        self.probe = self._make_probe(None)
+        self._stream: Stream
+        self._collections: deque[Collection] = deque()
 
-@dataclass(slots=True, kw_only=True)
-class Trainer:
-    """Drives the components of one run. They know nothing of each other or of it."""
+    def state(self) -> dict[str, Any]:
+        """Returns the place in the walk over the tasks, the versions, and what was measured on the way."""
+        return {
+            "cursor": self.walk.cursor,
+            "unsettled": self.walk.unsettled,
+            "informative_share": self.informative_share,
+            "policy_version": self.published,
+            "serving_version": self.policy.number,
+            "probe_tolerance": self.probe.state,
+            "model": self.context.settings.model.name,
+        }
 
-    settings: Settings
-    parts: Stage
-    engine: TokenEngine
-    learner: Learner
-    optimizer: Optimizer
-    tasks: Sequence[Task]
-    held_out: Sequence[Task]
-    folder: RunFolder
-    tracking: Tracking
-    reporter: Reporter
-    stopper: Stopper
-    progress: Progress
-    walk: TaskWalk = field(init=False)
-    updates: Updates = field(init=False)
-    probe: Probe = field(init=False)
-
-    def __post_init__(self) -> None:
-        train = self.settings.train
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over the state of a checkpoint; the engine serves its `serving_version` already."""
         self.walk = TaskWalk(
-            self.tasks, seed=train.seed, cursor=self.progress.cursor, unsettled=self.progress.unsettled
+            self.tasks,
+            seed=self.context.settings.train.seed,
+            cursor=int(state["cursor"]),
+            unsettled=state.get("unsettled", ()),
         )
-        longest = self.settings.generation.max_gen_tokens
-        self.updates = Updates(self.learner, self.optimizer, train, max_gen_tokens=longest)
-        assert self.parts.codec is not None, "the stage gives every token engine a codec"
-        codec, probed = self.parts.codec, self.progress.probe_tolerance
-        self.probe = Probe(self.engine, self.learner, codec, self.tasks, self.settings, self.folder, probed)
+        self.published = int(state["policy_version"])
+        self.informative_share = state.get("informative_share")
+        self.probe = self._make_probe(state.get("probe_tolerance"))
 
-    async def run(self, *, fresh: bool) -> None:
-        """All iterations that are left. A fresh run is evaluated and saved before the first."""
-        train = self.settings.train
+    async def run(self) -> None:
+        """Takes all iterations that are left, with episodes that are played on one stream, and sums up."""
+        context = self.context
         async with streaming(
-            self.parts.player(self.settings, temperature=self.settings.generation.temperature),
-            concurrency=self.settings.pool.concurrency,
-            stopping=lambda: self.stopper.requested,
-        ) as stream:
-            if self.progress.policy.number == self.progress.published:
-                await self.probe.begin(self.progress.policy)
-            if fresh:
-                await self._evaluate(stream)
-                await self._checkpoint()
-            self.reporter.start("train", train.iterations)
-            rollouts = Lookahead(
-                lambda iteration: self._collect(stream, iteration),
-                trained=self.progress.iteration,
-                iterations=train.iterations,
-                ahead=train.max_staleness,
-            )
-            while self.progress.iteration < train.iterations:
-                await self._iterate(stream, rollouts)
-                iteration, last = self.progress.iteration, self.progress.iteration == train.iterations
-                if last or (train.eval_every and iteration % train.eval_every == 0):
-                    await self._evaluate(stream)
-                if last or iteration % train.checkpoint_every == 0:
-                    await self._checkpoint()
-            self.reporter.finish("train")
-        records = read_jsonl(self.folder.path / "metrics.jsonl")
-        self.reporter.line(summary([record for record in records if record["kind"] == "train"]))
+            self.parts.player(context.settings, temperature=context.settings.generation.temperature),
+            concurrency=context.settings.pool.concurrency,
+            stopping=lambda: context.stopper.requested,
+        ) as self._stream:
+            await super().run()
+        records = read_jsonl(context.folder.path / "metrics.jsonl")
+        context.reporter.line(summary([record for record in records if record["kind"] == "train"]))
 
-    def _collect(self, stream: Stream, iteration: int) -> Collection:
-        shown = EpisodeCount(self.reporter, self._rollout_phase(iteration), None)
+    async def begin(self) -> None:
+        """Proves that the engine serves the learner's weights; evaluates and saves the policy of a fresh run."""
+        if self.policy.number == self.published:
+            await self.probe.begin(self.policy)
+        if self.fresh:
+            await self.evaluate()
+            await self.checkpoint()
 
-        async def heard(trajectory: Trajectory) -> None:
-            await self._record(trajectory, "train", iteration)
-            shown.add(trajectory)
+    async def step(self, number: int) -> Mapping[str, object]:
+        """Takes one iteration: groups, updates, weight sync, record.
 
-        return Collection(
-            stream,
-            self.walk,
-            self.optimizer,
-            self.settings,
-            iteration=iteration,
-            on_trajectory=heard,
-            expected_share=self.progress.informative_share,
-        )
-
-    async def _iterate(self, stream: Stream, rollouts: Lookahead) -> None:
-        started, idle = time.perf_counter(), stream.idle_s
-        iteration = self.progress.iteration + 1
-        collected = await rollouts.next()
-        self.reporter.drop(self._rollout_phase(iteration))
-        await self._check_stop(stream)
-        self._check_faults(collected)
+        Raises:
+            ThresholdError: More episodes ended in faults than the settings allow.
+            FinqaError: An update failed; the message names the iteration and the newest checkpoint.
+            InterruptedRun: A stop was requested.
+        """
+        context = self.context
+        started, idle = time.perf_counter(), self._stream.idle_s
+        self._start_rollouts(trained=number - 1)
+        collected = await self._collections[0].collected()
+        context.reporter.drop(self._rollout_phase(number))
+        if context.stopper.requested:
+            await self.stop()
+        episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
+        self._check_faults(episodes)
         collected = self._within_age(collected)
-        self.tracking.groups(collected)
+        context.tracking.groups(collected.groups)
         waited = time.perf_counter()
-        reports: list[UpdateReport] = []
-        async with self._engine_asleep():
-            try:
-                async for report in self.updates.take(collected.groups, collected.credits, iteration=iteration):
-                    reports.append(report)
-                    self.tracking.update(iteration, report)
-            except FinqaError as error:
-                raise _of_iteration(error, iteration, self.folder.path) from error
+        reports = await self._update(collected, number)
         updated = time.perf_counter()
-        serving, learnt = self.progress.policy.number, self.progress.published
-        synced = await self._sync(iteration, changed=bool(reports))
+        serving, learnt = self.policy.number, self.published
+        synced = await self._sync(number, changed=bool(reports))
         found = {**self.updates.metrics, **(synced.metrics if synced else {})}
         ended = time.perf_counter()
         self.walk.settle(collected.places)
-        self.progress.iteration = iteration
-        self.progress.informative_share = collected.informative_share
-        rollouts.advance()
+        self.informative_share = collected.informative_share
+        self._collections.popleft()
+        if context.settings.train.max_staleness:
+            self._start_rollouts(trained=number)
         timing = {
             "rollout_s": collected.seconds,
             "learner_waits_s": waited - started,
-            "rollouts_wait_s": stream.idle_s - idle,
+            "rollouts_wait_s": self._stream.idle_s - idle,
             "update_s": updated - waited,
             "sync_s": ended - updated,
             **(synced.timing if synced else {}),
             "iteration_s": time.perf_counter() - started,
         }
         ages = token_ages(collected.groups, collected.credits, version=learnt)
-        episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
         measures = measured(self.parts.environment, episodes)
-        metrics = iteration_metrics(iteration, serving, collected, ages, reports, found, timing, measures)
-        self.tracking.iteration({**metrics, **success(episodes)})
-        self.reporter.line(step_line(iteration - 1, episodes, seconds=timing["iteration_s"]))
+        metrics = iteration_metrics(number, serving, collected, ages, reports, found, timing, measures)
+        context.tracking.record({**metrics, **success(episodes)})
+        context.reporter.line(step_line(number - 1, episodes, seconds=timing["iteration_s"]))
+        return {name: metrics[name] for name in SHOWN if name in metrics}
+
+    async def evaluate(self) -> None:
+        """Plays the held-out questions, where there are any.
+
+        Raises:
+            ThresholdError: More episodes ended in faults than the settings allow.
+            InterruptedRun: A stop was requested.
+        """
+        if not self.held_out:
+            return
+        context, iteration = self.context, self.done
+        report = await evaluate_tasks(
+            self.parts,
+            context.settings,
+            self.held_out,
+            on_trajectory=lambda trajectory: self._record(trajectory, "eval", iteration),
+            reporter=context.reporter,
+            stopper=context.stopper,
+            key=f"eval/{iteration:04d}",
+        )
+        if context.stopper.requested:
+            await self.stop()
+        if report.faults > context.settings.pool.max_fault_share * report.episodes:
+            raise ThresholdError(
+                f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
+                remedy=f"see their errors in {context.folder.path / 'trajectories.jsonl'}",
+            )
+        context.tracking.evaluation(iteration, self.policy.number, context.settings.eval.temperature, report)
+
+    async def stop(self) -> None:
+        """Waits for all running episodes, those that are played ahead included, so that they are on disk, and raises.
+
+        Raises:
+            InterruptedRun: Always.
+        """
+        await self._stream.drained()
+        self.context.check_stop()
+
+    def add_files(self, folder: Path) -> None:
+        """Copies the version that the engine serves, where it lags behind the newest one."""
+        if self.policy.number not in (0, self.published):
+            with storage(folder):
+                shutil.copytree(self.policy.adapter or Path(self.policy.model), folder / "serving")
+
+    def _start_rollouts(self, *, trained: int) -> None:
+        """Starts to collect the groups of all iterations that may begin after `trained` iterations.
+
+        The groups of iteration k start once k - 1 - `max_staleness` iterations are trained. All their tokens are
+        sampled by weights that are at most that many iterations older than those they update: the age is bounded when
+        an episode starts and not by throwing finished work away. With 0 the rollouts of an iteration begin when the
+        update before it is over, as in a loop of rollouts and updates.
+        """
+        context = self.context
+        started = trained + len(self._collections)
+        for iteration in range(started + 1, min(trained + 1 + context.settings.train.max_staleness, self.total) + 1):
+            shown = EpisodeCount(context.reporter, self._rollout_phase(iteration), None)
+
+            async def record(trajectory: Trajectory, iteration: int = iteration, shown: EpisodeCount = shown) -> None:
+                await self._record(trajectory, "train", iteration)
+                shown.add(trajectory)
+
+            self._collections.append(
+                Collection(
+                    self._stream,
+                    self.walk,
+                    self.optimizer,
+                    context.settings,
+                    iteration=iteration,
+                    on_trajectory=record,
+                    expected_share=self.informative_share,
+                )
+            )
+
+    def _check_faults(self, episodes: Sequence[Trajectory]) -> None:
+        faults = [trajectory for trajectory in episodes if trajectory.status.is_fault]
+        if len(faults) > self.context.settings.pool.max_fault_share * len(episodes):
+            counts = ", ".join(
+                f"{sum(fault.status is status for fault in faults)} {status}" for status in Status if status.is_fault
+            )
+            raise ThresholdError(
+                f"{len(faults)} of {len(episodes)} episodes ended in faults ({counts}). The first: {faults[0].error}",
+                remedy=self.context.resume_command,
+            )
 
     def _within_age(self, collected: Collected) -> Collected:
-        train = self.settings.train
-        credits = without_over_age(
-            collected.groups,
-            collected.credits,
-            version=self.progress.published,
-            most=train.max_staleness + train.sync_every - 1,
-        )
+        """Takes the credit from groups with tokens that are too old."""
+        train = self.context.settings.train
+        most = train.max_staleness + train.sync_every - 1
+        credits = without_over_age(collected.groups, collected.credits, version=self.published, most=most)
         return replace(collected, credits=credits)
+
+    async def _update(self, collected: Collected, number: int) -> list[UpdateReport]:
+        """Takes the optimizer steps of an iteration while an engine on the same device sleeps."""
+        reports: list[UpdateReport] = []
+        async with self._engine_asleep():
+            try:
+                async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
+                    reports.append(report)
+                    self.context.tracking.update(number, report)
+            except FinqaError as error:
+                if type(error) is not FinqaError:  # such as a wrong setting, which is no fault of the iteration
+                    raise
+                message = f"Iteration {number}: {error.message}{self.context.newest_policy()}"
+                raise FinqaError(message, remedy=error.remedy) from error
+        return reports
 
     @asynccontextmanager
     async def _engine_asleep(self) -> AsyncIterator[None]:
-        """An engine that shares its device with the learner gives it up for this block.
+        """Has an engine that shares its device with the learner sleep for the length of the block.
 
         A block that fails leaves it asleep: the run ends, and the learner may still hold the device.
         """
@@ -207,103 +301,23 @@ class Trainer:
         await engine.wake()
 
     async def _sync(self, iteration: int, *, changed: bool) -> Synced | None:
-        """Gives the engine the new weights when that is due, while episodes go on."""
-        self.progress.published += changed
-        train, version = self.settings.train, self.progress.published
-        due = iteration % train.sync_every == 0 or iteration == train.iterations
-        if not due or self.progress.policy.number == version:
+        """Gives the engine the new weights when that is due, while episodes continue."""
+        self.published += changed
+        due = iteration % self.context.settings.train.sync_every == 0 or iteration == self.total
+        if not due or self.policy.number == self.published:
             return None
-        synced = await sync_weights(
-            self.learner,
-            self._load,
-            self.probe,
-            version,
-            policies=self.folder.path / "policies",
-            keep=1 + train.max_staleness,
-        )
-        self.progress.policy = synced.policy
-        self.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
+        synced = await sync_weights(self.context, self.learner, self.engine, self.probe, self.published)
+        self.policy = synced.policy
+        self.context.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
         return synced
 
-    async def _load(self, policy: PolicyVersion) -> None:
-        await load_version(self.engine, policy, self.settings.train.sync_wait_s, self.folder, self.stopper)
-
-    async def _evaluate(self, stream: Stream) -> None:
-        if not self.held_out:
-            return
-        iteration = self.progress.iteration
-        report = await evaluate_tasks(
-            self.parts,
-            self.settings,
-            self.held_out,
-            on_trajectory=lambda trajectory: self._record(trajectory, "eval", iteration),
-            reporter=self.reporter,
-            stopper=self.stopper,
-            key=f"eval/{iteration:04d}",
-        )
-        await self._check_stop(stream)
-        if report.faults > self.settings.pool.max_fault_share * report.episodes:
-            raise ThresholdError(
-                f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
-                remedy=f"see their errors in {self.folder.path / 'trajectories.jsonl'}",
-            )
-        self.tracking.evaluation(iteration, self.progress.policy.number, self.settings.eval.temperature, report)
-
-    async def _checkpoint(self) -> None:
-        progress = self.progress
-        state = {
-            "cursor": self.walk.cursor,
-            "unsettled": self.walk.unsettled,
-            "informative_share": progress.informative_share,
-            "policy_version": progress.published,
-            "serving_version": progress.policy.number,
-            "probe_tolerance": self.probe.state,
-            "model": self.settings.model.name,
-        }
-        # in a thread as a whole: episodes that go on meanwhile do not wait for checksums and disk
-        await asyncio.to_thread(self._write_checkpoint, state)
-
-    def _write_checkpoint(self, state: Mapping[str, Any]) -> None:
-        progress = self.progress
-        with checkpoints.writing(self.folder.path, progress.iteration, state) as folder:
-            self.learner.publish(folder / "policy", progress.published)
-            self.learner.save(folder / "learner")
-            if progress.policy.number not in (0, progress.published):
-                with storage(folder):
-                    shutil.copytree(progress.policy.adapter or Path(progress.policy.model), folder / "serving")
-        checkpoints.prune(self.folder.path, self.settings.train.keep_checkpoints)
-
     async def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
-        await asyncio.wrap_future(self.folder.trajectory(trajectory, phase=phase, iteration=iteration))
-        self.tracking.trajectory(trajectory)
+        await asyncio.wrap_future(self.context.folder.trajectory(trajectory, phase=phase, iteration=iteration))
+        self.context.tracking.trajectory(trajectory)
 
     def _rollout_phase(self, iteration: int) -> str:
-        return f"rollout {iteration}" if self.settings.train.max_staleness else "rollout"
+        return f"rollout {iteration}" if self.context.settings.train.max_staleness else "rollout"
 
-    async def _check_stop(self, stream: Stream) -> None:
-        if self.stopper.requested:
-            await stream.drained()  # what runs ahead may finish as well, so that it is on disk
-        self.stopper.check(f"finqa train --resume {self.folder.path}")
-
-    def _check_faults(self, collected: Collected) -> None:
-        episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
-        faults = [trajectory for trajectory in episodes if trajectory.status.is_fault]
-        if len(faults) > self.settings.pool.max_fault_share * len(episodes):
-            counts = ", ".join(
-                f"{sum(fault.status is status for fault in faults)} {status}" for status in Status if status.is_fault
-            )
-            raise ThresholdError(
-                f"{len(faults)} of {len(episodes)} episodes ended in faults ({counts}). The first: {faults[0].error}",
-                remedy=f"finqa train --resume {self.folder.path}",
-            )
-
-
-def _of_iteration(error: FinqaError, iteration: int, run: Path) -> FinqaError:
-    """A step that failed, with the iteration that it was of and the policy that is left. Settings that are wrong, and
-    whatever else has a kind of its own, are of no iteration.
-    """
-    if type(error) is not FinqaError:
-        return error
-    newest = checkpoints.latest(run)
-    kept = f" The newest good policy is {newest.path}." if newest else ""
-    return FinqaError(f"Iteration {iteration}: {error.message}{kept}", remedy=error.remedy)
+    def _make_probe(self, state: Mapping[str, Any] | None) -> Probe:
+        assert self.parts.codec is not None, "`stage` gives every token engine a codec"
+        return Probe(self.context, self.engine, self.learner, self.parts.codec, self.tasks, state)

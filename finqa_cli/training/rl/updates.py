@@ -103,8 +103,8 @@ class Updates:
     """Takes the steps on each iteration's groups.
 
     Attributes:
-        metrics: Of the last iteration as a whole, beside its steps' reports: how good the values were, how far the
-            steps went and how many were skipped, of methods with a value function or several passes; and how many
+        metrics: Metrics of the last iteration as a whole, beside its steps' reports: how good the values were, how far
+            the steps went and how many were skipped, of methods with a value function or several passes; and how many
             episodes a limit ended, and their mean penalty, where they are masked or penalized.
     """
 
@@ -157,8 +157,8 @@ class Updates:
         reached is the last.
 
         Args:
-            groups: With one credit each.
-            credits: In the same order.
+            groups: Groups with one credit each.
+            credits: Credits in the same order.
             iteration: Decides, with the seed, which samples each step of an optimizer with several passes takes.
         """
         samples = await self._samples(groups, credits)
@@ -214,7 +214,7 @@ class Updates:
         return references(scored, await asyncio.to_thread(self._reference.reference_logprobs, samples))
 
     def _seeds(self, iteration: int) -> list[int]:
-        """Of each epoch's order; none where there is one pass in the order of the groups."""
+        """Returns the seed of each epoch's order; none where there is one pass in the order of the groups."""
         if not self._repeats:
             return []
         return [derive(self._train.seed, "epoch", iteration, epoch) for epoch in range(self._passes.epochs)]

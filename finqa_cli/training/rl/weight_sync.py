@@ -1,11 +1,11 @@
-"""Gives the engine the versions that the learner publishes, proves that it serves them, and reports what that took."""
+"""Weight sync: the engine loads the versions that the learner publishes, and a probe proves that it serves them."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,8 @@ import structlog
 
 from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import UnreachableEngineError
-from finqa_cli.runs.interrupts import Stopper
-from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.training.rl.probe import Probe
+from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion
 
 log = structlog.get_logger(__name__)
@@ -31,7 +30,7 @@ class Synced:
     """One sync.
 
     Attributes:
-        policy: What the engine serves now.
+        policy: The version that the engine serves now.
         metrics: `sync_bytes` of weights that were written for the engine, and what the probe found.
         timing: `publish_s`, `load_s` and `probe_s`, which together are the sync.
     """
@@ -42,32 +41,28 @@ class Synced:
 
 
 async def sync_weights(
-    learner: Learner,
-    load: Callable[[PolicyVersion], Awaitable[None]],
-    probe: Probe,
-    version: int,
-    *,
-    policies: Path,
-    keep: int,
+    context: RunContext, learner: Learner, engine: TokenEngine, probe: Probe, version: int
 ) -> Synced:
     """Publishes the learner's weights as a version, has the engine load it and proves that it serves it.
 
+    The newest `train.max_staleness` + 1 versions stay on disk: running episodes may still be served by older ones.
+
     Args:
-        learner: Whose weights they are.
-        load: Has the engine load a version; it serves older ones meanwhile.
-        probe: Of engine and learner.
+        context: What the parts of the run share.
+        learner: Owns the weights.
+        engine: Loads the version; it serves older ones meanwhile.
+        probe: Compares engine and learner.
         version: Number of the new version.
-        policies: Folder of the published versions.
-        keep: How many versions stay on disk: episodes under way may still be served by older ones.
 
     Raises:
         StorageError: The disk is full or may not be written to.
         EngineError: The version cannot be loaded, or another one is served.
     """
+    policies, keep = context.folder.path / "policies", context.settings.train.max_staleness + 1
     began = time.perf_counter()
     policy = await asyncio.to_thread(learner.publish, policies / f"v{version:05d}", version)
     published = time.perf_counter()
-    await load(policy)
+    await load_version(context, engine, policy)
     loaded = time.perf_counter()
     found = await probe.prove(policy)
     timing = {
@@ -75,29 +70,30 @@ async def sync_weights(
         "load_s": loaded - published,
         "probe_s": time.perf_counter() - loaded,
     }
-    size = weight_bytes(policy.adapter or Path(policy.model))
+    # Other files of the folder name paths, so that their size differs between runs.
+    weights = policy.adapter or Path(policy.model)
+    size = sum(path.stat().st_size for pattern in WEIGHTS for path in weights.glob(pattern))
     await asyncio.to_thread(_remove_old, policies, keep)
     return Synced(policy=policy, metrics={"sync_bytes": size, **found}, timing=timing)
 
 
-async def load_version(
-    engine: TokenEngine, policy: PolicyVersion, wait_s: float, folder: RunFolder, stopper: Stopper
-) -> None:
-    """Loads a version; where the engine, or each of its replicas, cannot be reached, again until it can.
+async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyVersion) -> None:
+    """Loads a version; where the engine, or each of its replicas, cannot be reached, it tries again until it can.
+
+    The events of the run say when the wait begins (`engine_away`) and ends (`engine_back`).
 
     Args:
+        context: What the parts of the run share; `train.sync_wait_s` limits the wait.
         engine: Started.
         policy: The version.
-        wait_s: Seconds after which the run ends.
-        folder: Its events say when the wait begins (`engine_away`) and ends (`engine_back`).
-        stopper: Ends the wait.
 
     Raises:
         EngineError: The version cannot be loaded.
-        UnreachableEngineError: The engine stayed away.
+        UnreachableEngineError: The engine could not be reached for longer than the limit.
         ServiceUnavailableError: It will not be back.
         InterruptedRun: A stop was requested during the wait.
     """
+    wait_s, folder = context.settings.train.sync_wait_s, context.folder
     began, pause = time.monotonic(), FIRST_PAUSE_S
     while True:
         try:
@@ -117,14 +113,9 @@ async def load_version(
             if pause > FIRST_PAUSE_S:
                 folder.event("engine_back", version=policy.number)
             return
-        stopper.check(f"finqa train --resume {folder.path}")
+        context.check_stop()
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)
-
-
-def weight_bytes(folder: Path) -> int:
-    """Size of the weight files of an adapter or a model. Other files name paths, so their size differs between runs."""
-    return sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
 
 
 def _remove_old(policies: Path, keep: int) -> None:

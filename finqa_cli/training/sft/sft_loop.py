@@ -1,200 +1,318 @@
-"""The steps of supervised fine-tuning: updates, looks at held-out companies, checkpoints."""
+"""Supervised fine-tuning: its steps, and the answers of the policy to held-out questions while it learns."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from finqa_cli.algorithms import pack, pads
-from finqa_cli.contracts import Learner
-from finqa_cli.errors import FinqaError
-from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.algorithms import pack
+from finqa_cli.contracts import Learner, Sleeper, TokenEngine
+from finqa_cli.errors import DataError, FinqaError, ThresholdError
+from finqa_cli.evaluation.evaluate import evaluate_tasks
+from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.tracking import Tracking
+from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
-from finqa_cli.training.kept_policies import BatchNames, check_weights, keep_step, not_finite, take_step
-from finqa_cli.training.sft.played_samples import HeldOutQuestions, SampleRates
-from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
+from finqa_cli.statistics import evaluation_metrics, read_outcome
+from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContext
+from finqa_cli.types import Batch, LossSpec, PolicyVersion, Sample, Task, Trajectory, UpdateReport
+from finqa_cli.wiring.build import open_environment
+from finqa_cli.wiring.stage import Stage, stage
 
 CROSS_ENTROPY = LossSpec(name="cross_entropy")
 
+USUAL_SAMPLES = 16
+"""Held-out questions that are asked where the settings do not say how many."""
+
+SAMPLES = "valid_samples"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
-    """What a policy makes of held-out companies.
+class SampleRates:
+    """Rates over the answers to held-out questions; faults are in no rate, and without a graded answer all are None.
 
     Attributes:
-        step: Optimizer steps behind it.
-        loss: Nats per demonstrated token; None without held-out demonstrations.
-        samples: Of its own answers; None where it was not asked.
+        questions: Number of answers that were graded.
+        faults: Number of attempts that infrastructure ended.
+        parse_rate: Share of answers whose form is right: every tool call could be read, or the reply has the form that
+            was asked for. None where no form is asked for.
+        accuracy: Share of right answers.
+        reward_mean: Mean total reward.
     """
 
-    step: int
+    questions: int
+    faults: int
+    parse_rate: float | None
+    accuracy: float | None
+    reward_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Evaluation):
+    """The evaluation of a policy on held-out companies.
+
+    Attributes:
+        loss: Nats per demonstrated token; None without held-out demonstrations.
+        samples: Rates over its own answers; None where it was not asked.
+    """
+
     loss: float | None
     samples: SampleRates | None
 
 
-class SupervisedTraining:
-    """Takes the steps of a run.
+class HeldOutQuestions:
+    """Has each policy answer the same held-out questions, greedily, as an evaluation plays them."""
 
-    Attributes:
-        loss: Of the last step.
-        before: What the policy that training began from makes of held-out demonstrations.
-        after: What the newest one that was looked at makes of them.
-        best: The one with the lowest loss on them; None without any.
+    def __init__(self, context: RunContext, parts: Stage, tasks: Sequence[Task]) -> None:
+        assert isinstance(parts.engine, TokenEngine), "for training, `stage` accepts no other engine"
+        self._context = context
+        self._parts = parts
+        self._engine: TokenEngine = parts.engine
+        self._tasks = tasks
+
+    async def ask(self, learner: Learner, step: int) -> SampleRates | None:
+        """Plays the questions with the learner's weights and writes valid_samples/step_N.jsonl with the rewards.
+
+        Returns:
+            None when a signal cut it short.
+
+        Raises:
+            ThresholdError: More answers ended in faults than the settings allow.
+        """
+        context = self._context
+        sleeps = isinstance(self._engine, Sleeper) and self._engine.sleeps
+        if sleeps:
+            await self._engine.wake()  # type: ignore[attr-defined]
+        await self._serve(learner, step)
+        answered: list[Trajectory] = []
+        await evaluate_tasks(
+            self._parts,
+            context.settings,
+            self._tasks,
+            on_trajectory=answered.append,
+            reporter=context.reporter,
+            stopper=context.stopper,
+            key=f"valid/{step}",
+        )
+        if sleeps:
+            await self._engine.sleep()  # type: ignore[attr-defined]
+        return None if context.stopper.requested else self._rates(answered, step)
+
+    async def _serve(self, learner: Learner, step: int) -> None:
+        policies = self._context.folder.path / "policies"
+        policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
+        await self._engine.load(policy)
+        for old in sorted(policies.glob("v*"))[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _rates(self, answered: Sequence[Trajectory], step: int) -> SampleRates:
+        path = self._context.folder.path / SAMPLES / f"step_{step}.jsonl"
+        path.unlink(missing_ok=True)  # a run that was killed here may have left it
+        writer = JsonlWriter(path)
+        records = [trajectory_record(trajectory) for trajectory in sorted(answered, key=lambda each: each.id)]
+        for record in records:
+            writer.append({"step": step, **record})
+        writer.close()
+        outcomes = [read_outcome(record) for record in records]
+        graded = [outcome for outcome in outcomes if outcome.correct is not None]
+        faults = len(outcomes) - len(graded)
+        if faults > self._context.settings.pool.max_fault_share * len(outcomes):
+            raise ThresholdError(
+                f"{faults} of the {len(outcomes)} answers at step {step} ended in faults; see their errors in {path}.",
+                remedy=self._context.resume_command,
+            )
+        form = evaluation_metrics(outcomes)["format_compliance"]
+        return SampleRates(
+            questions=len(graded),
+            faults=faults,
+            parse_rate=form["value"] if form else None,
+            accuracy=sum(bool(each.correct) for each in graded) / len(graded) if graded else None,
+            reward_mean=sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None,
+        )
+
+
+class SupervisedTraining(FileTraining[Sample, Validation]):
+    """The loop of supervised fine-tuning.
+
+    Its parts: `FileTraining` takes the steps and keeps the policy with the lowest loss on held-out demonstrations;
+    `HeldOutQuestions` has each policy that is evaluated answer questions of its own accord.
     """
+
+    phase = "sft"
+    items_name = "demonstrations"
+    result = Validation
 
     def __init__(
         self,
+        context: RunContext,
         learner: Learner,
-        settings: Settings,
-        folder: RunFolder,
-        tracking: Tracking,
+        steps: Sequence[Sequence[Sample]],
+        held_out: Sequence[Sample],
         questions: HeldOutQuestions | None,
-        reporter: Reporter,
-        stopper: Stopper,
     ) -> None:
-        self._learner = learner
-        self._settings = settings
-        self._folder = folder
-        self._tracking = tracking
+        every = context.settings.sft.validate_every
+        super().__init__(context, learner, CROSS_ENTROPY, steps, held_out, evaluate_every=every)
         self._questions = questions
-        self._reporter = reporter
-        self._stopper = stopper
-        self._looked = True
-        self.loss = math.nan
-        self.before: Validation | None = None
-        self.after: Validation | None = None
-        self.best: Validation | None = None
+        self._complete = True  # the newest evaluation was not cut short
+
+    def state(self) -> dict[str, Any]:
+        """Adds the last loss, and whether the newest evaluation was finished."""
+        return {**super().state(), "loss": self.loss, "looked": self._complete}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from the state in a checkpoint."""
-        self.loss, self._looked = float(state["loss"]), bool(state["looked"])
-        self.before, self.after, self.best = (_validation(state[name]) for name in ("before", "after", "best"))
+        """Takes over the evaluations, the last loss, and whether an evaluation is to be repeated."""
+        super().restore(state)
+        self.loss, self._complete = float(state["loss"]), bool(state["looked"])
 
-    async def run(self, steps: Sequence[Sequence[Sample]], held_out: Sequence[Sample], *, done: int) -> int:
-        """Takes the steps after the first `done`; gives how many are taken when it ends or a stop was asked for.
+    async def begin(self) -> None:
+        """Computes the held-out loss of the first policy, or repeats an evaluation that was cut short."""
+        await super().begin()
+        if self.fresh:
+            self.before = self.after = Validation(step=0, loss=await self._held_out_loss(), samples=None)
+            self._record(self.before)
+        elif not self._complete:
+            await self.measure()
+            await self.checkpoint()
 
-        Raises:
-            FinqaError: A loss was not finite; the message names the demonstrations, and the newest checkpoint is kept.
-            ThresholdError: Too many answers to held-out questions ended in faults.
-        """
-        every = self._settings.sft.validate_every
-        padded = await asyncio.to_thread(pads, self._learner)
-        if done == 0:
-            self.before = self.after = Validation(step=0, loss=await self._held_out_loss(held_out, 0), samples=None)
-            self._tell(self.before)
-        elif not self._looked:
-            await self._look(held_out, done)
-        self._reporter.start("sft", len(steps))
-        for number, samples in enumerate(steps[done:], start=done + 1):
-            if self._stopper.requested:
-                if done % every:
-                    await asyncio.to_thread(self._checkpoint, done)  # what was learned since the last one
-                break
-            names, batch = _names(samples), self._batch(samples, padded)
-            report = await take_step(self._learner, batch, CROSS_ENTROPY, names=names, run=self._folder.path)
-            self._tracking.record(_line(number, report))
-            self._tracking.update(number, report)
-            done, self.loss = number, report.loss
-            if number % every == 0 or number == len(steps):
-                await check_weights(self._learner, samples[:1], number, names=names, run=self._folder.path)
-                await self._look(held_out, number)
-            self._reporter.advance("sft", number, loss=round(report.loss, 4))
-        self._reporter.finish("sft")
-        return done
+    def ids(self, items: Sequence[Sample]) -> list[str]:
+        """Returns the ids of the demonstrations."""
+        return [sample.episode for sample in items]
 
-    def _batch(self, samples: Sequence[Sample], padded: bool) -> Batch:
-        budget = self._settings.train.token_budget
-        return pack(samples, token_budget=budget, max_rows=len(samples), padded=padded)
+    def samples(self, items: Sequence[Sample]) -> list[Sample]:
+        """Returns the demonstrations themselves."""
+        return list(items)
 
-    async def _look(self, held_out: Sequence[Sample], step: int) -> None:
-        """Measures, asks and keeps. Cut short by a signal or by faults it is due again when the run goes on."""
-        loss = await self._held_out_loss(held_out, step)
+    def make_batch(self, items: Sequence[Sample], *, padded: bool) -> Batch:
+        """Packs the demonstrations of a step."""
+        budget = self.context.settings.train.token_budget
+        return pack(items, token_budget=budget, max_rows=len(items), padded=padded)
+
+    def line(self, number: int, report: UpdateReport, items: Sequence[Sample]) -> dict[str, Any]:
+        """Returns the record of a step."""
+        return {
+            "kind": "sft",
+            "iteration": number,
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "learning_rate": report.learning_rate,
+            "tokens": report.tokens,
+            "loss_tokens": report.loss_tokens,
+            "timing": {"update_s": round(report.seconds, 4)},
+        }
+
+    def merit(self, found: Validation) -> tuple[float, ...] | None:
+        """Prefers the lower loss on held-out demonstrations."""
+        return None if found.loss is None else (-found.loss,)
+
+    async def measure(self) -> None:
+        """Computes the held-out loss and asks the questions. Cut short, it is repeated when the run is resumed."""
+        loss = await self._held_out_loss()
         try:
-            samples = None if self._questions is None else await self._questions.ask(self._learner, step)
+            samples = None if self._questions is None else await self._questions.ask(self.learner, self.done)
         except FinqaError:
-            self._looked = False
-            await asyncio.to_thread(self._checkpoint, step)
+            self._complete = False
+            await self.checkpoint()
             raise
-        self._looked = self._questions is None or samples is not None
-        if self._looked:
-            self.after = Validation(step=step, loss=loss, samples=samples)
-            self._tell(self.after)
-        await asyncio.to_thread(self._checkpoint, step)
+        self._complete = self._questions is None or samples is not None
+        if self._complete:
+            self.after = Validation(step=self.done, loss=loss, samples=samples)
+            self._record(self.after)
 
-    async def _held_out_loss(self, held_out: Sequence[Sample], step: int) -> float | None:
-        if not held_out:
+    async def _held_out_loss(self) -> float | None:
+        if not self.held_out:
             return None
-        rows = await asyncio.to_thread(self._learner.logprobs, held_out)
-        loss = -math.fsum(map(math.fsum, rows)) / sum(sample.loss_tokens for sample in held_out)
+        rows = await asyncio.to_thread(self.learner.logprobs, self.held_out)
+        loss = -math.fsum(map(math.fsum, rows)) / sum(sample.loss_tokens for sample in self.held_out)
         if not math.isfinite(loss):
-            reason = f"After step {step} the loss on held-out demonstrations is {loss}."
-            raise not_finite(reason, _names(held_out), self._folder.path)
+            reason = f"After step {self.done} the loss on held-out demonstrations is {loss}."
+            raise self.not_finite(reason, self.held_out)
         return loss
 
-    def _tell(self, found: Validation) -> None:
+    def _record(self, found: Validation) -> None:
         samples = found.samples
         if found.loss is None and samples is None:
             return
         rates = asdict(samples) if samples else {}
-        self._tracking.record({"kind": "validation", "iteration": found.step, "validation_loss": found.loss, **rates})
+        self.context.tracking.record(
+            {"kind": "validation", "iteration": found.step, "validation_loss": found.loss, **rates}
+        )
         parts = [f"held-out loss {found.loss:.4f}"] if found.loss is not None else []
         if samples is not None:
-            parts += [
-                f"{name} {value:.3f}"
-                for name in ("parse_rate", "accuracy", "reward_mean")
-                if (value := rates[name]) is not None
-            ]
+            names = ("parse_rate", "accuracy", "reward_mean")
+            parts += [f"{name} {rates[name]:.3f}" for name in names if rates[name] is not None]
             parts.append(f"on {samples.questions} questions")
-        self._reporter.line(f"step {found.step}: {', '.join(parts)}")
+        self.context.reporter.line(f"step {found.step}: {', '.join(parts)}")
 
-    def _checkpoint(self, step: int) -> None:
-        is_best = self._looked and _is_better(self.after, self.best)
-        if is_best:
-            self.best = self.after
-        state = {
-            "loss": self.loss,
-            "looked": self._looked,
-            **{name: _plain(getattr(self, name)) for name in ("before", "after", "best")},
+
+def choose_questions(settings: Settings, trained: Collection[str], reporter: Reporter) -> list[Task]:
+    """Draws questions of the evaluation split, none of them of a company that is trained on, by `eval.seed`.
+
+    Args:
+        settings: `sft.validation_samples` says how many; where it is unset there may be none, and the reporter says so.
+        trained: Companies that are trained on.
+        reporter: Receives the reason when there are no questions.
+
+    Raises:
+        DataError: Questions are asked for, and there is none; or the data is missing.
+        ConfigError: The environment cannot be made.
+    """
+    wanted, split = settings.sft.validation_samples, settings.data.eval_split
+    if wanted == 0:
+        return []
+    try:
+        environment = open_environment(settings, reporter)
+        free = [task for task in environment.tasks(split) if task.cluster not in trained]
+        if not free:
+            raise DataError(
+                f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "
+                "a company, that is not trained on.",
+                remedy="another --split or --snapshot, or --validation-samples 0",
+            )
+    except DataError as error:
+        if wanted is not None:
+            raise
+        reporter.line(f"The policy is asked no questions while it learns. {error.message}")
+        return []
+    seed = derive(settings.eval.seed, "sft-samples")
+    return list(draw(free, seed=seed, position=0, count=wanted or USUAL_SAMPLES)[0])
+
+
+@asynccontextmanager
+async def held_out_questions(
+    context: RunContext, tasks: Sequence[Task], policy: PolicyVersion
+) -> AsyncIterator[HeldOutQuestions | None]:
+    """Runs sandboxes and an engine for the length of the block; without tasks it starts nothing and yields None."""
+    if not tasks:
+        yield None
+        return
+    settings, folder = context.settings, context.folder
+    greedy = settings.model_copy(
+        update={
+            "eval": settings.eval.model_copy(update={"attempts": 1, "temperature": 0.0}),
+            "train": settings.train.model_copy(update={"max_staleness": 0}),  # nothing is played during a step
         }
-        keep_step(self._learner, self._folder.path, step, state, is_best=is_best, settings=self._settings)
-
-
-def _is_better(found: Validation | None, best: Validation | None) -> bool:
-    """By the loss on held-out demonstrations; what training began from is no policy of the run."""
-    if found is None or found.loss is None or found.step == 0:
-        return False
-    return best is None or best.loss is None or found.loss < best.loss
-
-
-def _names(samples: Sequence[Sample]) -> BatchNames:
-    return BatchNames("demonstrations", [sample.episode for sample in samples])
-
-
-def _line(step: int, report: UpdateReport) -> dict[str, Any]:
-    return {
-        "kind": "sft",
-        "iteration": step,
-        "loss": report.loss,
-        "grad_norm": report.grad_norm,
-        "learning_rate": report.learning_rate,
-        "tokens": report.tokens,
-        "loss_tokens": report.loss_tokens,
-        "timing": {"update_s": round(report.seconds, 4)},
-    }
-
-
-def _plain(found: Validation | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
-
-
-def _validation(facts: Mapping[str, Any] | None) -> Validation | None:
-    if facts is None:
-        return None
-    samples = facts["samples"]
-    return Validation(step=facts["step"], loss=facts["loss"], samples=SampleRates(**samples) if samples else None)
+    )
+    try:
+        async with stage(
+            greedy,
+            policy,
+            run_id=folder.path.name,
+            reporter=context.reporter,
+            trains=True,
+            run_dir=folder.path,
+            episodes=lambda environment: len(tasks),
+            check_stop=context.check_stop,
+            on_event=lambda name, facts: folder.event(name, **facts),
+        ) as parts:
+            if isinstance(parts.engine, Sleeper) and parts.engine.sleeps:
+                await parts.engine.sleep()
+            yield HeldOutQuestions(replace(context, settings=greedy), parts, tasks)
+    finally:
+        # The engine has served them; checkpoints stay.
+        shutil.rmtree(folder.path / "policies", ignore_errors=True)

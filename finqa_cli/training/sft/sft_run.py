@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import math
+import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import ConfigError
+from finqa_cli.algorithms import demonstration_sample
+from finqa_cli.contracts import ChatCodec
+from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
+from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import new_folder, sha256_of, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.new_runs import training_run
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.step_manifest import policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
-from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file
+from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.guarded_splits import guard_demonstrations
-from finqa_cli.training.kept_policies import best_policy, final_policy
-from finqa_cli.training.running_learner import fit_memory, learning
-from finqa_cli.training.schedules import over_steps
-from finqa_cli.training.sft.demonstrations import (
-    ImitationSet,
-    choose_demonstrations,
-    imitation_set,
-    imitation_steps,
-    texts_of,
+from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
+from finqa_cli.training.sft.sft_loop import (
+    SAMPLES,
+    SupervisedTraining,
+    Validation,
+    choose_questions,
+    held_out_questions,
 )
-from finqa_cli.training.sft.played_samples import SAMPLES, asking, choose_questions
-from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
-from finqa_cli.training.start_points import find_start, start_inputs, whole_model
-from finqa_cli.types import PolicyVersion, Task
+from finqa_cli.training.training_data import guard_demonstrations
+from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
+from finqa_cli.types import PolicyVersion, Sample
 from finqa_cli.wiring.build import make_codec, make_trackers
+from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
 WANTED_PARSE_RATE = 0.9
 """Share of answers of the right form that reinforcement learning should begin with: seed 002's gate after step 03."""
@@ -46,11 +47,11 @@ WANTED_PARSE_RATE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """What is to be imitated, beside the settings.
+    """The demonstrations to imitate, beside the settings.
 
     Attributes:
         sources: Run folders or trajectory files.
-        init: Specification of a model that is made anew and trained whole; None trains the settings' model.
+        init: Specification of a model that is created and trained whole; None trains the settings' model.
         most: At most so many demonstrations; 0 takes all.
     """
 
@@ -59,13 +60,13 @@ class Imitation:
     most: int = 0
 
     def to_parameters(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """Returns the form in the manifest."""
         init = str(self.init) if self.init else None
         return {"demonstrations": [str(path) for path in self.sources], "init": init, "most_demonstrations": self.most}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> Imitation:
-        """Back from there."""
+        """Reads the form in the manifest."""
         init = Path(stored["init"]) if stored["init"] else None
         sources = tuple(Path(path) for path in stored["demonstrations"])
         return cls(sources=sources, init=init, most=int(stored["most_demonstrations"]))
@@ -104,11 +105,11 @@ async def sft(
 
     Args:
         settings: What is trained, and the environment whose held-out questions the policy is asked meanwhile.
-        wanted: The demonstrations, and whether a model is made of them first.
+        wanted: The demonstrations, and whether a model is created for them first.
         run: A new folder, or with `resume` that of an interrupted run.
-        resume: Go on after the newest checkpoint.
-        reporter: Told of progress.
-        stopper: Asked whether to go on.
+        resume: Continue after the newest checkpoint.
+        reporter: Shows the progress.
+        stopper: Knows whether a stop was requested.
 
     Raises:
         DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
@@ -116,7 +117,7 @@ async def sft(
             or model are no longer those that the run began with.
         FinqaError: A loss was not finite.
         ThresholdError: Too many answers to held-out questions ended in faults.
-        InterruptedRun: A signal stopped it; `--resume` goes on after the newest checkpoint.
+        InterruptedRun: A signal stopped it; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
     kept = choose_demonstrations(settings, wanted.sources, most=wanted.most)
@@ -126,33 +127,40 @@ async def sft(
     parameters = _parameters(settings, wanted)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
+        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         data = imitation_set(kept, settings, make_codec(settings, model.model))
         questions = choose_questions(settings, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations to train on, {len(data.held_out)} to validate.")
         inputs = await asyncio.to_thread(_inputs, wanted, model, run)
-        folder.pin("demonstrations digest", _digest(inputs["demonstrations"]))
+        digests = "".join(file["sha256"] for file in inputs["demonstrations"])
+        folder.pin("demonstrations digest", hashlib.sha256(digests.encode()).hexdigest())
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "sft", parameters=parameters, inputs=inputs)
-        training, steps = await _train(
-            _trained_whole(settings) if wanted.init else settings,
-            model,
-            data,
-            questions,
-            checkpoint,
-            folder,
-            tracking,
-            reporter,
-            stopper,
-        )
-        result = _result(run, data, training, steps, time.perf_counter() - started)
+        steps = imitation_steps(data.train, settings)
+        planned = fit_memory(_planned(settings, len(steps), whole=wanted.init is not None), run)
+        context = replace(context, settings=planned)
+        async with run_learner(context, model.model) as learner:
+            async with held_out_questions(context, questions, model) as asked:
+                training = SupervisedTraining(context, learner, steps, data.held_out, asked)
+                if checkpoint is not None:
+                    await training.resume(checkpoint)
+                with tracking.run(to_public_dict(planned)):
+                    await training.run()
+                    context.check_stop()
+            await asyncio.to_thread(learner.publish, final_policy(run), training.done)
+        result = _result(run, data, training, time.perf_counter() - started)
         write_json(run / "report.json", document(result))
-        await asyncio.to_thread(
-            write_manifest, run, "sft", parameters=parameters, inputs=inputs, outputs=_outputs(result)
-        )
+        outputs = _outputs(result)
+        await asyncio.to_thread(write_manifest, run, "sft", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
-    _tell(result, reporter)
+    if result.parse_rate_reached is False:
+        reporter.line(
+            f"Only {100 * (result.parse_rate or 0.0):.0f} % of the answers have the right form, fewer than the "
+            f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning should begin with: see "
+            f"{run / SAMPLES}, and train longer (--epochs) or on more."
+        )
     return result
 
 
@@ -161,46 +169,13 @@ def document(result: SftResult) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
 
 
-async def _train(
-    settings: Settings,
-    model: PolicyVersion,
-    data: ImitationSet,
-    tasks: Sequence[Task],
-    checkpoint: checkpoints.Checkpoint | None,
-    folder: RunFolder,
-    tracking: Tracking,
-    reporter: Reporter,
-    stopper: Stopper,
-) -> tuple[SupervisedTraining, int]:
-    plan = imitation_steps(data.train, settings)
-    settings = fit_memory(_scheduled(settings, len(plan)), folder.path)
-    resume = f"finqa sft --resume {folder.path}"
-    async with learning(settings, model.model, folder, reporter, resume=resume) as learner:
-        done = 0
-        if checkpoint is not None:
-            await asyncio.to_thread(learner.load, checkpoint.path / "learner")
-            done = checkpoint.iteration
-        async with asking(tasks, settings, model, folder, reporter, stopper) as questions:
-            training = SupervisedTraining(learner, settings, folder, tracking, questions, reporter, stopper)
-            if checkpoint is not None:
-                training.restore(checkpoint.state)
-            with tracking.run(to_public_dict(settings)):
-                taken = await training.run(plan, data.held_out, done=done)
-                stopper.check(resume)
-        await asyncio.to_thread(learner.publish, final_policy(folder.path), taken)
-    return training, taken
-
-
-def _trained_whole(settings: Settings) -> Settings:
-    """A model made from nothing has nothing that an adapter could lie on."""
-    return settings.model_copy(update={"lora": settings.lora.model_copy(update={"rank": 0})})
-
-
-def _scheduled(settings: Settings, steps: int) -> Settings:
-    """The settings with the schedule that fits the plan, and the rate of imitation."""
-    planned = over_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
-    rate = settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})
-    return planned.model_copy(update={"train": rate})
+def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
+    """The settings with the rate of imitation and a schedule over the steps; `whole` trains all weights of a model."""
+    planned = schedule_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
+    changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})}
+    if whole:  # a new model has no weights that an adapter could be added to
+        changes["lora"] = settings.lora.model_copy(update={"rank": 0})
+    return planned.model_copy(update=changes)
 
 
 def _create(specification: Path | None, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
@@ -224,7 +199,7 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
 
 
 def _parameters(settings: Settings, wanted: Imitation) -> dict[str, Any]:
-    """What the trained policy and its validation depend on."""
+    """Returns the settings that the trained policy and its validation depend on."""
     public = to_public_dict(settings)
     sections = ("sft", "lora", "learner", "codec", "environment", "reward", "generation")
     return {
@@ -246,11 +221,7 @@ def _inputs(wanted: Imitation, model: PolicyVersion, run: Path) -> dict[str, Any
     return {**inputs, "specification": specification, "policy": policy_inputs(model)}
 
 
-def _digest(files: Sequence[Mapping[str, str]]) -> str:
-    return hashlib.sha256("".join(file["sha256"] for file in files).encode()).hexdigest()
-
-
-def _result(run: Path, data: ImitationSet, training: SupervisedTraining, steps: int, seconds: float) -> SftResult:
+def _result(run: Path, data: ImitationSet, training: SupervisedTraining, seconds: float) -> SftResult:
     after, best = training.after, training.best
     rate = after.samples.parse_rate if after and after.samples else None
     metrics = read_jsonl(run / "metrics.jsonl")
@@ -259,7 +230,7 @@ def _result(run: Path, data: ImitationSet, training: SupervisedTraining, steps: 
         policy=final_policy(run),
         best=best_policy(run) if best else None,
         best_step=best.step if best else None,
-        steps=steps,
+        steps=training.done,
         demonstrations=len(data.train),
         held_out=len(data.held_out),
         tokens=sum(record["tokens"] for record in metrics if record["kind"] == "sft"),
@@ -279,10 +250,99 @@ def _outputs(result: SftResult) -> list[Path]:
     return files + [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
 
 
-def _tell(result: SftResult, reporter: Reporter) -> None:
-    if result.parse_rate is not None and not result.parse_rate_reached:
-        reporter.line(
-            f"Only {100 * result.parse_rate:.0f} % of the answers have the right form, fewer than the "
-            f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning should begin with: see "
-            f"{result.run / SAMPLES}, and train longer (--epochs) or on more."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationSet:
+    """Demonstrations as token sequences.
+
+    Attributes:
+        train: To train on.
+        held_out: To validate on; no company is in both.
+        companies: Companies of the demonstrations that are trained on.
+    """
+
+    train: tuple[Sample, ...]
+    held_out: tuple[Sample, ...]
+    companies: frozenset[str]
+
+
+def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: int) -> list[Demonstration]:
+    """Returns the demonstrations that earned `sft.minimum_reward`; `most` above 0 leaves a seeded choice of them.
+
+    Raises:
+        DataError: A file is missing or malformed, or none is left.
+    """
+    minimum = settings.sft.minimum_reward
+    found = [item for source in sources for item in read_demonstrations(source)]
+    kept = [item for item in found if item.messages and (minimum is None or item.reward >= minimum)]
+    if not kept:
+        wanted = f" with a reward of at least {minimum:g}" if minimum is not None else ""
+        raise DataError(
+            f"None of the {len(found)} recorded episodes is a demonstration{wanted}.",
+            remedy="finqa eval scripted --split train --run-dir DIR",
         )
+    if not most or most >= len(kept):
+        return kept
+    chosen = random.Random(derive(settings.train.seed, "sft-most")).sample(range(len(kept)), most)
+    return [kept[index] for index in sorted(chosen)]
+
+
+def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, codec: ChatCodec) -> ImitationSet:
+    """Encodes the demonstrations; `sft.validation_share` of the companies are held out whole, at least one of several.
+
+    Raises:
+        DataError: A demonstration cannot be encoded, or there is none to train on.
+    """
+    clusters = sorted({item.cluster for item in demonstrations})
+    random.Random(derive(settings.train.seed, "sft-validation")).shuffle(clusters)
+    share = settings.sft.validation_share
+    held_out = set(clusters[: math.ceil(share * len(clusters))]) if share and len(clusters) > 1 else set()
+    parts: dict[bool, list[Sample]] = {False: [], True: []}
+    for item in demonstrations:
+        sample = demonstration_sample(item.prompt, item.messages, codec, name=item.id)
+        parts[item.cluster in held_out].append(replace(sample, episode=item.id))
+    if not parts[False] or settings.sft.epochs * len(parts[False]) < 1:
+        raise DataError(f"Of {len(demonstrations)} demonstrations none is left to train on.", remedy="--epochs 1")
+    return ImitationSet(
+        train=tuple(parts[False]),
+        held_out=tuple(parts[True]),
+        companies=frozenset(clusters) - held_out,
+    )
+
+
+def imitation_steps(samples: Sequence[Sample], settings: Settings) -> list[list[Sample]]:
+    """The batch of each optimizer step, in order: each epoch in a seeded order of its own."""
+    return list(_batches(samples, settings))
+
+
+def texts_of(demonstrations: Sequence[Demonstration]) -> list[str]:
+    """Returns all texts of the demonstrations, for a tokenizer to learn from."""
+    return [text for item in demonstrations for text in _texts(item)]
+
+
+def _batches(samples: Sequence[Sample], settings: Settings) -> Iterator[list[Sample]]:
+    remaining = round(settings.sft.epochs * len(samples))
+    batch: list[Sample] = []
+    tokens = epoch = 0
+    while remaining > 0:
+        order = list(samples)
+        random.Random(derive(settings.train.seed, "sft-epoch", epoch)).shuffle(order)
+        for sample in order[:remaining]:
+            if batch and tokens + len(sample.token_ids) > settings.sft.batch_tokens:
+                yield batch
+                batch, tokens = [], 0
+            batch.append(sample)
+            tokens += len(sample.token_ids)
+        remaining -= len(order)
+        epoch += 1
+    if batch:
+        yield batch
+
+
+def _texts(demonstration: Demonstration) -> Iterator[str]:
+    yield from (json.dumps(tool.as_function(), ensure_ascii=False) for tool in demonstration.prompt.tools)
+    for message in (*demonstration.prompt.messages, *demonstration.messages):
+        if message.content:
+            yield message.content
+        if message.tool_call is not None:
+            call = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
+            yield json.dumps(call, ensure_ascii=False)

@@ -14,7 +14,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.placement import architecture_of, known, memory_formulas
+from finqa_cli.placement import memory_formulas
+from finqa_cli.placement.known_models import architecture_of, known
 from finqa_cli.types import Architecture
 from finqa_plugins.learners.torch.forward import state_logprobs
 from finqa_plugins.learners.torch.inspection import _describe

@@ -16,24 +16,14 @@ from fixtures.command_calls import document
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.experiments.pipeline_spec import settings_document
-from finqa_cli.placement import (
-    GIB,
-    Device,
-    EngineKind,
-    Placement,
-    Refusal,
-    Request,
-    Workload,
-    known,
-    plan,
-    plan_document,
-)
+from finqa_cli.placement.known_models import known
+from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.placement_plan import plan
+from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload, plan_document
 from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
 from finqa_cli.types import Architecture
-from finqa_cli.wiring import cuda_devices as machine
 from finqa_cli.wiring import placing
-from finqa_cli.wiring.cuda_devices import CudaDevice
-from finqa_cli.wiring.placing import assumed_devices, find_plan, place, remedy_of
+from finqa_cli.wiring.placing import CudaDevice, assumed_devices, find_plan, place, remedy_of
 
 ROOT = Path(__file__).parents[3]
 MODELS = ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B")
@@ -406,13 +396,13 @@ def test_devices_are_those_that_cuda_shows(
     fake.write_text(f"#!/bin/sh\nprintf '{rows}'", encoding="utf-8")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(machine, "cuda_visible", lambda: True)
+    monkeypatch.setattr(placing, "cuda_visible", lambda: True)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    machine.cuda_devices.cache_clear()
+    placing.cuda_devices.cache_clear()
     try:
-        assert [device.total / 2**20 for device in machine.cuda_devices()] == totals
+        assert [device.total / 2**20 for device in placing.cuda_devices()] == totals
     finally:
-        machine.cuda_devices.cache_clear()
+        placing.cuda_devices.cache_clear()

@@ -14,7 +14,7 @@ from finqa_cli.contracts.preference_method import PairPlan
 from finqa_cli.runs.trajectory_records import Demonstration
 from finqa_cli.settings import Settings
 from finqa_cli.training.preference.preference_loop import pair_steps
-from finqa_cli.training.sft.demonstrations import imitation_set, imitation_steps
+from finqa_cli.training.sft.sft_run import imitation_set, imitation_steps
 from finqa_cli.types import Message, Prompt
 
 COUNT = 12

@@ -47,7 +47,7 @@ def test_the_first_signal_lets_work_finish_and_says_how_to_go_on(number: signal.
         run(work(), stopper, remedy="finqa train --resume runs/x")
     assert caught.value.exit_code == 128 + number and caught.value.remedy == "finqa train --resume runs/x"
     assert reporter.said[0].startswith(f"{number.name}: running episodes may finish in ")
-    assert reporter.said[1:] == ["To go on later: finqa train --resume runs/x"]
+    assert reporter.said[1:] == ["To continue later: finqa train --resume runs/x"]
 
 
 def test_work_that_does_not_finish_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

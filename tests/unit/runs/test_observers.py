@@ -46,8 +46,8 @@ def test_a_plugin_that_raises_is_named_once_and_silences_no_other(monkeypatch: p
         registry.manager.register(plugin, name=name)
     monkeypatch.setattr(tracking, "registry", lambda: registry)
     observers = Observers(reporter)
-    observers.tell("on_eval", iteration=1, metrics={})
-    observers.tell("on_eval", iteration=2, metrics={})
-    observers.tell("on_run_end", run_id="run", status="completed")
+    observers.notify("on_eval", iteration=1, metrics={})
+    observers.notify("on_eval", iteration=2, metrics={})
+    observers.notify("on_run_end", run_id="run", status="completed")
     assert first.seen == last.seen == [(1, {}), (2, {}), "completed"] and broken.seen == ["completed"]
     assert reporter.lines == ["Plugin 'broken' failed in on_eval, which is left out from now on: of a stranger"]

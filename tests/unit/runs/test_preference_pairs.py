@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import DataError
-from finqa_cli.runs.pair_records import pairs_file, read_pairs
+from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 
 Record = dict[str, Any]
 

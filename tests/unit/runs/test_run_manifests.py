@@ -9,7 +9,7 @@ import pytest
 
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion
-from finqa_cli.runs.step_manifest import policy_inputs
+from finqa_cli.runs.run_folder import policy_inputs
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 
 

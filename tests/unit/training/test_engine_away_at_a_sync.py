@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.lora_files import make_base, make_lora
+from fixtures.run_contexts import make_context
 from fixtures.served_tokens import ask, served_by, started
 from fixtures.token_server import TokenServerFixture, token_server, weights_of
 
@@ -18,6 +19,7 @@ from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.settings import Settings
 from finqa_cli.training.rl.weight_sync import load_version
 from finqa_cli.types import PolicyVersion
 
@@ -46,7 +48,8 @@ def version(model: Path, number: int = 1, *, rank: int = 4) -> PolicyVersion:
 
 
 async def sync(engine: TokenEngine, policy: PolicyVersion, folder: RunFolder, wait_s: float) -> None:
-    await load_version(engine, policy, wait_s, folder, Stopper(NullReporter()))
+    settings = Settings.model_validate({"train": {"sync_wait_s": wait_s}})
+    await load_version(make_context(folder, settings), engine, policy)
 
 
 async def test_a_server_that_restarts_in_time_is_waited_for(
@@ -85,7 +88,7 @@ async def test_a_stop_ends_the_wait(server: TokenServerFixture, model: Path, fol
     stopper = Stopper(NullReporter())
     async with started(server, model) as engine:
         server.stop()
-        syncing = asyncio.create_task(load_version(engine, version(model), 600.0, folder, stopper))
+        syncing = asyncio.create_task(load_version(make_context(folder, stopper=stopper), engine, version(model)))
         await asyncio.sleep(0.1)
         stopper.signal = signal.SIGINT
         with pytest.raises(InterruptedRun) as raised:

@@ -13,7 +13,7 @@ import pytest
 from finqa_cli.errors import ConfigError
 from finqa_cli.experiments.pipeline_spec import settings_document
 from finqa_cli.settings import Loaded, is_shipped, load_settings
-from finqa_cli.training.idle_options import check_idle_options
+from finqa_cli.training.rl.rl_run import check_idle_options
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixtures.run_contexts import make_context
 
 from finqa_cli.contracts import LearnerEvents
 from finqa_cli.errors import ConfigError, DeviceMemoryError, LearnerProcessError
@@ -17,7 +18,7 @@ from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder, read_run
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training import running_learner as module
-from finqa_cli.training.running_learner import fit_memory, learning
+from finqa_cli.training.running_learner import fit_memory, run_learner
 
 
 class Reports:
@@ -59,7 +60,7 @@ async def use(
     settings, reporter = Settings.model_validate({"train": {"learner_processes": processes}}), Lines()
     monkeypatch.setattr(module, "make_learner", lambda *arguments, **options: learner)
     with RunFolder.create(run, command="train", settings=to_public_dict(settings), save_token_ids=False) as folder:
-        async with learning(settings, "model", folder, reporter, resume="finqa train --resume run") as made:
+        async with run_learner(make_context(folder, settings, reporter=reporter), "model") as made:
             assert made is learner
             await asyncio.sleep(seconds)
     return reporter.lines
@@ -95,7 +96,7 @@ async def test_a_process_that_is_gone_between_calls_ends_the_run(
     learner = Reports(later)
     with pytest.raises(LearnerProcessError) as caught:
         await use(tmp_path / "run", learner, monkeypatch, seconds=60)
-    assert caught.value is gone and gone.remedy == "finqa train --resume run" and learner.closed == 1
+    assert caught.value is gone and gone.remedy == f"finqa train --resume {tmp_path / 'run'}" and learner.closed == 1
     assert read_run(tmp_path / "run")["status"] == "failed", "and not interrupted, as by a signal"
 
 
@@ -116,7 +117,7 @@ async def test_a_process_that_is_gone_is_reported_once_where_a_call_failed_of_it
     monkeypatch.setattr(learner, "close", close)
     with pytest.raises(LearnerProcessError) as caught:
         await use(tmp_path / "run", learner, monkeypatch)
-    assert caught.value is gone and gone.remedy == "finqa train --resume run"
+    assert caught.value is gone and gone.remedy == f"finqa train --resume {tmp_path / 'run'}"
 
 
 async def test_another_cancellation_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +139,7 @@ async def test_a_full_device_of_several_is_recorded_for_the_resumed_run(
 
     with pytest.raises(DeviceMemoryError) as caught:
         await use(tmp_path / "run", Reports(fail), monkeypatch)
-    assert caught.value.remedy == ("finqa train --resume run" if budget else "another")
+    assert caught.value.remedy == (f"finqa train --resume {tmp_path / 'run'}" if budget else "another")
     resumed = fit_memory(Settings(), tmp_path / "run")
     assert resumed.train.token_budget == (budget or Settings().train.token_budget)
 

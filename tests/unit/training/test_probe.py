@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from fixtures.fake_engines import FakeEngine
+from fixtures.run_contexts import make_context
 from fixtures.tiny_models import make_tiny_qwen3
 from fixtures.toy_environment import ToyCodec
 
@@ -24,8 +25,7 @@ from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.settings import Settings
-from finqa_cli.training.rl.probe import LOOK_TRIES, POSITIONS, TEXTS, Probe
-from finqa_cli.training.rl.probe_tolerance import CEILING, FLOOR
+from finqa_cli.training.rl.probe import CEILING, FLOOR, LOOK_TRIES, POSITIONS, TEXTS, Probe
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
 from finqa_cli.wiring.build import make_codec
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
@@ -154,7 +154,7 @@ async def serving(
 
 def a_probe(engine: TokenEngine, learner: TorchLearner, run: RunFolder, **options: Any) -> Probe:
     settings = options.pop("settings", Settings())
-    return Probe(engine, learner, BytesCodec(), TASKS, settings, run, **options)
+    return Probe(make_context(run, settings), engine, learner, BytesCodec(), TASKS, **options)
 
 
 def events(run: RunFolder) -> list[dict[str, Any]]:
@@ -308,7 +308,7 @@ async def test_what_is_asked_fits_a_small_context(
 ) -> None:
     engine = await serving(SmallEngine, policy, made)
     task = Task(id="q", prompt="How much? " * 100, split="train", cluster="c")
-    await Probe(engine, learner, BytesCodec(), [task], Settings(), run).prove(policy)
+    await Probe(make_context(run), engine, learner, BytesCodec(), [task]).prove(policy)
     assert max(len(one.token_ids) + one.sampling.max_tokens for one in engine.probed) <= 100
     assert bytes(engine.probed[0].token_ids) == b"How much? " * 2, "the end of the opening is kept"
 
@@ -364,7 +364,7 @@ async def test_a_stale_embedded_policy_is_found_after_one_update_also_under_nois
     probes = []
     for engine in (honest, stale):
         engine.noise, engine.probe_tolerance = noise, "measured"
-        probe = Probe(engine, learner, codec, tasks, settings, run)
+        probe = Probe(make_context(run, settings), engine, learner, codec, tasks)
         await probe.begin(base)
         probes.append(probe)
     samples = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.training.rl.probe_tolerance import (
+from finqa_cli.training.rl.probe import (
     CEILING,
     FLOOR,
     LARGEST,

@@ -14,7 +14,7 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.pool import NoSandboxes
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
-from finqa_cli.training.rl.training_tasks import training_tasks
+from finqa_cli.training.training_data import training_tasks
 from finqa_cli.types import DataInfo, PolicyVersion, Prompt
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.fake_engines import FakeEngine
+from fixtures.run_contexts import make_context
 from fixtures.tiny_models import make_tiny_qwen3
 from fixtures.toy_environment import ToyCodec, task
 
@@ -25,10 +26,11 @@ async def test_a_sync_reports_bytes_and_seconds_and_keeps_the_newest_versions(tm
     found: dict[str, Synced] = {}
     with RunFolder.create(tmp_path / "run", command="train", settings={}, save_token_ids=False) as run:
         policies = run.path / "policies"
+        context = make_context(run, Settings.model_validate({"train": {"max_staleness": 1}}))
         for version, (rank, dtype) in enumerate([(0, "float32"), (0, "bfloat16"), (4, "bfloat16")], start=1):
             learner = make_learner(model, {"publish_dtype": dtype}, lora_rank=rank)
-            probe = Probe(engine, learner, ToyCodec(), [task()], Settings(), run)
-            synced = await sync_weights(learner, engine.load, probe, version, policies=policies, keep=2)
+            probe = Probe(context, engine, learner, ToyCodec(), [task()])
+            synced = await sync_weights(context, learner, engine, probe, version)
             found["adapter" if rank else dtype] = synced
             (written,) = (policies / f"v{version:05d}").glob("*.safetensors")
             assert synced.metrics == {"sync_bytes": written.stat().st_size}

@@ -15,7 +15,7 @@ from fixtures.reserved_ports import reserved_port
 
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
 from finqa_cli.types import PolicyVersion
-from finqa_cli.wiring.hub_models import check_on_hub
+from finqa_cli.wiring.policies import check_on_hub
 
 hub = pytest.importorskip("huggingface_hub.constants", reason="needs finqa[data]")
 

@@ -16,7 +16,7 @@ from finqa_cli.commands.shared.progress import PlainReporter
 from finqa_cli.rollout.pool import NoSandboxes, SandboxPool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import Status, Trajectory
-from finqa_cli.wiring.pool_watch import EpisodeCount, watching
+from finqa_cli.wiring.stage import EpisodeCount, watch_pool
 
 
 class Shown(NullReporter):
@@ -51,7 +51,7 @@ def test_boxes_by_state_and_waits_are_on_the_display_and_in_the_events() -> None
     async def run() -> None:
         provider, events, shown = FakeProvider(start_s=5.0), Events(), Shown()
         pool = await filled(provider, 2, health_check_s=5.0)
-        async with watching(pool, 2, shown, events):
+        async with watch_pool(pool, 2, shown, events):
             await eventful(pool, provider)
         assert {"done": 2, "playing": 2, "waiting": 3} in shown.states
         assert {"done": 1, "starting": 1, "playing": 1, "waiting": 3, "lost": 1} in shown.states
@@ -73,7 +73,7 @@ def test_a_log_has_few_lines_and_the_last_state(
         monkeypatch.setattr(progress.time, "monotonic", asyncio.get_running_loop().time)
         provider = FakeProvider(start_s=3.0)
         pool = await filled(provider, 2, health_check_s=5.0)
-        async with watching(pool, 2, PlainReporter(), lambda name, fields: None):
+        async with watch_pool(pool, 2, PlainReporter(), lambda name, fields: None):
             await eventful(pool, provider)
         await pool.close()
 
@@ -86,7 +86,7 @@ def test_a_log_has_few_lines_and_the_last_state(
 def test_an_environment_without_boxes_shows_none() -> None:
     async def run() -> None:
         shown, events = Shown(), Events()
-        async with watching(NoSandboxes(), 0, shown, events):
+        async with watch_pool(NoSandboxes(), 0, shown, events):
             await asyncio.sleep(30)
         assert (shown.states, events) == ([], [])
 

@@ -1,26 +1,88 @@
-"""Applies the split guard (`finqa_cli.data.split_guard`) to what a run is about to train on, before anything starts."""
+"""What may be trained on: the split guard (`finqa_cli.data.split_guard`), and the questions of the training split."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from finqa_cli.contracts import Environment
+from finqa_cli.contracts import Environment, Opens
 from finqa_cli.data import LocalSnapshots
 from finqa_cli.data.snapshots.compile import TASKS
 from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
-from finqa_cli.errors import FinqaError
+from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
-from finqa_cli.types import DataInfo, Snapshot, Task
+from finqa_cli.types import DataInfo, Prompt, Snapshot, Task
 from finqa_cli.wiring.build import open_environment
+from finqa_cli.wiring.stage import Stage
+
+_SETTING = "data.max_prompt_tokens"
+
+
+def split_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
+    """All tasks of the training split.
+
+    Raises:
+        DataError: There is none.
+    """
+    split = settings.data.train_split
+    if not (tasks := environment.tasks(split)):
+        raise DataError(f"Split {split!r} of {environment.data().name!r} has no questions.")
+    return tasks
+
+
+async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -> Sequence[Task]:
+    """The tasks of the training split whose prompt has at most `data.max_prompt_tokens` tokens, as the codec counts.
+
+    It is verl's `data.max_prompt_length` with `filter_overlong_prompts`. The reporter shows how many are left out.
+
+    Raises:
+        DataError: There is none, or all are too long.
+        ConfigError: A limit is set, and prompts are only known in a sandbox, or the engine knows no tokens.
+    """
+    tasks, limit = split_tasks(parts.environment, settings), settings.data.max_prompt_tokens
+    if limit is None:
+        return tasks
+    if not isinstance(parts.environment, Opens) and parts.environment.sandbox_spec() is not None:
+        raise ConfigError(
+            f"{_SETTING} needs all prompts before the first episode, and in environment {settings.environment.name!r}, "
+            "which has no method `opening`, each takes a sandbox.",
+            remedy=f"leave out {_SETTING}",
+        )
+    if (codec := parts.codec) is None:
+        raise ConfigError(
+            f"{_SETTING} counts tokens, of which engine {settings.engine.name!r} knows nothing.",
+            remedy=f"leave out {_SETTING}, or use --engine transformers",
+        )
+    prompts = [await _prompt(parts.environment, task) for task in tasks]
+    lengths = await asyncio.to_thread(lambda: [len(codec.opening(prompt)) for prompt in prompts])
+    kept = [task for task, length in zip(tasks, lengths, strict=True) if length <= limit]
+    left_out = f"{len(tasks) - len(kept)} of {len(tasks)} questions to train on are left out: "
+    if not kept:
+        raise DataError(
+            f"{left_out}no prompt has {limit} tokens or fewer; the shortest has {min(lengths)}.",
+            remedy=f"--set {_SETTING}={max(lengths)}",
+        )
+    reporter.line(f"{left_out}their prompts have more than {limit} tokens ({_SETTING}).")
+    return kept
+
+
+async def _prompt(environment: Environment, task: Task) -> Prompt:
+    if isinstance(environment, Opens):
+        return environment.opening(task)
+    session = await environment.open(task, seed=0, sandbox=None)
+    try:
+        return session.prompt()
+    finally:
+        await session.close()
 
 
 def guard_training(settings: Settings, reporter: Reporter) -> None:
-    """Looks at the split to be trained on and at what is for evaluation: all other splits, and other snapshots.
+    """Checks the split to be trained on against what is for evaluation: all other splits, and other snapshots.
 
     Raises:
         DataError: The data is for evaluation only, there is no such split, or it overlaps with another split or with a
@@ -43,10 +105,10 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
 def guard_demonstrations(
     settings: Settings, sources: Sequence[Path], used: Collection[str], reporter: Reporter
 ) -> None:
-    """Looks at the tasks that the used demonstrations (by id) solve, and at the data that they come from.
+    """Checks the tasks that the used demonstrations (by id) solve, and the data that they come from.
 
-    A run folder tells which data that was; where it is still here unchanged, its other splits are compared too. A bare
-    trajectories file tells its tasks only. Either is compared with the snapshots that are for evaluation only.
+    A run folder records which data that was; where it is still here unchanged, its other splits are compared too. A
+    bare trajectories file has its tasks only. Either is compared with the snapshots that are for evaluation only.
 
     Raises:
         DataError: Tasks are of the split `test`, the data is for evaluation only or has overlapping splits, or the
@@ -72,10 +134,10 @@ def _check_other_snapshots(
     """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
 
     Args:
-        settings: Say where snapshots are, and whether overlap is allowed.
-        training: What is trained on.
-        data: Where that comes from, if it is known.
-        reporter: Told about damaged snapshots, which cannot be compared.
+        settings: Where snapshots are, and whether overlap is allowed.
+        training: Tasks that are trained on.
+        data: The data that it comes from, if it is known.
+        reporter: Shows damaged snapshots, which cannot be compared.
 
     Raises:
         DataError: There is an overlap.
@@ -112,7 +174,7 @@ def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
 
 
 def _recorded_data(run: Path) -> DataInfo | None:
-    """What an evaluation wrote down about its data."""
+    """Returns what an evaluation recorded about its data."""
     data = read_document(run / "report.json").get("data")
     if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
         return None

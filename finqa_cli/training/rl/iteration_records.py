@@ -1,0 +1,85 @@
+"""Records of an iteration of training, or of rollouts alone: metrics for files, and lines that a person reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.algorithms import group_statistics, length_bias, staleness_metrics
+from finqa_cli.rollout.groups import Collected
+from finqa_cli.statistics import is_right
+from finqa_cli.types import Trajectory, UpdateReport
+
+
+def iteration_metrics(
+    iteration: int,
+    version: int,
+    collected: Collected,
+    ages: Counter[int],
+    reports: Sequence[UpdateReport],
+    found: Mapping[str, float],
+    timing: dict[str, float],
+    measures: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
+    episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
+    turns = [len(trajectory.turns) for trajectory in episodes]
+    metrics: dict[str, Any] = {
+        "kind": "train",
+        "iteration": iteration,
+        "policy_version": version,
+        "rounds": collected.rounds,
+        "turns_mean": sum(turns) / len(turns) if turns else 0.0,
+        "retries": sum(trajectory.retries for trajectory in episodes),
+        "recoveries": sum(trajectory.recoveries for trajectory in episodes),
+        **group_statistics(collected.groups, collected.credits).as_metrics(),
+        **staleness_metrics(ages),
+        "updates": len(reports),
+        **found,
+        **({"measures": dict(measures)} if measures else {}),
+    }
+    if reports:
+        last = reports[-1]
+        metrics |= {
+            "loss": sum(report.loss for report in reports) / len(reports),
+            "grad_norm": max(report.grad_norm for report in reports),
+            "learning_rate": last.learning_rate,
+            "tokens": sum(report.tokens for report in reports),
+            "loss_tokens": sum(report.loss_tokens for report in reports),
+            **reports[0].metrics,  # of the first step: later ones meet weights that it has changed
+        }
+    bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
+    metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}
+    return metrics
+
+
+def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`successful`: right answers; `success_rate`: their share of those that were graded."""
+    graded = [each for each in trajectories if each.rewards is not None]
+    right = sum(map(is_right, graded))
+    return {"successful": right, "success_rate": right / len(graded) if graded else 0.0}
+
+
+def step_line(step: int, trajectories: Sequence[Trajectory], *, seconds: float) -> str:
+    """`  Step 0: reward=0.500, success=50.0% (2/4), time=45.2s`: mean reward and share of right answers of those that
+    were graded; the faults of the others follow.
+    """
+    graded = [each for each in trajectories if each.rewards is not None]
+    found = success(graded)
+    reward = sum(each.reward or 0.0 for each in graded) / len(graded) if graded else 0.0
+    faults = len(trajectories) - len(graded)
+    share = f"{found['success_rate']:.1%} ({found['successful']}/{len(graded)})"
+    line = f"  Step {step}: reward={reward:.3f}, success={share}, time={seconds:.1f}s"
+    return f"{line}, faults={faults}" if faults else line
+
+
+def summary(steps: Sequence[Mapping[str, Any]]) -> str:
+    """The summary of a training, from its records of iterations; what earlier versions recorded has no successes."""
+    counted = [step for step in steps if "successful" in step]
+    played = sum(step["episodes"] for step in counted)
+    right = sum(step["successful"] for step in counted)
+    graded = played - sum(step["faults"] for step in counted)
+    share = f" ({right / graded:.1%})" if graded else ""
+    lines = [f"Total trajectories: {played}", f"Successful: {right}{share}", f"Steps completed: {len(steps)}"]
+    return "\n".join(["Training complete!", *(f"  {line}" for line in lines)])

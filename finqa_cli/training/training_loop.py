@@ -1,0 +1,337 @@
+"""The loop under every training method, and what the parts of a training run share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from finqa_cli.algorithms import pads
+from finqa_cli.contracts import Learner
+from finqa_cli.errors import FinqaError
+from finqa_cli.runs import checkpoints
+from finqa_cli.runs.checkpoints import Checkpoint
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.tracking import Tracking
+from finqa_cli.settings import Settings
+from finqa_cli.types import Batch, LossSpec, Sample, UpdateReport
+
+SHOWN_IDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What the parts of a training run share.
+
+    Attributes:
+        settings: Settings of the run.
+        folder: The open run folder: records, events, checkpoints.
+        tracking: Writes each record, and copies it to hooks and trackers.
+        reporter: Shows the progress to a person.
+        stopper: Knows whether a stop was requested.
+    """
+
+    settings: Settings
+    folder: RunFolder
+    tracking: Tracking
+    reporter: Reporter
+    stopper: Stopper
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues this run."""
+        return f"finqa {self.folder.command} --resume {self.folder.path}"
+
+    def check_stop(self) -> None:
+        """Raises InterruptedRun, with the command that continues the run, once a stop was requested."""
+        self.stopper.check(self.resume_command)
+
+    def newest_policy(self) -> str:
+        """A sentence that names the newest checkpoint, for errors; empty where there is none."""
+        newest = checkpoints.latest(self.folder.path)
+        return f" The newest good policy is {newest.path}." if newest else ""
+
+
+class TrainingLoop(ABC):
+    """Takes the iterations of a run; evaluates and writes checkpoints at intervals and after the last iteration.
+
+    `run` fixes the order of an iteration, which is the order of the records on disk: the step, the evaluation where
+    one is due, the checkpoint where one is due. A method supplies these parts:
+
+    - `begin`: what precedes the first iteration, such as the evaluation of the policy that training starts from.
+    - `step`: one iteration, with its record.
+    - `evaluate`: an evaluation, with its record.
+    - `state` and `restore`: what a checkpoint needs besides weights.
+    - `stop`: what follows when a stop was requested between two iterations.
+    - `keep_best` and `add_files`: what a checkpoint is accompanied by.
+
+    Attributes:
+        phase: Name of the progress display.
+        context: What the parts of the run share.
+        learner: Owns the weights; started.
+        total: Iterations of the run.
+        done: Finished iterations.
+        fresh: The run does not continue from a checkpoint.
+    """
+
+    phase: ClassVar[str]
+
+    def __init__(
+        self, context: RunContext, learner: Learner, *, total: int, evaluate_every: int, checkpoint_every: int
+    ) -> None:
+        """Prepares a fresh run; with an interval of 0 only the last iteration is followed by it."""
+        self.context = context
+        self.learner = learner
+        self.total = total
+        self.done = 0
+        self.fresh = True
+        self._evaluate_every = evaluate_every
+        self._checkpoint_every = checkpoint_every
+
+    async def resume(self, checkpoint: Checkpoint) -> None:
+        """Loads weights and state, so that `run` continues exactly where the checkpoint was written."""
+        await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
+        self.done, self.fresh = checkpoint.iteration, False
+        self.restore(checkpoint.state)
+
+    async def run(self) -> None:
+        """Takes all iterations that are left, or those until a stop is requested."""
+        reporter = self.context.reporter
+        await self.begin()
+        reporter.start(self.phase, self.total)
+        while self.done < self.total:
+            if self.context.stopper.requested:
+                await self.stop()
+                break
+            shown = await self.step(self.done + 1)
+            self.done += 1
+            reporter.advance(self.phase, self.done, **shown)
+            if self._is_due(self._evaluate_every):
+                await self.evaluate()
+            if self._is_due(self._checkpoint_every):
+                await self.checkpoint()
+        reporter.finish(self.phase)
+
+    async def checkpoint(self) -> None:
+        """Writes `checkpoints/step_N`, and before it the policy as `checkpoints/best` where it is the best so far.
+
+        Raises:
+            StorageError: The disk is full or may not be written to.
+        """
+        # In a thread as a whole: episodes that are played meanwhile do not wait for checksums and disk.
+        await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Does what precedes the first iteration."""
+
+    @abstractmethod
+    async def step(self, number: int) -> Mapping[str, object]:
+        """Takes iteration `number`, counted from 1, and returns the figures to show beside the progress."""
+
+    @abstractmethod
+    async def evaluate(self) -> None:
+        """Evaluates the policy after `done` iterations."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint needs besides weights; `policy_version` is the number of its policy."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over the `state` of a checkpoint."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Reacts to a stop that was requested between two iterations."""
+
+    def keep_best(self) -> bool:
+        """Returns whether the policy that is about to be saved is the best so far, and remembers it."""
+        return False
+
+    def add_files(self, folder: Path) -> None:  # noqa: B027  most methods have none
+        """Writes further files into the folder of a checkpoint."""
+
+    def _is_due(self, every: int) -> bool:
+        return self.done == self.total or (every > 0 and self.done % every == 0)
+
+    def _write_checkpoint(self, is_best: bool, state: Mapping[str, Any]) -> None:
+        run, version = self.context.folder.path, state["policy_version"]
+        if is_best:
+            self.learner.publish(best_policy(run), version)
+        with checkpoints.writing(run, self.done, state) as folder:
+            self.learner.publish(folder / "policy", version)
+            self.learner.save(folder / "learner")
+            self.add_files(folder)
+        checkpoints.prune(run, self.context.settings.train.keep_checkpoints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        step: Optimizer steps that the policy has behind it.
+    """
+
+    step: int
+
+
+Item = TypeVar("Item")
+Found = TypeVar("Found", bound=Evaluation)
+
+
+class FileTraining(TrainingLoop, Generic[Item, Found]):
+    """Training on a file: the items of every optimizer step are known before the first one.
+
+    Attributes:
+        items_name: What the items are, for errors.
+        result: Type of an evaluation's result.
+        steps: Items of each optimizer step, in order.
+        held_out: Items to evaluate on.
+        before: Evaluation of the policy that training begins from.
+        after: The newest evaluation.
+        best: The best evaluation of a policy of this run.
+        loss: Loss of the last step.
+    """
+
+    items_name: ClassVar[str]
+    result: ClassVar[type[Evaluation]]
+
+    def __init__(
+        self,
+        context: RunContext,
+        learner: Learner,
+        loss: LossSpec,
+        steps: Sequence[Sequence[Item]],
+        held_out: Sequence[Item],
+        *,
+        evaluate_every: int,
+    ) -> None:
+        super().__init__(
+            context, learner, total=len(steps), evaluate_every=evaluate_every, checkpoint_every=evaluate_every
+        )
+        self.steps = steps
+        self.held_out = held_out
+        self.before: Found | None = None
+        self.after: Found | None = None
+        self.best: Found | None = None
+        self.loss = math.nan
+        self._loss_function = loss
+        self._padded = False
+
+    @abstractmethod
+    def ids(self, items: Sequence[Item]) -> list[str]:
+        """Returns the ids of items, for errors."""
+
+    @abstractmethod
+    def samples(self, items: Sequence[Item]) -> list[Sample]:
+        """Returns the token sequences of items."""
+
+    @abstractmethod
+    def make_batch(self, items: Sequence[Item], *, padded: bool) -> Batch:
+        """Returns the batch of one optimizer step."""
+
+    @abstractmethod
+    def line(self, number: int, report: UpdateReport, items: Sequence[Item]) -> dict[str, Any]:
+        """Returns the record of a step for metrics.jsonl."""
+
+    @abstractmethod
+    async def measure(self) -> None:
+        """Evaluates the policy after `done` steps and sets `after`."""
+
+    @abstractmethod
+    def merit(self, found: Found) -> tuple[float, ...] | None:
+        """Returns what makes an evaluation better than another one; None where it says nothing about that."""
+
+    async def begin(self) -> None:
+        """Asks the learner how micro-batches are laid out."""
+        self._padded = await asyncio.to_thread(pads, self.learner)
+
+    async def step(self, number: int) -> Mapping[str, object]:
+        """Takes one optimizer step.
+
+        Raises:
+            FinqaError: Loss or gradient was not finite; the message names the items and the newest checkpoint.
+        """
+        items, tracking = self.steps[number - 1], self.context.tracking
+        batch = self.make_batch(items, padded=self._padded)
+        try:
+            report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
+        except FinqaError as error:
+            if type(error) is not FinqaError:
+                raise
+            raise self.not_finite(error.message, items) from error
+        self.loss = report.loss
+        tracking.record(self.line(number, report, items))
+        tracking.update(number, report)
+        accuracy = report.metrics.get("preference_accuracy")
+        return {"loss": round(report.loss, 4), **({} if accuracy is None else {"accuracy": round(accuracy, 3)})}
+
+    async def evaluate(self) -> None:
+        """Checks that the weights still give finite numbers before they become a checkpoint, and measures them.
+
+        Raises:
+            FinqaError: They do not.
+        """
+        items = self.steps[self.done - 1]
+        rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
+        if not all(math.isfinite(logp) for row in rows for logp in row):
+            reason = f"After step {self.done} the policy's log-probabilities are no finite numbers."
+            raise self.not_finite(reason, items)
+        await self.measure()
+
+    def keep_best(self) -> bool:
+        """Compares the evaluation of the policy that is saved, if there is one, with the best so far."""
+        found, best = self.after, self.best
+        if found is None or found.step != self.done or (merit := self.merit(found)) is None:
+            return False
+        if best is not None and (highest := self.merit(best)) is not None and not merit > highest:
+            return False
+        self.best = found
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Returns the policy's number, the name of the model that training began from, and the evaluations."""
+        evaluations = {"before": self.before, "after": self.after, "best": self.best}
+        return {
+            "policy_version": self.done,
+            "model": self.context.settings.model.name,
+            **{name: None if found is None else asdict(found) for name, found in evaluations.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over the evaluations."""
+        adapter: TypeAdapter[Any] = TypeAdapter(self.result)
+        found = (state.get(name) for name in ("before", "after", "best"))
+        self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
+
+    async def stop(self) -> None:
+        """Saves what was learned since the last checkpoint."""
+        if self.done % self._checkpoint_every:
+            await self.checkpoint()
+
+    def not_finite(self, reason: str, items: Sequence[Item]) -> FinqaError:
+        """Returns the error that names the items and the newest good policy."""
+        ids = self.ids(items)
+        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+        names = f"Its {self.items_name}: {', '.join(ids[:SHOWN_IDS])}{more}."
+        return FinqaError(f"{reason} {names}{self.context.newest_policy()}", remedy="a lower --lr")
+
+
+def best_policy(run: Path) -> Path:
+    """Returns the folder of the policy that did best on what is held out."""
+    return run / "checkpoints" / "best"
+
+
+def final_policy(run: Path) -> Path:
+    """Returns the folder of the policy of the last step."""
+    return run / "checkpoints" / "final"

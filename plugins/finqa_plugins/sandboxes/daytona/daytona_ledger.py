@@ -158,7 +158,7 @@ def _is_owned(path: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return True  # a file system without locks: nobody may be taken for dead
+        return True  # a file system without locks: no process may be assumed dead
     finally:
         os.close(descriptor)
     return False

@@ -1,4 +1,4 @@
-"""Sandboxes whose start was given up: they may appear later, or could not be ended then."""
+"""Sandboxes whose start was abandoned: they may appear later, or could not be ended then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSE_S = 0.5
 
 
 class Leftovers:
-    """Looks names of the ledger up and ends what it finds. A name that nobody finds stays in the ledger."""
+    """Looks names of the ledger up and ends what it finds. A name without a sandbox stays in the ledger."""
 
     def __init__(self, cloud: Cloud, ledger: Ledger, delete_timeout_s: float) -> None:
         self._cloud = cloud

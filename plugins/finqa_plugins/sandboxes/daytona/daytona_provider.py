@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 LOOKUPS_AT_ONCE = 50
 DOUBT_S = 600.0
-"""Age at which a name that nobody finds is known to have no sandbox: no request is carried out after so long."""
+"""Age at which an unlisted name is known to have no sandbox: no request is carried out after so long."""
 PAGE = 100
 OUTPUT_TIMEOUT_S = 3.0
 SECOND_TRY_S = 5.0
@@ -87,7 +87,7 @@ class DaytonaSandboxProvider:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # by `close`; whoever waits here was not
+            if task.cancelled():  # by `close`; the caller that waits here was not
                 raise SandboxError("The sandbox provider is closed.") from None
             task.cancel()
             await asyncio.wait({task})

@@ -33,7 +33,7 @@ class DaytonaSandboxBase(ABC):
 
     Attributes:
         remote: The SDK's object.
-        ended: Nobody may use it any more.
+        ended: True once it must not be used any more.
         sick: It did not answer when last asked.
     """
 

@@ -20,7 +20,7 @@ class SlidingWindow:
     """At most `limit` requests in any `window_s` seconds, as the service counts them. Pure: the clock is an argument.
 
     The service counts a request at some moment between its sending and its reply. A place is therefore free again only
-    `window_s` after the reply, so that no window of the service, however it is aligned and whatever the latencies are,
+    `window_s` after the reply, so that no window of the service, however it is aligned and for all latencies,
     holds more than `limit`. A request without a reply is taken as counted `settle_s` after its sending: a sandbox that
     takes minutes to start must not hold its place for as long.
     """

@@ -51,7 +51,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """`finqa-<snapshot>-<12 hex digits>`: whatever changes the content changes the name."""
+        """`finqa-<snapshot>-<12 hex digits>`: a change of the content changes the name."""
         return name_of(self.snapshot, self.digest)
 
 

@@ -64,7 +64,7 @@ async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) ->
 
 
 async def exit_code(sandbox: AsyncSandbox, command: str) -> int | None:
-    """What the server ended with; None while it runs, and while nobody knows."""
+    """What the server ended with; None while it runs, and while it is unknown."""
     try:
         state = await sandbox.process.get_session_command(SESSION, command, request_timeout=REQUEST_TIMEOUT_S)
     except DaytonaError:

@@ -1,4 +1,4 @@
-"""Sandbox providers: who makes the boxes."""
+"""Contract of the sandbox providers, which start, list and end sandboxes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from finqa_cli.types import ExecutionRequest, ExecutionResult, ImageInfo, Sandbo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxContext:
-    """What wiring tells a provider.
+    """Settings that the wiring passes to a provider.
 
     Attributes:
         home: Folder for the provider's own state (ledger, logs).
-        max_concurrent_create: How many boxes may be starting at once.
+        max_concurrent_create: How many sandboxes may be starting at once.
     """
 
     home: Path
@@ -25,7 +25,7 @@ class SandboxContext:
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """A running box. Whoever started it stops it."""
+    """A running sandbox. The caller that started it stops it."""
 
     @property
     def id(self) -> str:
@@ -33,56 +33,56 @@ class Sandbox(Protocol):
         ...
 
     async def healthy(self) -> bool:
-        """True when the box, and the server that it runs, answers within a few seconds. Never raises."""
+        """Return whether the sandbox, and the server that it runs, answers within a few seconds. Never raises."""
         ...
 
     async def stop(self) -> None:
-        """Ends the box. Idempotent, never raises for a box that is already gone."""
+        """End the sandbox. Idempotent, never raises for a sandbox that has already ended."""
         ...
 
 
 @runtime_checkable
 class ServingSandbox(Sandbox, Protocol):
-    """What a `ServerSpec` gives."""
+    """A sandbox started from a `ServerSpec`."""
 
     def url(self) -> str:
-        """Base `http://` or `https://` address of the server inside, reachable from here."""
+        """Return the base `http://` or `https://` address of the server inside, reachable from here."""
         ...
 
 
 @runtime_checkable
 class ExecutingSandbox(Sandbox, Protocol):
-    """What an `ExecutionSpec` gives."""
+    """A sandbox started from an `ExecutionSpec`."""
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Executes a command that nobody trusts; nothing of it is left when this returns. Several may run at once.
+        """Execute an untrusted command; nothing of it is left when this returns. Several may run at once.
 
         Raises:
-            SandboxError: The box failed, so what the code would have done is not known. Never because of what it did.
+            SandboxError: The sandbox failed, so the outcome of the code is unknown. Never because of what the code did.
         """
         ...
 
 
 @runtime_checkable
 class SandboxProvider(Protocol):
-    """Starts, lists and ends boxes. Constructed as `Provider(config, context)`."""
+    """Start, list and end sandboxes. Constructed as `Provider(config, context)`."""
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
-        """Starts a box and waits until it, or its server, is healthy. Waits its turn where the provider limits starts.
+        """Start a sandbox and wait until it, or its server, is healthy. Wait for a turn where starts are limited.
 
         Raises:
             SandboxError: It did not become ready; nothing of it is left behind. Another try may succeed.
             FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
-                image does not exist, the provider has no boxes of this kind, code cannot be isolated here.
+                image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
         """
         ...
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Boxes that carry all these labels, from any process of this user."""
+        """List the sandboxes that carry all these labels, from any process of this user."""
         ...
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a box by id, also one that another process started, and returns when it is gone. Idempotent.
+        """End a sandbox by id, also one that another process started, and return when it has ended. Idempotent.
 
         Raises:
             SandboxError: It is still there after a while.
@@ -90,16 +90,16 @@ class SandboxProvider(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends every box that this object started and frees its resources. Idempotent."""
+        """End every sandbox that this object started and free its resources. Idempotent."""
         ...
 
 
 @runtime_checkable
 class ImageBuilder(Protocol):
-    """What a provider offers besides whose boxes cannot see this machine's files: images with code and data inside."""
+    """Further methods of a provider whose sandboxes cannot see this machine's files: images of code and data."""
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
-        """Makes the image that `start(spec)` will look for; `on_log` hears the build a line at a time.
+        """Build the image that `start(spec)` will look for; `on_log` receives the log a line at a time.
 
         Returns:
             The image, and whether it is new: when one of this content is active already nothing is done.
@@ -110,9 +110,9 @@ class ImageBuilder(Protocol):
         ...
 
     async def images(self) -> Sequence[ImageInfo]:
-        """Images that this product made, by name and age."""
+        """List the images that this product built, sorted by name and age."""
         ...
 
     async def delete_images(self, snapshot: str) -> Sequence[str]:
-        """Deletes every image of a snapshot and returns their names, none when there is none."""
+        """Delete every image of a snapshot and return their names, an empty list when there is none."""
         ...

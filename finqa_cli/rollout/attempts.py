@@ -1,4 +1,4 @@
-"""One attempt at a task, whose faults are made good."""
+"""One attempt at a task, with recovery from faults."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Seat:
 
 
 class Player:
-    """Plays attempts: leases a box, opens a session of exactly the task, converses, grades; retries faults."""
+    """Play attempts: lease a sandbox, open a session of exactly the task, converse, grade; retry faults."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Player:
         self._breaker = breaker
 
     def seat(self) -> Seat:
-        """A place among the engine's live episodes, not yet taken."""
+        """Return a place among the engine's live episodes, not yet taken."""
         return Seat(self._token_engine.seat if self._token_engine is not None else nullcontext)
 
     async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
-        """One attempt. A lost session is recovered, or the attempt is played from the start again; a last fault stays.
+        """Play one attempt. A lost session is recovered, or the attempt restarted; a last fault stays.
 
         Recoveries and restarts together are at most `max_retries`. Every session has the attempt's seed. The engine
-        seat is given up while no box is free: an engine in lockstep would wait for this episode for ever.
+        seat is released while no sandbox is free: an engine in lockstep would wait for this episode for ever.
 
         Raises:
             ServiceUnavailableError: The breaker of the engine is open.
@@ -141,7 +141,7 @@ class Player:
             seed=attempt.seed,
             budget=budget,
             waiting=seat.away,
-            mending=clock.stopped,
+            recovering=clock.stopped,
             calling=clock.patient,
         )
         prompt: Prompt | None = None

@@ -1,4 +1,4 @@
-"""When to stop: too large a share of what sandboxes were asked for has failed, or nothing that an engine was asked."""
+"""Circuit breakers: stop when too large a share of sandboxes or sessions failed, or every call to an engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class _Fault(NamedTuple):
 class Breaker:
     """A circuit breaker over the latest outcomes of starts and sessions. Pure; once open it stays open.
 
-    The window holds two outcomes for each box, and the breaker judges once there is one for each. A box that dies is
-    to be counted once, however many sessions it takes with it: so a fifth of all boxes may die at any moment, and the
+    The window contains two outcomes per sandbox, and the breaker judges once there is one for each. The caller counts a
+    sandbox that dies once, however many sessions it cuts: so a fifth of all sandboxes may die at any moment, and the
     share of faults stays near a fifth.
     """
 
     def __init__(self, size: int, limit: float) -> None:
-        """`size`: boxes of the pool; `limit`: the largest share of faults, 0 to 1, that is borne."""
+        """Judge the outcomes of `size` sandboxes; `limit` is the largest share of faults, 0 to 1, that stays closed."""
         self._window: deque[_Fault | None] = deque(maxlen=max(FEWEST_OUTCOMES, 2 * size))
         self._enough = max(FEWEST_OUTCOMES, size)
         self._limit = limit
@@ -37,17 +37,17 @@ class Breaker:
         return self._error
 
     def fine(self) -> None:
-        """A start or a session went well."""
+        """Count a start or a session that succeeded."""
         self._add(None)
 
     def fault(self, error: FinqaError) -> None:
-        """A start failed, a session ended in a fault of its box, or a box was lost."""
-        # Texts only: a window of exceptions would hold their frames, and with them whole trajectories.
+        """Count a start that failed, a session that ended in a fault of its sandbox, or a lost sandbox."""
+        # Texts only: a window of exceptions would keep their frames, and with them whole trajectories.
         self._add(_Fault(error.message, error.remedy))
 
     def _add(self, outcome: _Fault | None) -> None:
         if len(self._window) == self._window.maxlen and self._window[0] is not None:
-            self._faults -= 1  # the window forgets it now
+            self._faults -= 1  # the append drops it from the window
         self._window.append(outcome)
         if outcome is not None:
             self._faults += 1
@@ -69,12 +69,12 @@ class Breaker:
 class EngineBreaker:
     """A circuit breaker over an engine: opens after so many faults in a row, with no turn between. Pure; stays open.
 
-    An engine that is gone fails each episode only after its own repetitions, and each episode is tried again. So the
+    An engine that stopped fails each episode only after its own repetitions, and each episode is tried again. So the
     row is twice as long as there are episodes at once: all of them have met the fault, and met it again.
     """
 
     def __init__(self, episodes: int) -> None:
-        """`episodes`: how many may be active at once."""
+        """Judge an engine that serves at most `episodes` episodes at once."""
         self._most = max(FEWEST_OUTCOMES, 2 * episodes)
         self._faults = 0
         self._error: ServiceUnavailableError | None = None
@@ -85,11 +85,11 @@ class EngineBreaker:
         return self._error
 
     def fine(self) -> None:
-        """The engine gave a turn."""
+        """Count a turn that the engine generated."""
         self._faults = 0
 
     def fault(self, error: FinqaError) -> None:
-        """An attempt ended in a fault of the engine."""
+        """Count an attempt that ended in a fault of the engine."""
         self._faults += 1
         if self._error is None and self._faults >= self._most:
             self._error = ServiceUnavailableError(

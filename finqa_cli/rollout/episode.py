@@ -1,4 +1,4 @@
-"""One episode from the first prompt to the verdict."""
+"""One episode from the first prompt to the rewards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LONGEST_CALL_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where the policy's own doing ends an episode.
+    """Limits at which the policy's own actions end an episode.
 
     Attributes:
         max_turns: Assistant turns.
         max_parse_errors: Turns in a row without a readable tool call.
         seconds: Wall time of the whole episode, without the time in which faults were recovered from, in which a
-            token engine generated, or in which a chat engine waited for leave to ask; 0 for none.
+            token engine generated, or in which a chat engine waited for its rate limit; 0 for none.
     """
 
     max_turns: int = 20
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an episode ended that no fault cut short."""
+    """The end of an episode without a fault: its status and rewards."""
 
     status: Status
     rewards: Rewards
@@ -55,21 +55,21 @@ class EpisodeClock:
     requests queue inside servers, which do not report it. What the policy decides is the length of a completion, and
     that is limited in tokens. An engine that hangs is a fault by the timeout of its own requests.
 
-    Nor does it cut a call to the box: whether the policy or a frozen box is late is known only when the call ends, and
-    a fault must not be scored.
+    Nor does it cut a call to the sandbox: whether the policy or a frozen sandbox is late is known only when the call
+    ends, and a fault must not be scored.
 
     Attributes:
         over: The limit has cut the episode.
     """
 
     def __init__(self, seconds: float) -> None:
-        """0 for no limit."""
+        """Limit an episode to some seconds; 0 for no limit."""
         self._seconds = seconds
         self._scope: asyncio.Timeout | None = None
         self.over = False
 
     async def limit(self, playing: Awaitable[Result]) -> Result:
-        """Awaits it.
+        """Await a call under the limit.
 
         Raises:
             TimeoutError: The time is over.
@@ -86,11 +86,11 @@ class EpisodeClock:
             self.over = scope.expired()
 
     def stopped(self) -> AbstractContextManager[None]:
-        """The time of this block does not count."""
+        """Run a block whose time does not count."""
         return self._uncut(None, counted=False)
 
     def patient(self) -> AbstractContextManager[None]:
-        """A limit that passes in this block cuts after it, or in two minutes. What ends in a fault does not count."""
+        """Run a block that the limit cuts only at its end, or after two minutes. One that faults does not count."""
         return self._uncut(LONGEST_CALL_S, counted=True)
 
     @contextmanager
@@ -119,13 +119,13 @@ async def play_episode(
     clock: EpisodeClock,
     listener: TurnListener,
 ) -> Ending:
-    """Plays until the environment says done or a limit is reached, then asks for the verdict.
+    """Play until the environment reports done or a limit is reached, then grade.
 
     The policy's own mistakes (an unreadable call, a wrong argument, no answer) are answered, played on and graded.
     Each finished turn goes to `listener` at once.
 
     Raises:
-        EpisodeError: A fault of box, engine or environment that was not recovered from; there is no verdict then.
+        EpisodeError: A fault of sandbox, engine or environment that was not recovered from; there are no rewards then.
     """
     try:
         status, error = await clock.limit(_play_turns(session, conversation, limits, listener))
@@ -137,17 +137,17 @@ async def play_episode(
 
 
 def _checked(rewards: Rewards) -> Rewards:
-    """A verdict of NaN can be neither trained on nor written down: the environment failed to grade."""
+    """Raise EnvironmentFault for rewards that are not finite: they can be neither trained on nor written to JSON."""
     for name, value in {**rewards.components, "total": rewards.total, "weight": rewards.weight}.items():
         if not math.isfinite(value):
             raise EnvironmentFault(
-                f"The environment's verdict is no finite number: {name} is {value}.", remedy="mend its grade()"
+                f"The environment's verdict is no finite number: {name} is {value}.", remedy="correct its grade()"
             )
     return rewards
 
 
 def fault_status(fault: EpisodeError) -> Status:
-    """The one boundary that a fault is attributed to."""
+    """Return the status of the boundary that a fault is attributed to."""
     if isinstance(fault, SandboxError):
         return Status.SANDBOX_ERROR
     if isinstance(fault, EngineError):

@@ -1,16 +1,23 @@
-"""Rollouts of one iteration: groups of attempts, started until enough of them carry signal."""
+"""Rollouts of one iteration: groups of attempts, started until enough of them are informative.
+
+How many groups depends on settings and results, never on timing. Their tasks are the walk's next ones: while several
+iterations are played at once, the order in which groups turn out to be uninformative decides which gets which.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from finqa_cli.algorithms.admission import admitted_groups, informative_share
 from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
-from finqa_cli.rollout.group_source import GroupSource
+from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.rollout.stream import Stream, TrajectoryListener
 from finqa_cli.rollout.task_walk import TaskWalk
@@ -18,15 +25,145 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import Credit, Group, Rewards, Trajectory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """The groups of one iteration with their credit, and what the next one goes on from.
+@dataclass(slots=True)
+class _Member:
+    """One place in a group: its attempt, and the trajectory once it has ended."""
+
+    group: int
+    attempt: Attempt
+    again: bool = False
+    trajectory: Trajectory | None = None
+
+
+@dataclass(slots=True)
+class _Forming:
+    """A group that was started; its credit is assigned once every member has ended."""
+
+    members: list[_Member] = field(default_factory=list)
+    group: Group | None = None
+    credit: Credit | None = None
+
+
+class GroupSource:
+    """A source for a `Stream`: whole groups of fresh tasks, as many as `admitted_groups` admits.
+
+    A member whose retries are spent is played once more when nothing else is left to start: same task, seed and policy
+    version, an id of its own. If that faults as well the fault stays, excluded from credit and never a reward of 0.
 
     Attributes:
-        groups: In the order in which they were started.
-        credits: One for each group.
-        rounds: How often the sandboxes were filled with groups, begun ones included.
-        places: Of the walk, that the groups stand on.
+        places: Places of the walk that its groups play.
+    """
+
+    def __init__(
+        self,
+        walk: TaskWalk,
+        optimizer: Optimizer,
+        settings: Settings,
+        *,
+        iteration: int,
+        expected_share: float | None,
+    ) -> None:
+        self._walk = walk
+        self._optimizer = optimizer
+        self._train = settings.train
+        self._iteration = iteration
+        self._expected = expected_share
+        self.places: list[int] = []
+        places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
+        self._round = min(len(walk), max(1, places // self._train.group_size))
+        self._forming: list[_Forming] = []
+        self._uninformative: list[int] = []
+        self._queue: deque[_Member] = deque()
+        self._again: list[tuple[int, int]] = []
+        self._playing: dict[str, _Member] = {}
+        self._admit()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The complete groups, in the order in which they were started."""
+        return tuple(forming.group for forming in self._forming if forming.group is not None)
+
+    @property
+    def credits(self) -> tuple[Credit, ...]:
+        """The credit of each of `groups`."""
+        return tuple(forming.credit for forming in self._forming if forming.credit is not None)
+
+    @property
+    def rounds(self) -> int:
+        """Number of times the sandboxes were filled with groups, rounded up."""
+        return -(-len(self._forming) // self._round) if self._round else 0
+
+    @property
+    def informative_share(self) -> float:
+        """Share of informative groups, estimated from these groups and the expected share."""
+        count = len(self.groups)
+        return informative_share(count - len(self._uninformative), count, self._expected)
+
+    def next(self) -> Attempt | None:
+        """Return the next member of the groups that may start, else one to play again; None when there is neither."""
+        if self._queue:
+            member = self._queue.popleft()
+        elif self._again:
+            group, place = heapq.heappop(self._again)
+            member = self._forming[group].members[place]
+        else:
+            return None
+        self._playing[member.attempt.id] = member
+        return member.attempt
+
+    def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
+        """Record a member's result; assign the group's credit when it is the last one."""
+        member = self._playing.pop(attempt.id)
+        if trajectory.status.is_fault and not member.again:
+            member.again = True
+            member.attempt = replace(attempt, id=f"{attempt.id}-again")
+            heapq.heappush(self._again, (member.group, attempt.member))
+            return
+        member.trajectory = trajectory
+        forming = self._forming[member.group]
+        trajectories = [each.trajectory for each in forming.members if each.trajectory is not None]
+        if len(trajectories) == len(forming.members):
+            forming.group = Group(task=attempt.task, trajectories=tuple(trajectories))
+            (forming.credit,) = assign_credit(self._optimizer, [forming.group])
+            if forming.credit.dropped:
+                self._uninformative.append(member.group)
+                self._admit()
+
+    def _admit(self) -> None:
+        admitted = admitted_groups(
+            self._uninformative,
+            target=self._train.target_groups_per_iter,
+            most=self._train.max_rollout_rounds * self._round,
+            expected=self._expected,
+        )
+        while len(self._forming) < admitted:
+            self._begin(number=len(self._forming))
+
+    def _begin(self, number: int) -> None:
+        place, task = self._walk.next()
+        self.places.append(place)
+        forming = _Forming()
+        for member in range(self._train.group_size):
+            attempt = Attempt(
+                id=f"train/{self._iteration:04d}/{number}/{task.id}/{member}",
+                task=task,
+                member=member,
+                seed=derive(self._train.seed, "attempt", self._iteration, number, task.id, member),
+            )
+            forming.members.append(_Member(number, attempt))
+        self._forming.append(forming)
+        self._queue.extend(forming.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The groups of one iteration with their credit, and the state that the next iteration continues from.
+
+    Attributes:
+        groups: Groups in the order in which they were started.
+        credits: Credit of each group.
+        rounds: Number of times the sandboxes were filled with groups, partial ones included.
+        places: Places of the walk that the groups play.
         informative_share: The estimate that the next iteration expects.
         seconds: From when they might begin, behind the groups of earlier iterations, to the last episode's end.
     """
@@ -42,8 +179,8 @@ class Collected:
 class Collection:
     """Groups of fresh tasks for one iteration, played on a stream, without a barrier between them.
 
-    As many start as `GroupSource` admits: until `target_groups_per_iter` of them are informative (0: no target), at
-    most `max_rollout_rounds` times what the sandboxes hold. Each group that was started is finished and used.
+    `GroupSource` decides how many start: until `target_groups_per_iter` of them are informative (0: no target), at
+    most `max_rollout_rounds` times the groups that fit the sandboxes. Each group that was started is finished and used.
     """
 
     def __init__(
@@ -57,15 +194,15 @@ class Collection:
         on_trajectory: TrajectoryListener,
         expected_share: float | None = None,
     ) -> None:
-        """Starts to play.
+        """Begin to play.
 
         Args:
             stream: Plays the attempts; when it is stopped, groups that are whole by then are collected.
-            walk: Tasks are taken from it.
+            walk: Source of the tasks.
             optimizer: Judges which groups are informative.
-            settings: Of the run.
+            settings: Settings of the run.
             iteration: Goes into ids and seeds.
-            on_trajectory: Hears each attempt as it ends, also one that faulted and is played once more.
+            on_trajectory: Receives each attempt as it ends, also one that faulted and is played once more.
             expected_share: `Collected.informative_share` of the iteration before.
         """
         self._optimizer = optimizer
@@ -81,7 +218,7 @@ class Collection:
         self._seconds = time.perf_counter() - self._began
 
     async def collected(self) -> Collected:
-        """All groups, once every episode has ended."""
+        """Return all groups, once every episode has ended."""
         await self._ended
         source = self._source
         groups, credits = source.groups, source.credits
@@ -100,13 +237,13 @@ class Collection:
 
 
 def shuffle_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
-    """The negative control: the rewards of an iteration dealt out again at random over all its graded episodes."""
+    """Permute the rewards of an iteration at random over all its graded episodes: a negative control."""
     pool = [item.rewards for group in groups for item in group.trajectories if item.rewards is not None]
     random.Random(seed).shuffle(pool)
-    dealt = iter(pool)
+    shuffled = iter(pool)
 
-    def deal(trajectory: Trajectory) -> Trajectory:
-        rewards: Rewards | None = next(dealt) if trajectory.rewards is not None else None
+    def assign(trajectory: Trajectory) -> Trajectory:
+        rewards: Rewards | None = next(shuffled) if trajectory.rewards is not None else None
         return replace(trajectory, rewards=rewards)
 
-    return [replace(group, trajectories=tuple(map(deal, group.trajectories))) for group in groups]
+    return [replace(group, trajectories=tuple(map(assign, group.trajectories))) for group in groups]

@@ -1,18 +1,19 @@
-"""Health checks of running boxes."""
+"""Health checks of the pool's sandboxes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
-from finqa_cli.rollout.running_sandboxes import Box, Places
+from finqa_cli.rollout.pooled_sandboxes import PooledSandbox
+from finqa_cli.rollout.sandbox_states import SandboxState
 
 log = structlog.get_logger(__name__)
 
-STRIKES = 2
 RELAPSES = 3
 SECONDS_TO_SECOND_CHECK = 1.0
 CHECK_TIMEOUT_S = 15.0
@@ -21,74 +22,71 @@ SECONDS_BETWEEN_CHECKS = 1.0
 
 
 class HealthChecks:
-    """Looks at each box every `every_s` seconds (0: never by itself), and at once when something speaks against it.
+    """Check each sandbox every `every_s` seconds (0: only on demand), and at once when something speaks against it.
 
-    Two strikes in a row and a box is lost; it gets no new session after the first. A strike is a check without an
-    answer and a session that ended in a fault. Boxes often die together, with a server or a machine that they share, so
-    each missing answer has a few neighbours checked too, and counts as a strike against those on which nobody plays:
-    the news of a shared death spreads over all boxes in a few steps, while a single one costs a few checks.
+    A missing answer makes a READY sandbox SUSPECT, and means that a SUSPECT or FAULTED one is lost. Sandboxes often die
+    together, with a server or a machine that they share. So each missing answer has a few neighbours checked too, and
+    makes those without a session SUSPECT: a shared death is known for all sandboxes in a few steps, while a single one
+    costs a few checks.
 
-    A box may answer every check and fail every session. It is free more often than any other, so more and more sessions
-    come to it. After the third that fails in a row, with nobody else playing there, it is lost too.
+    A sandbox may answer every check and fail every session. It is free more often than any other, so more and more
+    sessions come to it. After the third that fails in a row, with no other session on it, it is lost too.
     """
 
-    def __init__(self, places: Places, *, every_s: float, size: int) -> None:
-        self._places = places
+    def __init__(self, move: Callable[[PooledSandbox, SandboxState], None], *, every_s: float, size: int) -> None:
+        """Changes of state go through `move`, which is `SandboxPool.move`."""
+        self._move = move
         self._every_s = every_s
-        # A frozen server holds a check for many seconds; with a quarter of them frozen still nobody waits.
+        # A frozen server holds a check for many seconds; even with a quarter of them frozen no other check waits.
         self._turns = asyncio.Semaphore(max(32, size // 4))
-        self._resting: OrderedDict[Box, None] = OrderedDict()  # between two checks, the longest first
+        self._resting: OrderedDict[PooledSandbox, None] = OrderedDict()  # between two checks, the longest first
 
-    async def watch(self, box: Box, spread: float) -> str:
-        """Checks a box until it is lost, and says why it is; empty when it is spent instead.
+    async def watch(self, sandbox: PooledSandbox, spread: float) -> str:
+        """Check a sandbox until it is lost, and return the reason; return "" when it is spent instead.
 
         Args:
-            box: Whom sessions may come to.
-            spread: Above 0 up to 1, different for each box: its share of the interval before the first check.
+            sandbox: A READY sandbox.
+            spread: Above 0 up to 1, different for each sandbox: its share of the interval before the first check.
         """
         pause = self._every_s * spread
-        self._resting[box] = None
-        self._resting.move_to_end(box, last=False)
+        self._resting[sandbox] = None
+        self._resting.move_to_end(sandbox, last=False)
         try:
             while True:
-                await _rest(box, pause)
-                self._resting.pop(box, None)
-                if box.spent:
+                await _rest(sandbox, pause)
+                self._resting.pop(sandbox, None)
+                if sandbox.state is SandboxState.SPENT:
                     return ""
-                answers = await self._answers(box)
-                box.checked_at = asyncio.get_running_loop().time()
-                if answers:
-                    pause = self._every_s
-                    if not box.look.is_set():  # else a fault came in while this check was under way
-                        if _relapsed(box):
-                            return f"Sandbox {box.sandbox.id} was lost: it answers, but session after session fails."
-                        box.strikes, box.blamed = 0, False
-                        self._places.offer(box)
-                else:
+                answers = await self._answers(sandbox)
+                sandbox.checked_at = asyncio.get_running_loop().time()
+                if not answers:
                     pause = SECONDS_TO_SECOND_CHECK
-                    self._strike(box)
                     self._check_neighbours()
-                    if box.strikes >= STRIKES:
-                        return f"Sandbox {box.sandbox.id} was lost: it does not answer."
-                self._resting[box] = None
+                    if sandbox.state in (SandboxState.SUSPECT, SandboxState.FAULTED):
+                        return f"Sandbox {sandbox.sandbox.id} was lost: it does not answer."
+                    self._suspect(sandbox)
+                else:
+                    pause = self._every_s
+                    # `check_now` is set when a fault came in while this check was under way.
+                    if not sandbox.check_now.is_set() and not self._pass(sandbox):
+                        return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but session after session fails."
+                self._resting[sandbox] = None
         finally:
-            self._resting.pop(box, None)
+            self._resting.pop(sandbox, None)
 
-    def fault(self, box: Box) -> None:
-        """A session on the box ended in a fault."""
-        self._strike(box)
-        box.faulted = True
-        box.look.set()
+    def _pass(self, sandbox: PooledSandbox) -> bool:
+        """Make a sandbox READY that answered its check; return False when too many sessions in a row failed on it."""
+        if sandbox.state is SandboxState.FAULTED and not sandbox.sessions:
+            sandbox.relapses += 1
+            if sandbox.relapses >= RELAPSES:
+                return False
+        if sandbox.state is not SandboxState.READY:
+            self._move(sandbox, SandboxState.READY)
+        return True
 
-    def spent(self, box: Box) -> None:
-        """The box has served its purpose: no session comes to it any more, and its watch ends."""
-        box.spent = True
-        self._places.withdraw(box)
-        box.look.set()
-
-    def _strike(self, box: Box) -> None:
-        box.strikes += 1
-        self._places.withdraw(box)
+    def _suspect(self, sandbox: PooledSandbox) -> None:
+        if sandbox.state is SandboxState.READY:
+            self._move(sandbox, SandboxState.SUSPECT)
 
     def _check_neighbours(self) -> None:
         recently = asyncio.get_running_loop().time() - SECONDS_BETWEEN_CHECKS
@@ -98,29 +96,22 @@ class HealthChecks:
                 return
             del self._resting[neighbour]
             if not neighbour.sessions:
-                self._strike(neighbour)
-            neighbour.look.set()
+                self._suspect(neighbour)
+            neighbour.check_now.set()
 
-    async def _answers(self, box: Box) -> bool:
+    async def _answers(self, sandbox: PooledSandbox) -> bool:
         async with self._turns:
-            box.look.clear()
+            sandbox.check_now.clear()
             try:
                 async with asyncio.timeout(CHECK_TIMEOUT_S):
-                    return await box.sandbox.healthy()
+                    return await sandbox.sandbox.healthy()
             except Exception as error:  # by contract it never raises; a provider's mistake must not end the watch
-                log.warning("health check failed", sandbox=box.sandbox.id, reason=repr(error))
+                log.warning("health check failed", sandbox=sandbox.sandbox.id, reason=repr(error))
                 return False
 
 
-def _relapsed(box: Box) -> bool:
-    """Notes that a box was found well, and says whether that has followed too many faults."""
-    box.relapses += box.faulted and not box.sessions
-    box.faulted = False
-    return box.relapses >= RELAPSES
-
-
-async def _rest(box: Box, seconds: float) -> None:
-    """Returns after a while (0: never), or at once when the box is to be looked at now."""
+async def _rest(sandbox: PooledSandbox, seconds: float) -> None:
+    """Wait for some seconds (0: for ever), or until the sandbox is to be checked now."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds or None):
-            await box.look.wait()
+            await sandbox.check_now.wait()

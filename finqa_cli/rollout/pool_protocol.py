@@ -1,4 +1,4 @@
-"""What the rest of the product sees of a pool of sandboxes: how to lease, its state at a moment, and its events."""
+"""The public face of a pool of sandboxes: how to lease, its figures at a moment, and its events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Protocol
 from finqa_cli.contracts import Sandbox
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""A context that an attempt spends its waiting in: it gives its engine seat up there."""
+"""A context in which an attempt waits for a sandbox: it releases its engine seat there."""
 
 PoolListener = Callable[[str, Mapping[str, object]], None]
-"""Hears each event's name and fields: small, without secrets, called in the event loop.
+"""Receives each event's name and fields: small, without secrets, called in the event loop.
 
 - `sandbox_ready`: sandbox, seconds
 - `sandbox_failed`: reason, remedy
 - `sandbox_lost`: sandbox, reason, sessions that were cut
 - `sandbox_replaced`: sandbox, instead_of, seconds since the other one was lost
-- `sandbox_spent`: sandbox, which was ended after its only session because each is to have a fresh one
+- `sandbox_spent`: sandbox, whose only session has ended where each session needs a fresh one
 - `pool_reduced`: alive, size, reason, remedy
 - `breaker_open`: reason, remedy
 """
@@ -27,19 +27,19 @@ PoolListener = Callable[[str, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """A pool at a moment. Boxes that are none of starting, idle and leased wait for their next try.
+    """Figures of a pool at a moment. Sandboxes that are not starting, idle or leased wait for their next try.
 
     Attributes:
-        size: Boxes that the pool tries to have.
-        starting: Boxes whose start runs or waits its turn.
-        idle: Running boxes without a session.
-        leased: Running boxes with a session or several.
-        sessions_active: Sessions on running boxes.
+        size: Sandboxes that the pool tries to keep.
+        starting: Sandboxes whose start runs or waits its turn.
+        idle: Running sandboxes without a session.
+        leased: Running sandboxes with a session or several.
+        sessions_active: Sessions on running sandboxes.
         waiting: Leases that wait for a place.
         waits: Leases that had to wait, in all.
         waited_s: Seconds that they have waited together; those that still wait are not in it.
-        lost: Boxes that ran and died, in all.
-        replaced: Those of them in whose place another one came up.
+        lost: Sandboxes that ran and died, in all.
+        replaced: Lost sandboxes in whose place another one has started.
         start_failures: Starts that failed, in all.
     """
 
@@ -57,35 +57,35 @@ class PoolStats:
 
     @property
     def alive(self) -> int:
-        """Running boxes."""
+        """Number of running sandboxes."""
         return self.idle + self.leased
 
 
 class Pool(Protocol):
-    """Where attempts get their box from."""
+    """Source of the sandboxes of attempts."""
 
     def lease(self, waiting: Waiting = nullcontext) -> AbstractAsyncContextManager[Sandbox | None]:
-        """A place for one session; None for environments that need no box."""
+        """Yield a sandbox with a place for one session; None for environments that need no sandbox."""
         ...
 
     async def start(self) -> None:
-        """Begins to fill, without waiting."""
+        """Begin to start sandboxes, without waiting."""
         ...
 
     async def ready(self) -> None:
-        """Waits until a lease can be had; raises what a lease would raise when none can."""
+        """Wait until a lease can be had; raise what a lease would raise when none can."""
         ...
 
     async def settled(self) -> None:
-        """Waits until every start that is running has succeeded or failed."""
+        """Wait until every start that is running has succeeded or failed."""
         ...
 
     def stats(self) -> PoolStats:
-        """The state now."""
+        """Return the figures of this moment."""
         ...
 
     async def close(self) -> None:
-        """Ends every box."""
+        """End every sandbox."""
         ...
 
 
@@ -94,21 +94,21 @@ class NoSandboxes:
 
     @asynccontextmanager
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
-        """Nothing to lease."""
+        """Yield None: there is nothing to lease."""
         yield None
 
     async def start(self) -> None:
-        """Nothing to fill."""
+        """Do nothing: there is nothing to start."""
 
     async def ready(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     async def settled(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def stats(self) -> PoolStats:
-        """No boxes."""
+        """Return zeros."""
         return PoolStats()
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""

@@ -1,4 +1,4 @@
-"""A session that survives the loss of its box or connection: its calls are replayed in a fresh one, and compared."""
+"""Recover a session after the loss of its sandbox or connection: replay its calls in a fresh one, and compare."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TypeVar, cast
 
 import structlog
 
-from finqa_cli.contracts import Environment, Session, TextSession
+from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
-from finqa_cli.rollout.held_lease import HeldLease
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import Observation, Prompt, Rewards, Task, ToolCall
 
@@ -26,14 +25,14 @@ LONGEST_BACKOFF_S = 5.0
 
 
 class RetryBudget:
-    """How often the faults of one attempt are made good, by recovery or restart; each time after a longer pause."""
+    """Limit of the retries of one attempt, by recovery or restart; each follows a longer pause."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._spent = 0
 
     async def spend(self) -> bool:
-        """Takes one retry and pauses; False when none is left."""
+        """Take one retry and pause; return False when none is left."""
         if self._spent >= self._limit:
             return False
         self._spent += 1
@@ -41,21 +40,110 @@ class RetryBudget:
         return True
 
 
+class HeldLease:
+    """A leased sandbox until `release`, in a task of its own: its loss cuts calls to the sandbox and nothing else.
+
+    The pool cuts the block of a lease whose sandbox is lost, at whichever await it is. In the episode's own task that
+    would end its generation too, which needs no sandbox. Here it ends this object's task, and with it the call that
+    runs inside `reachable`.
+    """
+
+    def __init__(self, pool: Pool, waiting: Waiting) -> None:
+        loop = asyncio.get_running_loop()
+        self._taken: asyncio.Future[Sandbox | None] = loop.create_future()
+        self._released: asyncio.Future[None] = loop.create_future()
+        self._loss: Exception | None = None
+        self._call: asyncio.Timeout | None = None
+        self._task = loop.create_task(self._hold(pool, waiting))
+
+    @classmethod
+    async def take(cls, pool: Pool, waiting: Waiting) -> HeldLease:
+        """Lease a sandbox; `waiting` releases the engine seat while none is free.
+
+        Raises:
+            FinqaError: The pool has no sandbox to lease.
+        """
+        held = cls(pool, waiting)
+        try:
+            await asyncio.shield(held._taken)
+        except BaseException:  # the pool's refusal, or this episode is being cancelled
+            await held._abandon()
+            raise
+        return held
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """The leased sandbox; None when the environment needs none."""
+        return self._taken.result()
+
+    @asynccontextmanager
+    async def reachable(self) -> AsyncIterator[None]:
+        """Run one call to the sandbox in this block.
+
+        Raises:
+            SandboxError: The sandbox was lost before the call or in the middle of it.
+        """
+        if self._loss is not None:
+            raise self._loss
+        self._call = asyncio.timeout(None)
+        try:
+            async with self._call:
+                yield
+        except TimeoutError:
+            if self._loss is None:
+                raise
+            raise self._loss from None
+        finally:
+            self._call = None
+
+    async def release(self, fault: EpisodeError | None = None) -> None:
+        """Release the sandbox; the pool receives the fault and checks the sandbox after it. Idempotent."""
+        if not self._released.done():
+            if fault is None:
+                self._released.set_result(None)
+            else:
+                self._released.set_exception(fault)
+        await asyncio.shield(self._task)
+
+    async def _hold(self, pool: Pool, waiting: Waiting) -> None:
+        try:
+            async with pool.lease(waiting) as sandbox:
+                self._taken.set_result(sandbox)
+                await asyncio.shield(self._released)  # a cut cancels what it interrupts, and this must stay open
+        except Exception as error:  # no caller awaits this task before `release`: pass each error on to one that does
+            if not self._taken.done():
+                self._taken.set_exception(error)
+            elif not self._released.done():
+                self._lose(error)
+            elif not isinstance(error, EpisodeError):  # the fault that it was released with comes back out of the lease
+                raise
+
+    def _lose(self, error: Exception) -> None:
+        self._loss = error
+        self._released.cancel()
+        if self._call is not None and not self._call.expired():
+            self._call.reschedule(asyncio.get_running_loop().time())
+
+    async def _abandon(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
 class ReplayDiffersError(EnvironmentFault):
-    """A fresh session answered the same calls differently, so the episode cannot go on in it."""
+    """A fresh session answered the same calls differently, so the episode cannot continue in it."""
 
 
 class RecoveringSession:
-    """One episode's session in a leased box, and after a fault of either another one.
+    """One episode's session in a leased sandbox, and after a fault of either another session in another sandbox.
 
     Environments are deterministic: a fresh session of the same task and seed answers the same calls alike. So each
-    call is logged with the SHA-256 of its observation. When box or connection fails, a fresh session in a fresh lease
-    hears the logged calls again, and when every observation is the same, the failed call is carried out there and the
-    policy notices nothing. A fault while replaying is retried in the same way while the budget lasts.
+    call is logged with the SHA-256 of its observation. When the sandbox or the connection fails, the logged calls are
+    repeated in a fresh session in a fresh lease. When every observation is the same, the failed call is carried out
+    there and the policy notices nothing. A fault while replaying is retried in the same way while the budget lasts.
 
     Attributes:
-        takes_text: Whether it is told texts instead of tool calls; known once it is opened.
-        recoveries: How often the episode went on in a fresh session.
+        takes_text: Whether it takes texts instead of tool calls; known once it is opened.
+        recoveries: How often the episode continued in a fresh session.
     """
 
     def __init__(
@@ -67,19 +155,19 @@ class RecoveringSession:
         seed: int,
         budget: RetryBudget,
         waiting: Waiting,
-        mending: Callable[[], AbstractContextManager[None]],
+        recovering: Callable[[], AbstractContextManager[None]],
         calling: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Nothing is leased yet.
+        """Prepare a session; nothing is leased yet.
 
         Args:
             environment: Opens the sessions.
-            pool: Leases the boxes.
-            task: What is played.
-            seed: Of every session.
+            pool: Leases the sandboxes.
+            task: The task of the episode.
+            seed: Seed of every session.
             budget: Shared with the restarts of the attempt.
-            waiting: Entered while no box is free.
-            mending: Entered while a fault is being made good: the episode's clock stands still there.
+            waiting: Entered while no sandbox is free.
+            recovering: Entered while a session is being recovered: the episode's clock stands still there.
             calling: Entered for each call to the session: the episode's clock does not cut it.
         """
         self._environment = environment
@@ -88,7 +176,7 @@ class RecoveringSession:
         self._seed = seed
         self._budget = budget
         self._waiting = waiting
-        self._mending = mending
+        self._recovering = recovering
         self._calling = calling
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
@@ -99,10 +187,10 @@ class RecoveringSession:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RecoveringSession]:
-        """Leases and opens; frees everything at the end of the block, a box that failed with its fault.
+        """Lease and open; at the end of the block release everything, and report a fault to the pool.
 
         Raises:
-            EpisodeError: There is no box, or the environment did not open a session.
+            EpisodeError: There is no sandbox, or the environment did not open a session.
         """
         try:
             await self._open()
@@ -114,23 +202,23 @@ class RecoveringSession:
             await self._drop(None)
 
     def prompt(self) -> Prompt:
-        """How the episode opens."""
+        """Return the prompt that opens the episode."""
         assert self._prompt is not None, "opened first"
         return self._prompt
 
     async def answer(self, said: ToolCall | str) -> Observation:
-        """Carries out one call, or takes one text, if need be in a fresh session.
+        """Carry out one call, or pass on one text, in a fresh session where necessary.
 
         Raises:
-            SandboxError, EnvironmentFault: As `Session.step`, once the budget is spent.
-            ReplayDiffersError: The fresh session is not the old one's equal.
+            SandboxError, EnvironmentFault: `Session.step` raised it, and the budget is spent.
+            ReplayDiffersError: The fresh session answered the logged calls differently.
         """
-        observation = await self._persist(_telling(said))
+        observation = await self._persist(_call_with(said))
         self._log.append((said, _digest(observation)))
         return observation
 
     async def grade(self) -> Rewards:
-        """The verdict; raises as `answer`."""
+        """Return the rewards; raise what `answer` raises."""
         return await self._persist(lambda session: session.grade())
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
@@ -139,12 +227,12 @@ class RecoveringSession:
                 with self._calling():
                     return await self._reach(call)
             except (SandboxError, EnvironmentFault) as fault:
-                with self._mending():
+                with self._recovering():
                     await self._recover(fault)
 
     async def _reach(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         if self._lease is None or self._session is None:
-            raise SandboxError("The session was given up in the middle of a recovery.")
+            raise SandboxError("The session was dropped in the middle of a recovery.")
         async with self._lease.reachable():
             return await call(self._session)
 
@@ -168,7 +256,7 @@ class RecoveringSession:
     async def _open(self) -> None:
         self._lease = await HeldLease.take(self._pool, self._waiting)
         async with self._lease.reachable():
-            self._session = await self._environment.open(self._task, seed=self._seed, sandbox=self._lease.box)
+            self._session = await self._environment.open(self._task, seed=self._seed, sandbox=self._lease.sandbox)
         self.takes_text = isinstance(self._session, TextSession)
         prompt = self._session.prompt()
         if self._prompt is not None and prompt != self._prompt:
@@ -177,7 +265,7 @@ class RecoveringSession:
 
     async def _replay(self) -> None:
         for number, (said, digest) in enumerate(self._log):
-            if _digest(await self._reach(_telling(said))) != digest:
+            if _digest(await self._reach(_call_with(said))) != digest:
                 raise ReplayDiffersError(f"Call {number} of task {self._task.id!r} was answered differently on replay.")
 
     async def _drop(self, fault: EpisodeError | None) -> None:
@@ -191,7 +279,7 @@ class RecoveringSession:
                 await lease.release(fault)
 
 
-def _telling(said: ToolCall | str) -> Callable[[AnySession], Awaitable[Observation]]:
+def _call_with(said: ToolCall | str) -> Callable[[AnySession], Awaitable[Observation]]:
     def tell(session: AnySession) -> Awaitable[Observation]:
         if isinstance(said, str):
             return cast(TextSession, session).reply(said)

@@ -50,10 +50,10 @@ class EngineSet:
         self._last_error: ServiceUnavailableError | None = None
 
     async def start(self) -> None:
-        """Starts all at once; what fails first ends the other starts and is raised. Idempotent.
+        """Start all at once; the first failure ends the other starts and is raised. Idempotent.
 
         Raises:
-            ConfigError: As the engines, and when they run in lockstep.
+            ConfigError: An engine raised it, or the engines run in lockstep.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -303,7 +303,7 @@ class EngineSet:
             raise self._nobody()
 
     def _fault(self, error: ServiceUnavailableError) -> ServiceUnavailableError:
-        """As an episode may meet it: its end, while any replica may serve the next one."""
+        """Return the error for one episode: the episode ends, and the next one may be served by another replica."""
         if not any(replica.in_service for replica in self._replicas):
             return self._nobody()
         return error if isinstance(error, EngineError) else EngineError(error.message, remedy=error.remedy)

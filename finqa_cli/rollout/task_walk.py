@@ -1,4 +1,4 @@
-"""The endless seeded walk over the tasks, and which of its places still have to be trained on."""
+"""The endless seeded walk over the tasks, and which of its places are not trained on yet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from finqa_cli.types import Task
 
 
 class TaskWalk:
-    """Deals out one place of the walk after the other, each with its task.
+    """Yield one place of the walk after the other, each with its task.
 
     A place is open from `next` to `settle`. When rollouts run ahead of the learner, a checkpoint is written while
-    places are open; a resumed run deals those out again first, so that no task is skipped and none is used twice.
+    places are open; a resumed run yields those again first, so that no task is skipped and none is used twice.
 
     Attributes:
-        cursor: The next place that was never dealt out.
+        cursor: The first place that was never yielded.
     """
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int = 0, unsettled: Iterable[int] = ()) -> None:
@@ -27,11 +27,11 @@ class TaskWalk:
         self.cursor = cursor
 
     def __len__(self) -> int:
-        """Tasks of one epoch."""
+        """Return the number of tasks of one epoch."""
         return len(self._tasks)
 
     def next(self) -> tuple[int, Task]:
-        """The next place, and its task."""
+        """Return the next place, and its task."""
         if self._again:
             place = self._again.pop()
             (task,), _ = draw(self._tasks, seed=self._seed, position=place, count=1)
@@ -42,11 +42,11 @@ class TaskWalk:
         return place, task
 
     def settle(self, places: Iterable[int]) -> None:
-        """These are done with: trained on, or found to be of no use."""
+        """Close places: their groups were trained on, or are not needed."""
         for place in places:
             self._open.remove(place)
 
     @property
     def unsettled(self) -> list[int]:
-        """Places below the cursor that a resumed run has to deal out again, in order."""
+        """Places below the cursor that a resumed run has to yield again, in order."""
         return sorted([*self._open, *self._again])

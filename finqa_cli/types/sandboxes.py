@@ -40,7 +40,7 @@ class ServerSpec:
         port: Port that the server listens on inside a remote sandbox; a local sandbox picks a free one.
         environment: Further variables for the server. Secrets never go here.
         health_path: GET on it answers 200 when the server is ready.
-        requires: Import names that it needs beside finqa itself, where it runs.
+        requires: Import names that the server needs beside finqa itself.
         extra: The extra of finqa that installs them.
     """
 
@@ -66,28 +66,28 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSpec:
-    """A sandbox in which code that the policy wrote is executed; it holds no data and serves nothing.
+    """A sandbox in which code that the policy wrote is executed; it contains no data and serves nothing.
 
     Attributes:
-        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again; every execution has
-            a process and a folder of its own in both cases.
+        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again, and every execution
+            still has a process and a folder of its own.
     """
 
     fresh: bool = False
 
 
 SandboxSpec = ServerSpec | ExecutionSpec
-"""What an environment needs from a sandbox."""
+"""The sandbox that an environment needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
-    """A sandbox as its provider lists it.
+    """A sandbox in its provider's list.
 
     Attributes:
         id: Provider's id.
         state: `started`, `starting`, `stopped` or `error`.
-        labels: The labels that it was started with; `finqa.run` is always among them.
+        labels: The labels it was started with; `finqa.run` is always among them.
         created: Unix time in seconds.
     """
 
@@ -102,7 +102,7 @@ class ImageInfo:
     """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
-        name: The provider's name of it; holds the snapshot's name and a digest, so that it never changes its content.
+        name: The provider's name of it; holds the snapshot's name and a digest, so that its content never changes.
         snapshot: Name of the snapshot inside.
         digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
         state: `active`, `building`, or what went wrong.

@@ -111,7 +111,7 @@ async def make_pool(
         size=size,
         max_concurrent_create=settings.pool.max_concurrent_create,
         labels=owner_labels(run_id),
-        sessions_per_box=settings.pool.sessions_per_sandbox,
+        sessions_per_sandbox=settings.pool.sessions_per_sandbox,
         health_check_s=settings.pool.health_check_s,
         breaker_share=settings.pool.breaker_share,
         on_event=on_event,

@@ -175,7 +175,7 @@ def test_where_settings_come_from_is_said(capsys: pytest.CaptureFixture[str]) ->
 def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_home: Path) -> None:
     """In the ledger of the local provider, with a live server process of a dead owner: here, this test itself."""
     from finqa_cli.processes import start_time
-    from finqa_plugins.sandboxes.local.local_ledger import BoxEntry, Ledger, ServerEntry
+    from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry
 
     labels = {**owner_labels("run"), PID_LABEL: f"{os.getpid()}:1"}
     entry = ServerEntry(
@@ -183,7 +183,7 @@ def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_h
         pid=os.getpid(),
         started=start_time(os.getpid()) or 0,
         port=1,
-        boxes={"local-test-1": BoxEntry(labels=labels, created=time.time())},
+        boxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
     )
     ledger = Ledger(finqa_home / "local")
     ledger.write(entry)

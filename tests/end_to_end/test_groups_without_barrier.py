@@ -125,7 +125,7 @@ def test_in_lockstep_a_pool_smaller_than_the_concurrency_gives_the_same_batches(
 
     async def played(delays: int) -> list[Any]:
         engine = ToyTokenEngine()
-        pool = await filled(FakeProvider(), boxes, sessions_per_box=sessions, health_check_s=3.0)
+        pool = await filled(FakeProvider(), boxes, sessions_per_sandbox=sessions, health_check_s=3.0)
         collected, heard = await _collect(TimedEnvironment(delays=delays), chosen, engine, pool=pool)
         assert sorted(trajectory.id for trajectory in heard) == sorted(ids(collected))
         assert bool(pool.stats().waits) == (boxes * sessions < 8)

@@ -15,7 +15,7 @@ from finqa_cli.errors import SandboxError, ServiceUnavailableError
 def test_the_breaker_ends_waiting_and_new_leases_with_the_first_error() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
-        pool = await started(provider, 4, events, sessions_per_box=2, breaker_share=0.5)
+        pool = await started(provider, 4, events, sessions_per_sandbox=2, breaker_share=0.5)
         await pool.settled()
         holders = [asyncio.create_task(lease_for(pool, 1000)) for _ in range(7)]
         await asyncio.sleep(1)
@@ -54,7 +54,7 @@ def test_waiting_leases_hear_of_an_open_breaker() -> None:
 def test_a_box_counts_once_for_the_breaker_whatever_it_takes_with_it() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
-        pool = await started(provider, 16, events, sessions_per_box=32, breaker_share=0.2)
+        pool = await started(provider, 16, events, sessions_per_sandbox=32, breaker_share=0.2)
         await pool.settled()
         clients = [asyncio.create_task(lease_for(pool, 100)) for _ in range(16 * 32)]
         await asyncio.sleep(1)

@@ -25,7 +25,7 @@ def test_a_lease_given_in_the_moment_of_the_close_is_refused() -> None:
         waiter = asyncio.create_task(hold(pool, release, got.append))
         await asyncio.sleep(1)
         holder.cancel()
-        while not pool._boxes or pool.stats().waiting:  # noqa: ASYNC110  the place is given in this very step
+        while not pool._sandboxes or pool.stats().waiting:  # noqa: ASYNC110  the place is given in this very step
             await asyncio.sleep(0)
         await pool.close()
         with pytest.raises(SandboxError, match="closed"):
@@ -81,7 +81,7 @@ def test_a_start_that_cannot_be_cancelled_does_not_hold_the_close_up() -> None:
 def test_leases_that_a_close_cuts_are_no_faults() -> None:
     async def run() -> None:
         events = Events()
-        pool = await filled(FakeProvider(), 10, events, sessions_per_box=4, breaker_share=0.3)
+        pool = await filled(FakeProvider(), 10, events, sessions_per_sandbox=4, breaker_share=0.3)
         clients = [asyncio.create_task(hold(pool, asyncio.Event())) for _ in range(40)]
         await asyncio.sleep(1)
         await pool.close()

@@ -94,7 +94,7 @@ def test_several_sessions_on_a_fresh_box_are_refused() -> None:
     async def run() -> None:
         provider = FakeProvider()
         with pytest.raises(ConfigError, match="one session, not 4"):
-            await fresh(provider, 1, Events(), sessions_per_box=4)
+            await fresh(provider, 1, Events(), sessions_per_sandbox=4)
         assert not provider.asked
 
     run_virtually(run())

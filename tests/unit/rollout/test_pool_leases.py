@@ -17,7 +17,7 @@ from finqa_cli.rollout.pool import NoSandboxes
 
 def test_sessions_go_to_the_least_loaded_box() -> None:
     async def run() -> None:
-        pool = await filled(FakeProvider(), 3, sessions_per_box=4)
+        pool = await filled(FakeProvider(), 3, sessions_per_sandbox=4)
         async with AsyncExitStack() as leases:
             ids = [(await leases.enter_async_context(pool.lease())).id for _ in range(6)]  # type: ignore[union-attr]
             assert sorted(ids) == ["box0", "box0", "box1", "box1", "box2", "box2"]
@@ -64,7 +64,7 @@ def test_waits_are_counted_and_timed() -> None:
 def test_a_lost_box_cuts_its_leases_wherever_they_are_and_no_others() -> None:
     async def run() -> None:
         provider = FakeProvider()
-        pool = await filled(provider, 3, sessions_per_box=2, health_check_s=15.0)
+        pool = await filled(provider, 3, sessions_per_sandbox=2, health_check_s=15.0)
         release = asyncio.Event()
         clients = [asyncio.create_task(hold(pool, release)) for _ in range(6)]
         await asyncio.sleep(0)
@@ -101,8 +101,8 @@ async def cut_while(body: Callable[[], object], *, cancel: bool = False) -> asyn
     await asyncio.sleep(0)
     provider.boxes[0].dead = True
     if cancel:
-        (box,) = pool._boxes
-        box.lose("lost")
+        (box,) = pool._sandboxes
+        box.cut("lost")
         task.cancel()
     await asyncio.wait({task})
     await pool.close()
@@ -162,7 +162,7 @@ def test_after_a_fault_the_box_is_checked_before_anybody_else_gets_it() -> None:
 
 def test_a_fault_during_a_check_makes_it_count_for_nothing() -> None:
     async def run() -> None:
-        pool = await filled(FakeProvider(check_s=3.0), 1, sessions_per_box=2)
+        pool = await filled(FakeProvider(check_s=3.0), 1, sessions_per_sandbox=2)
 
         async def fault_after(seconds: float) -> None:
             async with pool.lease():
@@ -205,7 +205,7 @@ def test_an_engine_seat_that_cannot_be_taken_again_gives_the_place_back() -> Non
 
 
 async def test_leases_are_cheap_with_five_hundred_boxes() -> None:
-    pool = await filled(FakeProvider(start_s=0.0), 500, sessions_per_box=4, health_check_s=15.0)
+    pool = await filled(FakeProvider(start_s=0.0), 500, sessions_per_sandbox=4, health_check_s=15.0)
 
     async def visit() -> None:
         for _ in range(20):

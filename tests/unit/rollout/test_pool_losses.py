@@ -147,8 +147,8 @@ def test_many_deaths_at_once_do_not_flood_the_living_with_checks() -> None:
         dead, living = provider.boxes[::5], [box for n, box in enumerate(provider.boxes) if n % 5]
         for box in dead:
             box.dead = True
-        for box in [box for box in pool._boxes if box.sandbox in dead]:
-            pool._health.fault(box)
+        for box in [box for box in pool._sandboxes if box.sandbox in dead]:
+            pool._note_fault(box, SandboxError("the connection was lost"))
             await asyncio.sleep(0.008)
         await asyncio.sleep(0.1)
         assert pool.stats().lost == 100
@@ -195,7 +195,7 @@ def test_faults_between_good_sessions_and_beside_others_cost_no_box() -> None:
 
     async def run() -> None:
         provider = FakeProvider()
-        pool = await started(provider, 1, sessions_per_box=2, breaker_share=1.0)
+        pool = await started(provider, 1, sessions_per_sandbox=2, breaker_share=1.0)
         await pool.settled()
         for _ in range(6):
             await fault(pool)

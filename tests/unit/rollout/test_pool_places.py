@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from fixtures.fake_boxes import FakeBox, FakeProvider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.rollout.running_sandboxes import Box, Places
+from finqa_cli.rollout.pooled_sandboxes import Places, PooledSandbox
+from finqa_cli.rollout.sandbox_states import SandboxState
 
 Step = tuple[str, int]
 STEPS = st.lists(
@@ -26,18 +26,20 @@ class Model:
     def __init__(self, boxes: int, per_box: int) -> None:
         self.places = Places(per_box)
         self.per_box = per_box
-        self.boxes = [Box(FakeBox(FakeProvider(), number)) for number in range(boxes)]
-        self.held: list[Box] = []
-        self.line: deque[asyncio.Task[Box]] = deque()
-        self.served: list[asyncio.Task[Box]] = []
+        self.boxes = [PooledSandbox() for _ in range(boxes)]
+        self.held: list[PooledSandbox] = []
+        self.line: deque[asyncio.Task[PooledSandbox]] = deque()
+        self.served: list[asyncio.Task[PooledSandbox]] = []
 
     async def play(self, step: Step) -> None:
         name, number = step
         box = self.boxes[number % len(self.boxes)]
         if name == "offer":
-            self.places.offer(box)
+            box.state = SandboxState.READY
+            self.places.update(box)
         elif name == "withdraw":
-            self.places.withdraw(box)
+            box.state = SandboxState.SUSPECT
+            self.places.update(box)
         elif name == "take":
             self._take()
         elif name == "release" and self.held:
@@ -51,7 +53,8 @@ class Model:
             await self.settle()
 
     def _lightest(self) -> int | None:
-        return min((box.sessions for box in self.boxes if box.offered and box.sessions < self.per_box), default=None)
+        ready = (box.sessions for box in self.boxes if box.state is SandboxState.READY)
+        return min((sessions for sessions in ready if sessions < self.per_box), default=None)
 
     def _take(self) -> None:
         lightest = self._lightest()
@@ -95,10 +98,11 @@ def test_places_are_counted_and_served_in_order(boxes: int, per_box: int, steps:
 
 async def test_a_waiter_that_is_cancelled_with_a_place_in_hand_passes_it_on() -> None:
     places = Places(1)
-    box = Box(FakeBox(FakeProvider(), 0))
+    box = PooledSandbox()
     first, second = (asyncio.create_task(places.wait()) for _ in range(2))
     await asyncio.sleep(0)
-    places.offer(box)
+    box.state = SandboxState.READY
+    places.update(box)
     first.cancel()
     assert await second is box
     assert first.cancelled() and box.sessions == 1

@@ -87,7 +87,7 @@ async def _play(schedule: Schedule) -> None:
         size=schedule.size,
         max_concurrent_create=schedule.at_once,
         labels={},
-        sessions_per_box=schedule.per_box,
+        sessions_per_sandbox=schedule.per_box,
         health_check_s=schedule.health_check_s,
     )
     await pool.start()

@@ -322,13 +322,13 @@ def test_the_pool_hears_what_was_wrong_with_a_box() -> None:
     assert pool.ended == [LOST, GARBLED, None]
 
 
-def test_mending_does_not_count_against_the_time_of_the_episode() -> None:
+def test_recovering_does_not_count_against_the_time_of_the_episode() -> None:
     """It lasts 1.1 s of play within 2 s, and 500 s of waiting for another box."""
     trajectory = play(Lossy({(0, 3): LOST}), pool=Boxes(wait_s=500.0), seconds=2.0)  # type: ignore[arg-type]
     assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1
 
 
-def test_the_time_limit_goes_on_after_mending_and_ends_in_a_verdict() -> None:
+def test_the_time_limit_continues_after_recovering_and_ends_in_a_verdict() -> None:
     """Five turns of 1.1 s do not fit into 4 s, with a recovery in the third as without."""
     pool = Boxes(wait_s=500.0)
     for faults in ({}, {(0, 2): LOST}):

@@ -1,1 +1,1 @@
-"""Boxes in CoreWeave's sandbox service."""
+"""Sandboxes in CoreWeave's sandbox service."""

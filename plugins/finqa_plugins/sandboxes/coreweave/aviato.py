@@ -11,8 +11,13 @@ from pydantic import SecretStr
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import AuthenticationError
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_account import (
+    ENTITY_VARIABLE,
+    KEY_VARIABLE,
+    OLD_KEY_VARIABLE,
+    has_wandb_key,
+)
 from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider
-from finqa_plugins.sandboxes.coreweave.plugin import ENTITY_VARIABLE, KEY_VARIABLE, OLD_KEY_VARIABLE, has_wandb_key
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from cwsandbox import AuthHeaders, CWSandboxError, WandbAuth
 
 from finqa_cli.errors import AuthenticationError, ConfigError
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_account import KEY_VARIABLE, WANDB_KEY_VARIABLE, has_wandb_key
 from finqa_plugins.sandboxes.coreweave.coreweave_errors import KEY_REMEDY, WANDB_REMEDY, explained
-from finqa_plugins.sandboxes.coreweave.plugin import KEY_VARIABLE, WANDB_KEY_VARIABLE, has_wandb_key
 
 URL_VARIABLE = "CWSANDBOX_BASE_URL"
 CLOUD_URL = "https://api.cwsandbox.com"

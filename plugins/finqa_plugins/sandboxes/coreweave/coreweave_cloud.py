@@ -43,8 +43,8 @@ class Cloud:
         self._access: Access | None = None
         self._threads = ThreadPoolExecutor(STATUSES_AT_ONCE, thread_name_prefix="cwsandbox status")
         self._random = random.Random(0)  # spreads retries; decides nothing that a run records
-        with contextlib.suppress(RuntimeError):  # they are installed already, by whoever used the SDK before us
-            disable_signal_handlers()  # the command line has its own, and they end every box
+        with contextlib.suppress(RuntimeError):  # other code that used the SDK before has installed them
+            disable_signal_handlers()  # the command line has its own, and they end every sandbox
 
     async def access(self) -> Access:
         """The way in, found once.
@@ -58,7 +58,7 @@ class Cloud:
         return self._access
 
     async def unborn(self, tags: Sequence[str]) -> Sandbox:
-        """A box that the service does not know yet. However often it is asked to `start`, it becomes one box."""
+        """Prepare a sandbox that the service does not know yet. Repeated calls of its `start` create one sandbox."""
         way, config = await self.access(), self._config
         return Sandbox(
             container_image=config.container_image,
@@ -74,7 +74,7 @@ class Cloud:
         )
 
     async def find(self, tags: Sequence[str], patience_s: float = PATIENCE_S) -> Sequence[Sandbox]:
-        """Boxes that have not ended and carry all these tags."""
+        """Sandboxes that have not ended and carry all these tags."""
         way, timeout_s = await self.access(), self._config.request_timeout_s
         return await self.call(
             "listing the sandboxes",
@@ -82,16 +82,16 @@ class Cloud:
             patience_s,
         )
 
-    async def status(self, box: Sandbox) -> SandboxStatus:
-        """What the service says of a box now. Asked for in a thread: of all that we use, the SDK only blocks here.
+    async def status(self, sandbox: Sandbox) -> SandboxStatus:
+        """What the service says of a sandbox now. Asked for in a thread: of all that we use, the SDK only blocks here.
 
         Raises:
-            CWSandboxError: It does not answer, or knows no such box.
+            CWSandboxError: It does not answer, or knows no such sandbox.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, box.get_status)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, sandbox.get_status)
 
-    async def end(self, box: Sandbox, name: str) -> None:
-        """Ends a box and returns when it is gone.
+    async def end(self, sandbox: Sandbox, name: str) -> None:
+        """Ends a sandbox and returns when it is gone.
 
         Raises:
             SandboxError: It is still there after `delete_timeout_s`.
@@ -100,7 +100,7 @@ class Cloud:
         timeout_s = self._config.delete_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self.call(f"ending sandbox {name}", lambda: _stopped(box), timeout_s)
+                await self.call(f"ending sandbox {name}", lambda: _stopped(sandbox), timeout_s)
         except AuthenticationError:
             raise
         except (TimeoutError, FinqaError) as error:
@@ -150,6 +150,6 @@ class Cloud:
         return type(told)(self._access.blotted(told.message), remedy=told.remedy)
 
 
-async def _stopped(box: Sandbox) -> None:
+async def _stopped(sandbox: Sandbox) -> None:
     with contextlib.suppress(SandboxNotFoundError, SandboxTerminalStateUnavailableError):  # gone, only not how
-        await box.stop(graceful_shutdown_seconds=0, missing_ok=True)
+        await sandbox.stop(graceful_shutdown_seconds=0, missing_ok=True)

@@ -15,8 +15,8 @@ from finqa_cli.types import Check
 from finqa_plugins.sandboxes.coreweave.aviato import mapped
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
 from finqa_plugins.sandboxes.coreweave.coreweave_access import access
+from finqa_plugins.sandboxes.coreweave.coreweave_account import KEY_VARIABLE
 from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
-from finqa_plugins.sandboxes.coreweave.plugin import KEY_VARIABLE
 from finqa_plugins.sandboxes.coreweave.tags import OURS
 
 DEADLINE_S = 5.0

@@ -20,14 +20,14 @@ DOCTOR_REMEDY = "finqa doctor --sandbox cwsandbox"
 KEY_REMEDY = f"export CWSANDBOX_API_KEY=... with a key of your CoreWeave organisation, then {DOCTOR_REMEDY}"
 WANDB_REMEDY = f"export WANDB_API_KEY=... or run wandb login, then {DOCTOR_REMEDY}"
 QUOTA_REMEDY = (
-    "ask for fewer boxes (--sandboxes), put more sessions on each (--sessions-per-sandbox), "
+    "ask for fewer sandboxes (--sandboxes), put more sessions on each (--sessions-per-sandbox), "
     "or end strays (finqa sandbox reap --sandbox cwsandbox)"
 )
 ACCESS_REMEDY = (
     "ask CoreWeave's support for serverless sandboxes, or --set sandbox.options.placement=cks for a cluster of your own"
 )
 IMAGE_REMEDY = "--set sandbox.options.container_image=NAME of an image that the service may pull, such as python:3.11"
-SIZE_REMEDY = "less for each box: --set sandbox.options.cpu=1 --set sandbox.options.memory_mib=1024"
+SIZE_REMEDY = "less for each sandbox: --set sandbox.options.cpu=1 --set sandbox.options.memory_mib=1024"
 
 _REFUSALS = frozenset(
     {"INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"}
@@ -81,7 +81,7 @@ def explained(error: CWSandboxError, doing: str) -> FinqaError:
 
 
 def remedy_of(error: BaseException) -> str | None:
-    """What mends an exception of the SDK; None for any other."""
+    """Return the remedy for an exception of the SDK; None for any other."""
     return explained(error, "a request").remedy if isinstance(error, CWSandboxError) else None
 
 

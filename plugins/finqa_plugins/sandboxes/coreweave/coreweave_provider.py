@@ -1,4 +1,4 @@
-"""The `cwsandbox` provider: boxes in CoreWeave's sandbox service."""
+"""The `cwsandbox` provider: sandboxes in CoreWeave's sandbox service."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _STATES = {
 
 
 class CoreWeaveSandboxProvider:
-    """See `finqa_cli.contracts.SandboxProvider`; all its boxes execute code.
+    """See `finqa_cli.contracts.SandboxProvider`; all its sandboxes execute code.
 
-    A box carries a name of ours and the labels of its run as tags from its very create on, so that `list` and `reap`
-    find what a lost reply or a killed process left behind.
+    A sandbox carries a name of ours and the labels of its run as tags from its very create on, so that `list` and
+    `reap` find what a lost reply or a killed process left behind.
     """
 
     def __init__(self, config: CoreWeaveSandboxConfig | None, context: SandboxContext) -> None:
         self._config = config or CoreWeaveSandboxConfig()
         self._cloud = Cloud(self._config)
         self._places = asyncio.Semaphore(context.max_concurrent_create)
-        self._boxes: set[CoreWeaveSandbox] = set()
+        self._sandboxes: set[CoreWeaveSandbox] = set()
         self._doubtful: set[str] = set()
         self._reached = False
         self._first_look = asyncio.Lock()
         self._closed = False
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> CoreWeaveSandbox:
-        """A running box; one that is used once is made by its first execution. Cancelled, it leaves nothing.
+        """A running sandbox; one that is used once is made by its first execution. Cancelled, it leaves nothing.
 
         Raises:
             SandboxError: It did not become ready and is gone again, or the service cannot be reached.
@@ -68,41 +68,41 @@ class CoreWeaveSandboxProvider:
         async def make(problem: str) -> Sandbox:
             return await self._made(name, birth_tags(name, labels, problem))
 
-        box = CoreWeaveSandbox(name, self._cloud, make, self._boxes.discard)
-        self._boxes.add(box)
+        sandbox = CoreWeaveSandbox(name, self._cloud, make, self._sandboxes.discard)
+        self._sandboxes.add(sandbox)
         try:
-            await (self._look() if spec.fresh else box.ready())
+            await (self._look() if spec.fresh else sandbox.ready())
         except BaseException:
-            await box.stop()
+            await sandbox.stop()
             raise
-        return box
+        return sandbox
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Boxes with all these labels that have not ended, from any machine."""
-        found = ((box, name_in(box.tags)) for box in await self._cloud.find(search_tags(labels)))
-        return [_described(box, name) for box, name in found if name is not None]
+        """Sandboxes with all these labels that have not ended, from any machine."""
+        found = ((sandbox, name_in(sandbox.tags)) for sandbox in await self._cloud.find(search_tags(labels)))
+        return [_described(sandbox, name) for sandbox, name in found if name is not None]
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a box of this product, by its name, and returns when it is gone.
+        """Ends a sandbox of this product, by its name, and returns when it is gone.
 
         Raises:
             SandboxError: It is still there after a while.
         """
-        if is_name(sandbox_id):  # no other box is ours
-            for box in await self._cloud.find([sandbox_id]):
-                await self._cloud.end(box, sandbox_id)
+        if is_name(sandbox_id):  # no other sandbox is ours
+            for sandbox in await self._cloud.find([sandbox_id]):
+                await self._cloud.end(sandbox, sandbox_id)
 
     async def close(self) -> None:
-        """Ends every box and every start.
+        """Ends every sandbox and every start.
 
         Raises:
-            SandboxError: Some boxes are still there; `finqa sandbox reap` ends them later.
+            SandboxError: Some sandboxes are still there; `finqa sandbox reap` ends them later.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            outcomes = await asyncio.gather(*(box.stop() for box in [*self._boxes]), return_exceptions=True)
+            outcomes = await asyncio.gather(*(sandbox.stop() for sandbox in [*self._sandboxes]), return_exceptions=True)
             await self._last_look()
         finally:
             self._cloud.close()
@@ -129,22 +129,22 @@ class CoreWeaveSandboxProvider:
                     self._doubtful.add(name)
 
     async def _last_look(self) -> None:
-        """For boxes whose create was never answered. Never raises: they may well not exist."""
+        """For sandboxes whose create was never answered. Never raises: they may well not exist."""
 
         async def look(name: str) -> None:
             try:
-                for box in await self._cloud.find([name], LAST_LOOK_S):
-                    await self._cloud.end(box, name)
+                for sandbox in await self._cloud.find([name], LAST_LOOK_S):
+                    await self._cloud.end(sandbox, name)
             except FinqaError as error:
                 log.warning("a sandbox that did not start may be there", sandbox=name, reason=error.message)
 
         await asyncio.gather(*map(look, self._doubtful))
 
 
-def _described(box: Sandbox, name: str) -> SandboxInfo:
+def _described(sandbox: Sandbox, name: str) -> SandboxInfo:
     return SandboxInfo(
         id=name,
-        state="stopped" if box.status is None else _STATES.get(box.status, "stopped"),
-        labels=labels_in(box.tags),
-        created=box.created_at.timestamp() if box.created_at else 0.0,
+        state="stopped" if sandbox.status is None else _STATES.get(sandbox.status, "stopped"),
+        labels=labels_in(sandbox.tags),
+        created=sandbox.created_at.timestamp() if sandbox.created_at else 0.0,
     )

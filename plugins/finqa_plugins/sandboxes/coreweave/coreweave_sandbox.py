@@ -1,4 +1,4 @@
-"""A box of the `cwsandbox` provider: it executes code, and serves nothing."""
+"""A sandbox of the `cwsandbox` provider: it executes code, and serves nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ EXECUTE_PATIENCE_S = 5.0
 """An execution begins in a process and a folder of its own, so that it may be asked for again."""
 
 MakeBox = Callable[[str], Awaitable[Sandbox]]
-"""Makes the box in the service; takes the problem that it is made for, or an empty text."""
+"""Makes the sandbox in the service; takes the problem that it is made for, or an empty text."""
 
 
 class CoreWeaveSandbox:
-    """See `finqa_cli.contracts.ExecutingSandbox`. Its id is a name of ours, and a tag of the box in the service.
+    """See `finqa_cli.contracts.ExecutingSandbox`. Its id is a name of ours, and a tag of the sandbox in the service.
 
-    A box that is used once is made by its first execution, which knows the problem; until then there is nothing of it.
+    A sandbox that is used once is made by its first execution, which knows the problem; until then there is nothing of
+    it.
     """
 
     def __init__(self, name: str, cloud: Cloud, make: MakeBox, forget: Callable[[CoreWeaveSandbox], None]) -> None:
@@ -43,7 +44,7 @@ class CoreWeaveSandbox:
         return self._name
 
     async def ready(self, problem: str = "") -> Sandbox:
-        """The running box in the service; whoever asks first has it made, also for those who ask meanwhile.
+        """The running sandbox in the service; the first caller has it made, and later ones wait for the same.
 
         Raises:
             SandboxError: It did not become ready, or was stopped.
@@ -58,18 +59,18 @@ class CoreWeaveSandbox:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            if making.cancelled():  # by `stop`; whoever waits here was not
+            if making.cancelled():  # by `stop`; the caller that waits here was not
                 raise SandboxError(f"Sandbox {self._name} was stopped.") from None
             raise
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """See `ExecutingSandbox`; with a box that is not made yet, also what `ready` raises."""
-        box = await self.ready(request.labels.get(PROBLEM_LABEL, ""))
+        """See `ExecutingSandbox`; with a sandbox that is not made yet, also what `ready` raises."""
+        sandbox = await self.ready(request.labels.get(PROBLEM_LABEL, ""))
         argv, stdin = command(request)
         limit_s = deadline_s(request)
         ended = await self._cloud.call(
             f"executing code in sandbox {self._name}",
-            lambda: _execute(box, argv, stdin, limit_s),
+            lambda: _execute(sandbox, argv, stdin, limit_s),
             EXECUTE_PATIENCE_S,
         )
         found = result(ended.stdout_bytes, ended.returncode, request)
@@ -78,15 +79,15 @@ class CoreWeaveSandbox:
         return found
 
     async def healthy(self) -> bool:
-        """See `Sandbox`. A box that is not made yet has nothing that could be ill."""
+        """See `Sandbox`. A sandbox that is not made yet has nothing that could be ill."""
         if self._stopped:
             return False
         if self._making is None or not self._making.done():
             return True
-        box = self._making.result()
+        sandbox = self._making.result()
         with contextlib.suppress(TimeoutError, FinqaError):
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                asked = await self._cloud.call(f"asking for sandbox {self._name}", lambda: self._cloud.status(box))
+                asked = await self._cloud.call(f"asking for sandbox {self._name}", lambda: self._cloud.status(sandbox))
                 return asked is SandboxStatus.RUNNING
         return False
 
@@ -115,8 +116,8 @@ class CoreWeaveSandbox:
             raise
 
 
-async def _execute(box: Sandbox, argv: Sequence[str], stdin: bytes, limit_s: float) -> ProcessResult:
-    process = box.exec(argv, timeout_seconds=limit_s, stdin=True)
+async def _execute(sandbox: Sandbox, argv: Sequence[str], stdin: bytes, limit_s: float) -> ProcessResult:
+    process = sandbox.exec(argv, timeout_seconds=limit_s, stdin=True)
     assert process.stdin is not None
     try:
         with contextlib.suppress(SandboxExecutionError):  # it is over already: its result says why
@@ -128,6 +129,6 @@ async def _execute(box: Sandbox, argv: Sequence[str], stdin: bytes, limit_s: flo
 
 
 def _seen(making: asyncio.Task[Sandbox]) -> None:
-    """Keeps asyncio from reporting a failure that nobody waits for any more."""
+    """Keep asyncio from reporting a failure that no caller waits for."""
     if not making.cancelled():
         making.exception()

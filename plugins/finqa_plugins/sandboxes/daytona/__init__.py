@@ -1,1 +1,1 @@
-"""Boxes in the Daytona cloud."""
+"""Sandboxes in the Daytona cloud."""

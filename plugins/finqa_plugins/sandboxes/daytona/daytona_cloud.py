@@ -22,8 +22,8 @@ from daytona import (
 
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
 from finqa_plugins.sandboxes.daytona.daytona_errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
-from finqa_plugins.sandboxes.daytona.plugin import KEY_VARIABLE
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +118,7 @@ class Cloud:
             await asyncio.sleep(pause)
 
     async def get(self, id_or_name: str, patience_s: float = PATIENCE_S) -> AsyncSandbox | None:
-        """The box of this id or name; None when there is none."""
+        """The sandbox of this id or name; None when there is none."""
         client = self.client()
         try:
             return await self.call(
@@ -130,7 +130,8 @@ class Cloud:
             return None
 
     async def delete(self, sandbox: AsyncSandbox, timeout_s: float) -> None:
-        """Deletes a box and returns when it is gone. A box that is still being made cannot be deleted yet: it waits.
+        """Deletes a sandbox and returns when it is gone. A sandbox that is still being made cannot be deleted yet: it
+        waits.
 
         Raises:
             SandboxError: It is still there after `timeout_s`, or Daytona has been out of reach for some time.
@@ -163,7 +164,7 @@ class Cloud:
     def _heard(self, error: DaytonaError | None = None) -> None:
         """Notes whether Daytona can be reached. While it cannot for long, no request is repeated.
 
-        Hundreds of boxes that each waited out their own patience would keep a run from ending for minutes.
+        Hundreds of sandboxes that each waited out their own patience would keep a run from ending for minutes.
         """
         if error is None or status_of(error):
             self._out_of_reach_at = float("inf")

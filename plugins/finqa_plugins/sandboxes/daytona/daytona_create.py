@@ -1,4 +1,4 @@
-"""The making of one box: asked for once, however often the question has to be repeated."""
+"""The making of one sandbox: asked for once, however often the question has to be repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from finqa_plugins.sandboxes.daytona.daytona_errors import (
 )
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
-BOX_LABEL = "finqa.box"
+SANDBOX_LABEL = "finqa.box"
 LOOKUP_AFTER_S = 10.0
 """A create that is not answered by then is looked up by its name: the reply may never come."""
 CONFLICT_LOOKUPS = 8
@@ -38,11 +38,11 @@ _UNDO_WAITS_S = (0.5, 0.5, 1.0, 2.0, 4.0)
 
 
 class Birth:
-    """One name, at most one box.
+    """One name, at most one sandbox.
 
     Daytona holds names unique within an organisation. A question whose answer was lost is repeated under the same name
-    and can therefore never make a second box: either the box is found by its name, or the repetition makes it, or the
-    repetition is refused as a conflict and the box is found then.
+    and can therefore never make a second sandbox: either the sandbox is found by its name, or the repetition makes it,
+    or the repetition is refused as a conflict and the sandbox is found then.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Birth:
         timeout_s: float,
         snapshot: str = "",
     ) -> None:
-        """`snapshot`: name of the data in the image that the box starts from, when it is one that we built."""
+        """`snapshot`: name of the data in the image that the sandbox starts from, when it is one that we built."""
         assert params.name
         self.name = params.name
         self._cloud = cloud
@@ -69,11 +69,11 @@ class Birth:
         self._refused = False
 
     async def run(self) -> AsyncSandbox:
-        """Asks, at the pace of the gate, until the box is started.
+        """Asks, at the pace of the gate, until the sandbox is started.
 
         Raises:
-            SandboxError: It did not start; another box may.
-            FinqaError: No box will start before the remedy is carried out.
+            SandboxError: It did not start; another sandbox may.
+            FinqaError: No sandbox will start before the remedy is carried out.
         """
         refusals = faults = 0
         while True:
@@ -94,30 +94,30 @@ class Birth:
                 raise self._cloud.explain(failure, "starting a sandbox") from failure
 
     async def undo(self, timeout_s: float) -> bool:
-        """Ends whatever was made. False: a request is still on its way, and its box may appear later.
+        """End what was created. False: a request is still on its way, and its sandbox may appear later.
 
         Raises:
-            FinqaError: There is a box and it could not be ended.
+            FinqaError: There is a sandbox and it could not be ended.
         """
         if self._request is None:
             return True
-        box = self._answer()
+        sandbox = self._answer()
         try:
             for wait_s in _UNDO_WAITS_S:
-                if box is not None or self._request.done():
+                if sandbox is not None or self._request.done():
                     break
                 await asyncio.wait({self._request}, timeout=wait_s)
-                box = self._answer() or await self._found()
+                sandbox = self._answer() or await self._found()
         finally:
             if not self._request.done():
-                self._doubtful |= box is None
+                self._doubtful |= sandbox is None
                 self._request.cancel()
                 await asyncio.wait({self._request})
-        if box is None and not self._refused:
-            box = await self._found()
-        if box is None:
+        if sandbox is None and not self._refused:
+            sandbox = await self._found()
+        if sandbox is None:
             return not self._doubtful
-        await self._cloud.delete(box, timeout_s)
+        await self._cloud.delete(sandbox, timeout_s)
         return True
 
     async def _ask(self) -> AsyncSandbox:
@@ -126,14 +126,14 @@ class Birth:
         self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
         self._request.add_done_callback(_seen)
         await asyncio.wait({self._request}, timeout=LOOKUP_AFTER_S)
-        if not self._request.done() and (box := await self._found()) is not None:
+        if not self._request.done() and (sandbox := await self._found()) is not None:
             self._request.cancel()
-            return await self._started(box)
+            return await self._started(sandbox)
         await asyncio.wait({self._request})
         return self._request.result()
 
     def _answer(self) -> AsyncSandbox | None:
-        """The box, when the last request has made it and said so. Learns from a failure whether one may be left."""
+        """The sandbox, when the last request has made it and said so. Learns from a failure whether one may be left."""
         assert self._request is not None
         if not self._request.done() or self._request.cancelled():
             return None
@@ -145,7 +145,7 @@ class Birth:
         return None
 
     async def _look_after(self, failure: DaytonaError) -> AsyncSandbox | None:
-        """The box that was made in spite of the failure; None: the request may be repeated."""
+        """The sandbox that was made in spite of the failure; None: the request may be repeated."""
         if is_conflict(failure):
             return await self._find_taken(failure)
         if is_ambiguous(failure):
@@ -157,7 +157,7 @@ class Birth:
         return None
 
     async def _find_taken(self, failure: DaytonaError) -> AsyncSandbox:
-        """The box that has our name already. A look-up may lag a little behind the conflict."""
+        """The sandbox that has our name already. A look-up may lag a little behind the conflict."""
         for attempt in range(1, CONFLICT_LOOKUPS + 1):
             if (found := await self._cloud.get(self.name)) is not None:
                 if not self._is_ours(found):
@@ -168,27 +168,27 @@ class Birth:
         raise self._cloud.explain(failure, "starting a sandbox")
 
     async def _found(self) -> AsyncSandbox | None:
-        """The box of our name; None when there is none, or when it is someone else's, whom nobody may end."""
+        """The sandbox of our name; None when there is none, or when it is another user's, which must not be ended."""
         found = await self._cloud.get(self.name)
         return found if found is not None and self._is_ours(found) else None
 
-    def _is_ours(self, box: AsyncSandbox) -> bool:
-        return box.labels.get(BOX_LABEL) == self.name
+    def _is_ours(self, sandbox: AsyncSandbox) -> bool:
+        return sandbox.labels.get(SANDBOX_LABEL) == self.name
 
-    async def _started(self, box: AsyncSandbox) -> AsyncSandbox:
-        while (state := _plain(box.state)) != "started":
+    async def _started(self, sandbox: AsyncSandbox) -> AsyncSandbox:
+        while (state := _plain(sandbox.state)) != "started":
             if state in _FAILED:
-                raise SandboxError(f"Sandbox {box.id} is {state} ({box.error_reason or 'no reason given'}).")
+                raise SandboxError(f"Sandbox {sandbox.id} is {state} ({sandbox.error_reason or 'no reason given'}).")
             if time.monotonic() > self._deadline:
-                raise SandboxError(f"Sandbox {box.id} is {state} after {self._timeout_s:g} s.")
+                raise SandboxError(f"Sandbox {sandbox.id} is {state} after {self._timeout_s:g} s.")
             await asyncio.sleep(_POLL_S)
             try:
                 await self._cloud.call(
-                    f"watching sandbox {box.id}", lambda: box.refresh_data(request_timeout=REQUEST_TIMEOUT_S)
+                    f"watching sandbox {sandbox.id}", lambda: sandbox.refresh_data(request_timeout=REQUEST_TIMEOUT_S)
                 )
             except DaytonaNotFoundError as error:
-                raise SandboxError(f"Sandbox {box.id} vanished while it was starting.") from error
-        return box
+                raise SandboxError(f"Sandbox {sandbox.id} vanished while it was starting.") from error
+        return sandbox
 
     async def _final(self, failure: DaytonaError) -> FinqaError:
         """The error that ends this start, and those that wait for the same."""
@@ -217,7 +217,7 @@ class Birth:
 
 
 def _seen(request: asyncio.Task[AsyncSandbox]) -> None:
-    """Keeps asyncio from reporting the failure of a request that nobody waits for any more."""
+    """Keeps asyncio from reporting the failure of a request that no caller waits for."""
     if not request.cancelled():
         request.exception()
 

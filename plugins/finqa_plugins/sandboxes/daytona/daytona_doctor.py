@@ -1,4 +1,4 @@
-"""What `finqa doctor` finds out about the Daytona account: the key, the way there, room for the boxes, the image."""
+"""Checks of the Daytona account for `finqa doctor`: the key, the connection, the quota, the image."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from finqa_cli.errors import AuthenticationError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Check
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.sandboxes.daytona.daytona_images import ACTIVE, Images
 from finqa_plugins.sandboxes.daytona.daytona_listing import execution_image
 from finqa_plugins.sandboxes.daytona.image_recipe import content_digest, name_of
-from finqa_plugins.sandboxes.daytona.plugin import KEY_VARIABLE
 
 DEADLINE_S = 5.0
 PATIENCE_S = 1.0
@@ -33,9 +33,9 @@ PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many more boxes a quota allows, and which resource ends them."""
+    """How many more sandboxes a quota allows, and which resource ends them."""
 
-    boxes: float
+    sandboxes: float
     resource: str
 
 
@@ -57,26 +57,28 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
 
 
 def room(usage: Sequence[RegionUsageOverview], config: DaytonaSandboxConfig) -> Room:
-    """How many more boxes fit: in the region of the options, else in the one with the most room.
+    """How many more sandboxes fit: in the region of the options, else in the one with the most room.
 
-    Each of `usage` is the quota and the use of one region and class of boxes, in CPUs and GiB.
+    Each of `usage` is the quota and the use of one region and class of sandboxes, in CPUs and GiB.
     """
     regions = [region for region in usage if config.target in (None, region.region_id)]
-    return max((_room(region, config) for region in regions), key=lambda found: found.boxes, default=Room(0, "region"))
+    return max(
+        (_room(region, config) for region in regions), key=lambda found: found.sandboxes, default=Room(0, "region")
+    )
 
 
-def quota_check(found: Room, boxes: int, config: DaytonaSandboxConfig) -> Check:
-    """Whether as many boxes as asked for can run."""
-    waves = math.ceil(boxes / config.create_limit) - 1
+def quota_check(found: Room, sandboxes: int, config: DaytonaSandboxConfig) -> Check:
+    """Whether as many sandboxes as asked for can run."""
+    waves = math.ceil(sandboxes / config.create_limit) - 1
     size = f"{config.cpu} CPU, {config.memory_gib} GiB memory, {config.disk_gib} GiB disk"
-    if found.boxes >= boxes:
+    if found.sandboxes >= sandboxes:
         pace = f"; starting them takes {waves * config.create_window_s:.0f} s at the least" if waves else ""
-        return Check(name="daytona quota", status="ok", detail=f"room for {boxes} boxes of {size}{pace}")
-    fitting = max(0, int(found.boxes))
+        return Check(name="daytona quota", status="ok", detail=f"room for {sandboxes} sandboxes of {size}{pace}")
+    fitting = max(0, int(found.sandboxes))
     return Check(
         name="daytona quota",
         status="warn" if fitting else "fail",
-        detail=f"room for {fitting} of {boxes} boxes of {size}: {found.resource} is used up first",
+        detail=f"room for {fitting} of {sandboxes} sandboxes of {size}: {found.resource} is used up first",
         remedy=f"--sandboxes {fitting}, {OTHER_QUOTA_REMEDIES}" if fitting else QUOTA_REMEDY,
     )
 
@@ -88,8 +90,8 @@ async def _within_time(config: DaytonaSandboxConfig, settings: Mapping[str, Any]
         async with asyncio.timeout(DEADLINE_S):
             found.append(await _reach(cloud))
             if found[0].status == "ok":
-                boxes = int(settings["pool"]["sandboxes"])
-                found += await asyncio.gather(_quota(config, boxes), _image(cloud, config, settings))
+                sandboxes = int(settings["pool"]["sandboxes"])
+                found += await asyncio.gather(_quota(config, sandboxes), _image(cloud, config, settings))
     except TimeoutError:
         found.append(
             Check(
@@ -122,7 +124,7 @@ async def _reach(cloud: Cloud) -> Check:
     return Check(name="daytona key", status="ok", detail=f"accepted by {api_url()} in {took_ms:.0f} ms")
 
 
-async def _quota(config: DaytonaSandboxConfig, boxes: int) -> Check:
+async def _quota(config: DaytonaSandboxConfig, sandboxes: int) -> Check:
     """The SDK itself does not ask for quotas; its generated client does, with rights that not every key has."""
     try:
         async with _raw_client(api_key(config)) as client:
@@ -133,13 +135,13 @@ async def _quota(config: DaytonaSandboxConfig, boxes: int) -> Check:
             name="daytona quota",
             status="warn",
             detail=f"the account's quota cannot be asked for with this key ({type(error).__name__})",
-            remedy=f"compare {boxes} boxes of {config.cpu} CPU with {LIMITS_PAGE}",
+            remedy=f"compare {sandboxes} sandboxes of {config.cpu} CPU with {LIMITS_PAGE}",
         )
-    return quota_check(room(usage.region_usage, config), boxes, config)
+    return quota_check(room(usage.region_usage, config), sandboxes, config)
 
 
 async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[str, Any]) -> Check:
-    """Whether boxes can start: from the very image of the snapshot on this machine, as far as its digest is known."""
+    """Check that sandboxes can start, from the image of this machine's snapshot where its digest is known."""
     environment = str(settings["environment"]["name"])
     if registry().find("environment", environment).snapshotless:
         detail = f"{environment} has no snapshot, so nothing needs building; code runs in {execution_image(config)}"

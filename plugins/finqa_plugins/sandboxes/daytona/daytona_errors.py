@@ -23,10 +23,10 @@ KEYS_PAGE = "https://app.daytona.io/dashboard/keys"
 LIMITS_PAGE = "https://app.daytona.io/dashboard/limits"
 KEY_REMEDY = f"export DAYTONA_API_KEY=... with a key from {KEYS_PAGE}, then finqa doctor --sandbox daytona"
 OTHER_QUOTA_REMEDIES = (
-    "put more sessions on each box (--sessions-per-sandbox 32), end strays (finqa sandbox reap --sandbox daytona), "
+    "put more sessions on each sandbox (--sessions-per-sandbox 32), end strays (finqa sandbox reap --sandbox daytona), "
     f"or raise the tier at {LIMITS_PAGE}"
 )
-QUOTA_REMEDY = f"ask for fewer boxes (--sandboxes), {OTHER_QUOTA_REMEDIES}"
+QUOTA_REMEDY = f"ask for fewer sandboxes (--sandboxes), {OTHER_QUOTA_REMEDIES}"
 DOCTOR_REMEDY = "finqa doctor --sandbox daytona"
 
 _QUOTA = re.compile(r"\b(limit|quota) exceeded|exceeds? .*\bquota\b|quota .*\bexhausted", re.I)
@@ -60,7 +60,7 @@ def is_conflict(error: DaytonaError) -> bool:
 
 
 def is_passing(error: DaytonaError) -> bool:
-    """The same request may succeed a little later: overload, a fault of the service, no connection, a busy box."""
+    """The same request may succeed a little later: overload, a fault of the service, no connection, a busy sandbox."""
     if isinstance(error, DaytonaConnectionError | DaytonaTimeoutError | DaytonaRateLimitError):
         return True
     return status_of(error) >= 500 or bool(_PASSING.search(error.message))
@@ -88,7 +88,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
     if _PER_BOX.search(error.message):
         return ConfigError(
             message,
-            remedy="less for each box: --set sandbox.options.cpu=1, .memory_gib=1, .disk_gib=3, and build again",
+            remedy="less for each sandbox: --set sandbox.options.cpu=1, .memory_gib=1, .disk_gib=3, and build again",
         )
     if _QUOTA.search(error.message):
         return ServiceUnavailableError(message, remedy=QUOTA_REMEDY)
@@ -105,7 +105,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
 
 
 def remedy_of(error: BaseException) -> str | None:
-    """What mends an exception of the SDK; None for any other."""
+    """Return the remedy for an exception of the SDK; None for any other."""
     return explained(error, "a request").remedy if isinstance(error, DaytonaError) else None
 
 

@@ -1,4 +1,4 @@
-"""A box in the cloud in which code is executed, by the supervisor that is sent along with each request."""
+"""A sandbox in the cloud in which code is executed, by the supervisor that is sent along with each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult
 from finqa_plugins.sandboxes._execution.calls import command, deadline_s, result
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud
-from finqa_plugins.sandboxes.daytona.daytona_sandbox import HEALTH_TIMEOUT_S, DaytonaBox
+from finqa_plugins.sandboxes.daytona.daytona_sandbox import HEALTH_TIMEOUT_S, DaytonaSandboxBase
 
 LONGEST_LINE = 100_000
 """Characters of a command line. Linux takes 131,072 bytes as one argument; more input travels as a file."""
@@ -22,15 +22,17 @@ OLDEST_PYTHON = (3, 11)
 _END = "FINQA"
 
 
-class DaytonaExecutingSandbox(DaytonaBox):
+class DaytonaExecutingSandbox(DaytonaSandboxBase):
     """See `finqa_cli.contracts.ExecutingSandbox`.
 
-    Executions take turns. Boxes have one virtual CPU unless they are told otherwise, and what two of them could see of
-    each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up ends
-    by its own limits.
+    Executions take turns. Sandboxes have one virtual CPU unless they are told otherwise, and what two of them could see
+    of each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up
+    ends by its own limits.
     """
 
-    def __init__(self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaBox], Awaitable[None]]) -> None:
+    def __init__(
+        self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaSandboxBase], Awaitable[None]]
+    ) -> None:
         super().__init__(cloud, remote, end)
         self._turn = asyncio.Lock()
 
@@ -41,7 +43,7 @@ class DaytonaExecutingSandbox(DaytonaBox):
                 raise SandboxError(f"Sandbox {self.id} has been ended.")
             try:
                 found = await self._executed(request)
-                # What kills the supervisor is the code, or the end of the box: then nobody answers any more.
+                # What kills the supervisor is the code, or the end of the sandbox: then no answer comes.
                 if found.ending is Ending.KILLED and (self.ended or not await self._answers()):
                     raise SandboxError(f"Sandbox {self.id} ended under an execution.")
                 return found
@@ -51,7 +53,7 @@ class DaytonaExecutingSandbox(DaytonaBox):
                 raise SandboxError(f"Sandbox {self.id} does not answer: {error.message}") from error
             except SandboxError:
                 raise
-            except FinqaError as error:  # such as a box that does not run, which Daytona takes for a bad request
+            except FinqaError as error:  # such as a sandbox that does not run, which Daytona takes for a bad request
                 raise SandboxError(error.message, remedy=error.remedy) from error
 
     async def prove(self, timeout_s: float) -> None:

@@ -146,7 +146,7 @@ class Images:
 
     def _refused(self, error: DaytonaError, recipe: Recipe) -> FinqaError:
         told = self._cloud.explain(error, f"building image {recipe.name}")
-        if told.remedy == QUOTA_REMEDY:  # of images here, not of boxes
+        if told.remedy == QUOTA_REMEDY:  # of images here, not of sandboxes
             told.remedy = f"finqa snapshot list --sandbox daytona, and delete an old one; or raise it at {LIMITS_PAGE}"
         return told
 
@@ -162,7 +162,7 @@ class Images:
             return None
 
     async def _at_rest(self, name: str, but: str = "") -> Snapshot | None:
-        """The image once nothing goes on with it; None when there is none (any more)."""
+        """The image once its build has ended; None when there is none (any more)."""
         while True:
             image = await self._find(name)
             if image is None or (_state(image) in _AT_REST and _state(image) != but):

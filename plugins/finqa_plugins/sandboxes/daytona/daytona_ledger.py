@@ -1,7 +1,7 @@
-"""Names of boxes on this machine's disk, each written before the box is asked for.
+"""Names of sandboxes on this machine's disk, each written before the sandbox is asked for.
 
 One JSONL file per provider object. Its owner holds a lock on it, so that others can tell whether the owner still lives,
-also after kill -9. A line opens a name, or says that its box is gone; a torn last line is normal.
+also after kill -9. A line opens a name, or says that its sandbox is gone; a torn last line is normal.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenName:
-    """A box that may exist.
+    """A sandbox that may exist.
 
     Attributes:
-        name: What the box is called at Daytona.
+        name: What the sandbox is called at Daytona.
         labels: What it was asked for with.
         asked: When, in Unix seconds.
         file: The ledger file that says so.
@@ -53,11 +53,11 @@ class Ledger:
 
     @property
     def open_names(self) -> frozenset[str]:
-        """Names whose boxes are not known to be gone."""
+        """Names whose sandboxes are not known to be gone."""
         return frozenset(self._open)
 
     async def opened(self, name: str, labels: Mapping[str, str]) -> None:
-        """The box is about to be asked for; the line is on disk when this returns.
+        """The sandbox is about to be asked for; the line is on disk when this returns.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
@@ -71,7 +71,7 @@ class Ledger:
             raise StorageError(f"Cannot write the sandbox ledger {self._path}: {error}") from error
 
     async def gone(self, names: Iterable[str]) -> None:
-        """These boxes are known not to exist. A line that cannot be written is found out by the next who reads."""
+        """These sandboxes are known not to exist. A line that cannot be written is found out by the next who reads."""
         names = self._open.intersection(names)
         if names:
             self._open.difference_update(names)
@@ -106,7 +106,7 @@ def open_names(folder: Path) -> Iterator[OpenName]:
 
 
 def forget(names: Iterable[OpenName]) -> None:
-    """Boxes of these names are gone; files of dead owners without an open name are removed. Never raises."""
+    """Sandboxes of these names are gone; files of dead owners without an open name are removed. Never raises."""
     by_file: dict[Path, list[OpenName]] = {}
     for name in names:
         by_file.setdefault(name.file, []).append(name)
@@ -158,7 +158,7 @@ def _is_owned(path: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return True  # a file system without locks: nobody may be taken for dead
+        return True  # a file system without locks: no process may be assumed dead
     finally:
         os.close(descriptor)
     return False

@@ -1,4 +1,4 @@
-"""Boxes whose start was given up: they may appear later, or could not be ended then."""
+"""Sandboxes whose start was abandoned: they may appear later, or could not be ended then."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Sequence, Set
 
 from finqa_cli.errors import FinqaError
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud
-from finqa_plugins.sandboxes.daytona.daytona_create import BOX_LABEL
+from finqa_plugins.sandboxes.daytona.daytona_create import SANDBOX_LABEL
 from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger
 
 SEARCH_PAUSES_S = (2.0, 8.0, 30.0, 120.0)
 LAST_LOOK_S = 5.0
-"""How long `end` looks for a box whose request was never answered."""
+"""How long `end` looks for a sandbox whose request was never answered."""
 AT_ONCE = 50
 _PAUSE_S = 0.5
 
 
 class Leftovers:
-    """Looks names of the ledger up and ends what it finds. A name that nobody finds stays in the ledger."""
+    """Looks names of the ledger up and ends what it finds. A name without a sandbox stays in the ledger."""
 
     def __init__(self, cloud: Cloud, ledger: Ledger, delete_timeout_s: float) -> None:
         self._cloud = cloud
@@ -29,13 +29,13 @@ class Leftovers:
         self._searches: set[asyncio.Task[None]] = set()
 
     def search(self, name: str) -> None:
-        """Looks for a box in the background, for a few minutes."""
+        """Looks for a sandbox in the background, for a few minutes."""
         task = asyncio.create_task(self._search(name))
         self._searches.add(task)
         task.add_done_callback(self._searches.discard)
 
     async def end(self, ended: Set[str]) -> Sequence[FinqaError]:
-        """Ends the boxes of all open names but those of `ended`, for the last time; returns what went wrong."""
+        """Ends the sandboxes of all open names but those of `ended`, for the last time; returns what went wrong."""
         for task in self._searches:
             task.cancel()
         failures: list[FinqaError] = []
@@ -67,7 +67,7 @@ class Leftovers:
 
     async def _found_and_ended(self, name: str) -> bool:
         remote = await self._cloud.get(name, patience_s=LAST_LOOK_S)
-        if remote is None or remote.labels.get(BOX_LABEL) != name:
+        if remote is None or remote.labels.get(SANDBOX_LABEL) != name:
             return False
         await self._cloud.delete(remote, self._delete_timeout_s)
         await self._ledger.gone([name])

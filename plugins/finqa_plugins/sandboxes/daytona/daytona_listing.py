@@ -1,4 +1,4 @@
-"""Daytona's boxes in our terms."""
+"""Daytona's sandboxes in our terms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from daytona import (
 
 from finqa_cli.types import SandboxInfo, ServerSpec
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_create import BOX_LABEL
+from finqa_plugins.sandboxes.daytona.daytona_create import SANDBOX_LABEL
 from finqa_plugins.sandboxes.daytona.image_recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 
 RUN_LABEL = "finqa.run"
 CREATED_LABEL = "finqa.created"
 _PRODUCT_LABELS = {"finqa.product": "finqa-cli"}
-"""On every box, since Daytona finds boxes by a label's value only, not by its presence."""
-_NOT_OURS_TO_SHOW = frozenset({BOX_LABEL, "code-toolbox-language", *_PRODUCT_LABELS})
+"""On every sandbox, since Daytona finds sandboxes by a label's value only, not by its presence."""
+_NOT_OURS_TO_SHOW = frozenset({SANDBOX_LABEL, "code-toolbox-language", *_PRODUCT_LABELS})
 _GONE = frozenset({"destroyed", "destroying"})
 _STATES = {
     "started": "started",
@@ -47,7 +47,7 @@ def server_params(
         env_vars={
             "PYTHONUNBUFFERED": "1",
             **spec.environment,
-            "HOST": "0.0.0.0",  # the server is alone in its box, and the box's proxy comes from outside
+            "HOST": "0.0.0.0",  # the server is alone in its sandbox, and the sandbox's proxy comes from outside
             "PORT": str(spec.port),
             "FINQA_SNAPSHOT": SNAPSHOT_FOLDER,
         },
@@ -69,14 +69,14 @@ def execution_params(
 
 
 def execution_image(config: DaytonaSandboxConfig) -> str:
-    """What boxes start from in which code is executed."""
+    """What sandboxes start from in which code is executed."""
     return config.execution_image or config.base_image or BASE_IMAGE
 
 
 def _common(name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig) -> dict[str, Any]:
     return {
         "name": name,
-        "labels": {**labels, **_PRODUCT_LABELS, BOX_LABEL: name},
+        "labels": {**labels, **_PRODUCT_LABELS, SANDBOX_LABEL: name},
         "public": False,
         "ephemeral": True,
         "auto_stop_interval": config.auto_stop_minutes,
@@ -86,22 +86,22 @@ def _common(name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig) 
 
 
 def query_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """What to ask the list for, so that it holds boxes of this product only."""
+    """What to ask the list for, so that it holds sandboxes of this product only."""
     return {**labels, **_PRODUCT_LABELS}
 
 
 def is_ours(remote: AsyncSandbox) -> bool:
-    """True for boxes of this product; no other is ever shown or ended."""
+    """True for sandboxes of this product; no other is ever shown or ended."""
     return RUN_LABEL in remote.labels
 
 
 def is_gone(remote: AsyncSandbox) -> bool:
-    """True for a box that is deleted or being deleted."""
+    """True for a sandbox that is deleted or being deleted."""
     return _state(remote.state) in _GONE
 
 
 def described(remote: AsyncSandbox) -> SandboxInfo:
-    """A box as `finqa sandbox ls` shows it."""
+    """A sandbox as `finqa sandbox ls` shows it."""
     labels = {name: value for name, value in remote.labels.items() if name not in _NOT_OURS_TO_SHOW}
     return SandboxInfo(
         id=remote.id,

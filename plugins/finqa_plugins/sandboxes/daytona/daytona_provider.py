@@ -1,4 +1,4 @@
-"""The `daytona` provider: boxes in the Daytona cloud."""
+"""The `daytona` provider: sandboxes in the Daytona cloud."""
 
 from __future__ import annotations
 
@@ -29,29 +29,28 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
     query_labels,
     server_params,
 )
-from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaBox, DaytonaSandbox
-from finqa_plugins.sandboxes.daytona.gate import CreateGate
+from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaSandbox, DaytonaSandboxBase
+from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
 from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
-from finqa_plugins.sandboxes.daytona.window import SlidingWindow
 
 log = structlog.get_logger(__name__)
 
 LOOKUPS_AT_ONCE = 50
 DOUBT_S = 600.0
-"""Age at which a name that nobody finds is known to have no box: no request is carried out after so long."""
+"""Age at which an unlisted name is known to have no sandbox: no request is carried out after so long."""
 PAGE = 100
 OUTPUT_TIMEOUT_S = 3.0
 SECOND_TRY_S = 5.0
-"""For a box that could not be ended before."""
+"""For a sandbox that could not be ended before."""
 
 
 class DaytonaSandboxProvider:
     """See `finqa_cli.contracts.SandboxProvider` and `ImageBuilder`.
 
-    Every box has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
-    cancelled start or a killed process leaves no box that `list` and `reap` could not find.
+    Every sandbox has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
+    cancelled start or a killed process leaves no sandbox that `list` and `reap` could not find.
     """
 
     def __init__(self, config: DaytonaSandboxConfig | None, context: SandboxContext) -> None:
@@ -65,18 +64,19 @@ class DaytonaSandboxProvider:
         self._upkeep = Upkeep(self._cloud, self._config)
         self._images = Images(self._cloud, self._config)
         self._image_names: dict[tuple[str, str], str] = {}
-        self._starts: set[asyncio.Task[DaytonaBox]] = set()
-        self._boxes: set[DaytonaBox] = set()
+        self._starts: set[asyncio.Task[DaytonaSandboxBase]] = set()
+        self._sandboxes: set[DaytonaSandboxBase] = set()
         self._gone: set[str] = set()
         self._said_why = False
         self._closed = False
 
-    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
-        """A new box whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of it.
+    async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
+        """A new sandbox whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of
+        it.
 
         Raises:
             SandboxError: It did not become ready and is gone again.
-            AuthenticationError: The key is missing, refused, or may not start boxes.
+            AuthenticationError: The key is missing, refused, or may not start sandboxes.
             DataError: There is no image of this snapshot and code.
             ServiceUnavailableError: The account's quota is used up.
         """
@@ -87,7 +87,7 @@ class DaytonaSandboxProvider:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # by `close`; whoever waits here was not
+            if task.cancelled():  # by `close`; the caller that waits here was not
                 raise SandboxError("The sandbox provider is closed.") from None
             task.cancel()
             await asyncio.wait({task})
@@ -96,7 +96,7 @@ class DaytonaSandboxProvider:
             raise
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Boxes with all these labels, from any machine; those of this machine also while the list lags behind."""
+        """Sandboxes with all these labels, from any machine; those of this machine also while the list lags behind."""
         client = self._cloud.client()
         query = ListSandboxesQuery(labels=query_labels(labels), limit=PAGE)
 
@@ -118,11 +118,11 @@ class DaytonaSandboxProvider:
         ]
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a box of this product and returns when it is gone.
+        """Ends a sandbox of this product and returns when it is gone.
 
         Raises:
             SandboxError: It is still there after a while.
-            FinqaError: The box is not one of ours.
+            FinqaError: The sandbox is not one of ours.
         """
         remote = await self._cloud.get(sandbox_id)
         if remote is None:
@@ -133,10 +133,10 @@ class DaytonaSandboxProvider:
         await self._forget(remote)
 
     async def close(self) -> None:
-        """Ends every box and every start.
+        """Ends every sandbox and every start.
 
         Raises:
-            SandboxError: Some boxes are still there; `finqa sandbox reap` ends them later.
+            SandboxError: Some sandboxes are still there; `finqa sandbox reap` ends them later.
         """
         if self._closed:
             return
@@ -148,8 +148,8 @@ class DaytonaSandboxProvider:
         await asyncio.gather(*self._starts, return_exceptions=True)
         await self._upkeep.close()
         try:
-            failures = await asyncio.gather(*(box.stop() for box in self._boxes), return_exceptions=True)
-            leftovers = await self._leftovers.end({box.name for box in self._boxes})
+            failures = await asyncio.gather(*(sandbox.stop() for sandbox in self._sandboxes), return_exceptions=True)
+            leftovers = await self._leftovers.end({sandbox.name for sandbox in self._sandboxes})
         finally:
             await asyncio.to_thread(self._ledger.close)
             await self._prober.close()
@@ -173,7 +173,7 @@ class DaytonaSandboxProvider:
         """See `ImageBuilder`."""
         return await self._images.delete_images(snapshot)
 
-    async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaBox:
+    async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
         name = f"finqa-{secrets.token_hex(6)}"
         timeout_s = self._config.create_timeout_s
         if isinstance(spec, ServerSpec):
@@ -183,21 +183,21 @@ class DaytonaSandboxProvider:
             birth = Birth(self._cloud, self._gate, execution_params(name, labels, self._config), timeout_s=timeout_s)
         try:
             await self._ledger.opened(name, labels)
-            box = await self._prepared(await birth.run(), spec)
+            sandbox = await self._prepared(await birth.run(), spec)
         except BaseException:
             await self._undo(birth)
             raise
-        self._boxes.add(box)
-        self._upkeep.add(box)
-        return box
+        self._sandboxes.add(sandbox)
+        self._upkeep.add(sandbox)
+        return sandbox
 
-    async def _prepared(self, remote: AsyncSandbox, spec: SandboxSpec) -> DaytonaBox:
-        """A box that does what the spec is for."""
+    async def _prepared(self, remote: AsyncSandbox, spec: SandboxSpec) -> DaytonaSandboxBase:
+        """A sandbox that does what the spec is for."""
         if not isinstance(spec, ServerSpec):
             executing = DaytonaExecutingSandbox(self._cloud, remote, self._end)
             await executing.prove(self._config.start_timeout_s)
             return executing
-        box = DaytonaSandbox(
+        sandbox = DaytonaSandbox(
             self._cloud,
             self._prober,
             remote,
@@ -207,13 +207,13 @@ class DaytonaSandboxProvider:
             end=self._end,
         )
         try:
-            await box.wait_until_healthy(self._config.start_timeout_s)
+            await sandbox.wait_until_healthy(self._config.start_timeout_s)
         except DaytonaError as error:
-            raise SandboxError(f"Sandbox {box.id} vanished while its server was starting.") from error
-        return box
+            raise SandboxError(f"Sandbox {sandbox.id} vanished while its server was starting.") from error
+        return sandbox
 
     async def _undo(self, birth: Birth) -> None:
-        """Never raises: the start's own error is what counts, and the ledger remembers a box that is left."""
+        """Never raises: the start's own error is what counts, and the ledger remembers a sandbox that is left."""
         try:
             certain = await birth.undo(self._config.delete_timeout_s)
         except FinqaError as error:
@@ -224,31 +224,31 @@ class DaytonaSandboxProvider:
         elif not self._closed:
             self._leftovers.search(birth.name)
 
-    async def _end(self, box: DaytonaBox) -> None:
-        tried, box.ended = box.ended, True
-        self._upkeep.remove(box)
-        if box not in self._boxes:
+    async def _end(self, sandbox: DaytonaSandboxBase) -> None:
+        tried, sandbox.ended = sandbox.ended, True
+        self._upkeep.remove(sandbox)
+        if sandbox not in self._sandboxes:
             return
-        if isinstance(box, DaytonaSandbox) and box.sick and not self._closed:
-            await self._say_why(box)
+        if isinstance(sandbox, DaytonaSandbox) and sandbox.sick and not self._closed:
+            await self._say_why(sandbox)
         await self._cloud.delete(
-            box.remote, min(self._config.delete_timeout_s, SECOND_TRY_S if tried else float("inf"))
+            sandbox.remote, min(self._config.delete_timeout_s, SECOND_TRY_S if tried else float("inf"))
         )
-        self._boxes.discard(box)
-        self._gone.add(box.id)
-        await self._ledger.gone([box.name])
+        self._sandboxes.discard(sandbox)
+        self._gone.add(sandbox.id)
+        await self._ledger.gone([sandbox.name])
 
-    async def _say_why(self, box: DaytonaSandbox) -> None:
-        """Warns once: what ends a hundred servers has one reason, and a box that is gone has nothing to say."""
+    async def _say_why(self, sandbox: DaytonaSandbox) -> None:
+        """Warns once: what ends a hundred servers has one reason, and a sandbox that is gone has nothing to say."""
         with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
             async with asyncio.timeout(OUTPUT_TIMEOUT_S):
-                output = await box.output()
+                output = await sandbox.output()
             tell = log.info if self._said_why else log.warning
             self._said_why = True
-            tell("the server of a sandbox stopped answering", sandbox=box.id, output=output)
+            tell("the server of a sandbox stopped answering", sandbox=sandbox.id, output=output)
 
     async def _look_up(self, names: Sequence[OpenName]) -> Sequence[AsyncSandbox]:
-        """The boxes of these names that exist. Names that cannot have one any more are forgotten."""
+        """The sandboxes of these names that exist. Names that cannot have one any more are forgotten."""
         places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(name: OpenName) -> AsyncSandbox | None:
@@ -266,12 +266,12 @@ class DaytonaSandboxProvider:
         return [remote for remote in found if remote is not None]
 
     async def _forget(self, remote: AsyncSandbox) -> None:
-        """A reaped box: it needs no upkeep, and no ledger on this machine waits for it."""
+        """A reaped sandbox: it needs no upkeep, and no ledger on this machine waits for it."""
         self._gone.add(remote.id)
-        for box in [box for box in self._boxes if box.id == remote.id]:
-            box.ended = True
-            self._upkeep.remove(box)
-            self._boxes.discard(box)
+        for sandbox in [sandbox for sandbox in self._sandboxes if sandbox.id == remote.id]:
+            sandbox.ended = True
+            self._upkeep.remove(sandbox)
+            self._sandboxes.discard(sandbox)
         await self._ledger.gone([remote.name])
         written = await asyncio.to_thread(lambda: [*open_names(self._folder)])
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])

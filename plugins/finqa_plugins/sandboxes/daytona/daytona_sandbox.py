@@ -1,4 +1,4 @@
-"""Boxes in the cloud, and those of them in which a server runs."""
+"""Sandboxes in the cloud, and those of them in which a server runs."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ _LOOK_S = 1.5
 """Seconds between looks at why a server does not answer yet."""
 OUT_OF_REACH_S, _PROBE_PAUSE_S = 3.0, 0.5
 """How long a server may be out of reach before it counts as silent: what fails may be Daytona's proxy, in front of all
-boxes at once, while it is restarted."""
+sandboxes at once, while it is restarted."""
 URL_MARGIN = 0.8
 """Share of an address's life after which it is replaced."""
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
-"""What Daytona's proxy answers when an address has expired or the box's token has changed: 400 with a page, or a way to
-its login (daytonaio/daytona #3891, #4117)."""
+"""What Daytona's proxy answers when an address has expired or the sandbox's token has changed: 400 with a page, or a
+way to its login (daytonaio/daytona #3891, #4117)."""
 
 
-class DaytonaBox(ABC):
-    """What boxes of both kinds have in common; see `finqa_cli.contracts.Sandbox`.
+class DaytonaSandboxBase(ABC):
+    """What sandboxes of both kinds have in common; see `finqa_cli.contracts.Sandbox`.
 
     Attributes:
         remote: The SDK's object.
-        ended: Nobody may use it any more.
+        ended: True once it must not be used any more.
         sick: It did not answer when last asked.
     """
 
-    def __init__(self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaBox], Awaitable[None]]) -> None:
+    def __init__(
+        self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaSandboxBase], Awaitable[None]]
+    ) -> None:
         self.remote = remote
         self.ended = False
         self.sick = False
@@ -70,7 +72,7 @@ class DaytonaBox(ABC):
         """Whether it does what it is for. Raises DaytonaError and FinqaError."""
 
     async def stop(self) -> None:
-        """Deletes the box and returns when it is gone.
+        """Deletes the sandbox and returns when it is gone.
 
         Raises:
             SandboxError: It is still there after a while; `finqa sandbox reap` ends it later.
@@ -78,8 +80,8 @@ class DaytonaBox(ABC):
         await self._end(self)
 
 
-class DaytonaSandbox(DaytonaBox):
-    """A box with a server; see `finqa_cli.contracts.ServingSandbox`.
+class DaytonaSandbox(DaytonaSandboxBase):
+    """A sandbox with a server; see `finqa_cli.contracts.ServingSandbox`.
 
     Attributes:
         command: Id of the session command that runs the server.
@@ -95,7 +97,7 @@ class DaytonaSandbox(DaytonaBox):
         *,
         command: str,
         url_ttl_s: int,
-        end: Callable[[DaytonaBox], Awaitable[None]],
+        end: Callable[[DaytonaSandboxBase], Awaitable[None]],
     ) -> None:
         super().__init__(cloud, remote, end)
         self.command = command
@@ -119,7 +121,7 @@ class DaytonaSandbox(DaytonaBox):
         """Gets a fresh address, unless another caller has just replaced `instead_of`.
 
         Raises:
-            DaytonaError: The box is gone.
+            DaytonaError: The sandbox is gone.
             FinqaError: Daytona does not give one.
         """
         async with self._renewing:
@@ -157,7 +159,7 @@ class DaytonaSandbox(DaytonaBox):
 
         Raises:
             SandboxError: It exited or took too long; the message ends with what it last wrote.
-            DaytonaError: The box is gone.
+            DaytonaError: The sandbox is gone.
         """
         await self.renew_url()
         deadline = time.monotonic() + timeout_s
@@ -183,7 +185,7 @@ class DaytonaSandbox(DaytonaBox):
         """The end of what its server wrote.
 
         Raises:
-            DaytonaError: The box is gone.
+            DaytonaError: The sandbox is gone.
             FinqaError: It cannot be read.
         """
         return await last_output(self._cloud, self.remote, self.command)

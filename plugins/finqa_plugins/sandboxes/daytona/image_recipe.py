@@ -23,7 +23,7 @@ BASE_IMAGE = "python:3.12-slim-bookworm@sha256:0f5b26b9518d002b6173fd61daad821fa
 
 FOLDER = "/opt/finqa"
 SNAPSHOT_FOLDER = f"{FOLDER}/snapshot"
-"""Where the compiled snapshot lies inside a box: the value of FINQA_SNAPSHOT."""
+"""Where the compiled snapshot lies inside a sandbox: the value of FINQA_SNAPSHOT."""
 
 REQUIREMENTS = "requirements.txt"
 DOCKERFILE = "Dockerfile"
@@ -37,7 +37,7 @@ class Recipe:
 
     Attributes:
         snapshot: Name of the snapshot inside.
-        digest: Hex sha256 over the snapshot, the code, its dependencies and the resources of the boxes.
+        digest: Hex sha256 over the snapshot, the code, its dependencies and the resources of the sandboxes.
         dockerfile: Its build, in the folder that `write_context` fills.
         wheel: Our code.
         source: Folder of the compiled snapshot on this machine.
@@ -51,7 +51,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """`finqa-<snapshot>-<12 hex digits>`: whatever changes the content changes the name."""
+        """`finqa-<snapshot>-<12 hex digits>`: a change of the content changes the name."""
         return name_of(self.snapshot, self.digest)
 
 
@@ -107,7 +107,7 @@ def content_digest(snapshot: str, config: DaytonaSandboxConfig) -> str:
 
 
 def image_name(spec: ServerSpec, config: DaytonaSandboxConfig) -> str:
-    """Name of the image that boxes of this spec start from."""
+    """Name of the image that sandboxes of this spec start from."""
     return make_recipe(spec, config).name
 
 

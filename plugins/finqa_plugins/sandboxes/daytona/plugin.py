@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "daytona"
-KEY_VARIABLE = "DAYTONA_API_KEY"
 
 
 @hookimpl
@@ -26,22 +24,14 @@ def register_components() -> list[Component]:
             summary="sandboxes in the Daytona cloud, hundreds at a time",
             requires=("daytona",),
             extra="daytona",
-            readiness="finqa_plugins.sandboxes.daytona.plugin:readiness",
+            readiness="finqa_plugins.sandboxes.daytona.daytona_account:readiness",
         )
     ]
 
 
-def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is a key; see `Component.readiness`."""
-    chosen = settings["sandbox"]
-    if os.environ.get(KEY_VARIABLE, "").strip() or (chosen["name"] == NAME and chosen["options"].get("api_key")):
-        return []
-    return [Check(name=NAME, status="fail", detail=f"needs {KEY_VARIABLE}", remedy=f"export {KEY_VARIABLE}=...")]
-
-
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The account, where boxes are to run there. That the package is installed is checked for every component."""
+    """The account, where sandboxes are to run there. That the package is installed is checked for every component."""
     if settings["sandbox"]["name"] != NAME or importlib.util.find_spec("daytona") is None:
         return []
     from finqa_plugins.sandboxes.daytona.daytona_doctor import checks
@@ -51,7 +41,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
 
 @hookimpl
 def explain_error(error: BaseException) -> str | None:
-    """The remedy for an exception of the SDK that nobody caught."""
+    """Return the remedy for an uncaught exception of the SDK."""
     if not type(error).__module__.startswith("daytona."):
         return None
     from finqa_plugins.sandboxes.daytona.daytona_errors import remedy_of

@@ -1,4 +1,4 @@
-"""The environment's server inside a box: started by a session command, asked for its health and its last words."""
+"""The environment's server inside a sandbox: started by a session command, asked for its health and its last words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL = 2000
 
 
 class Prober:
-    """Asks servers for their health. Nothing of it is logged: a signed address is as good as a key to its box."""
+    """Asks servers for their health. Nothing of it is logged: a signed address is as good as a key to its sandbox."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -41,7 +41,7 @@ class Prober:
             await self._session.close()
 
 
-async def start_server(cloud: Cloud, box: AsyncSandbox, spec: ServerSpec) -> str:
+async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) -> str:
     """Starts the server in the background and returns the id of its command.
 
     Sent twice, after a lost reply, the second server finds the port taken and ends.
@@ -49,39 +49,39 @@ async def start_server(cloud: Cloud, box: AsyncSandbox, spec: ServerSpec) -> str
 
     async def session() -> None:
         with contextlib.suppress(DaytonaConflictError):  # an earlier try made it
-            await box.process.create_session(SESSION, request_timeout=REQUEST_TIMEOUT_S)
+            await sandbox.process.create_session(SESSION, request_timeout=REQUEST_TIMEOUT_S)
 
     request = SessionExecuteRequest(command=f"python -m {spec.module}", run_async=True)
-    doing = f"starting the server in sandbox {box.id}"
+    doing = f"starting the server in sandbox {sandbox.id}"
     try:
         await cloud.call(doing, session)
         reply = await cloud.call(
-            doing, lambda: box.process.execute_session_command(SESSION, request, timeout=int(REQUEST_TIMEOUT_S))
+            doing, lambda: sandbox.process.execute_session_command(SESSION, request, timeout=int(REQUEST_TIMEOUT_S))
         )
     except DaytonaNotFoundError as error:
-        raise SandboxError(f"Daytona: {doing} failed: the box is gone or its toolbox does not answer.") from error
+        raise SandboxError(f"Daytona: {doing} failed: the sandbox is gone or its toolbox does not answer.") from error
     return reply.cmd_id
 
 
-async def exit_code(box: AsyncSandbox, command: str) -> int | None:
-    """What the server ended with; None while it runs, and while nobody knows."""
+async def exit_code(sandbox: AsyncSandbox, command: str) -> int | None:
+    """What the server ended with; None while it runs, and while it is unknown."""
     try:
-        state = await box.process.get_session_command(SESSION, command, request_timeout=REQUEST_TIMEOUT_S)
+        state = await sandbox.process.get_session_command(SESSION, command, request_timeout=REQUEST_TIMEOUT_S)
     except DaytonaError:
         return None
     return None if state.exit_code is None else int(state.exit_code)
 
 
-async def last_output(cloud: Cloud, box: AsyncSandbox, command: str) -> str:
+async def last_output(cloud: Cloud, sandbox: AsyncSandbox, command: str) -> str:
     """The end of what the server wrote.
 
     Raises:
-        DaytonaError: The box is gone.
+        DaytonaError: The sandbox is gone.
         FinqaError: It cannot be read.
     """
     logs = await cloud.call(
-        f"reading the server's output in sandbox {box.id}",
-        lambda: box.process.get_session_command_logs(SESSION, command, request_timeout=REQUEST_TIMEOUT_S),
+        f"reading the server's output in sandbox {sandbox.id}",
+        lambda: sandbox.process.get_session_command_logs(SESSION, command, request_timeout=REQUEST_TIMEOUT_S),
         patience_s=3.0,
     )
     return (logs.output or f"{logs.stdout or ''}{logs.stderr or ''}").strip()[-_TAIL:]

@@ -1,4 +1,4 @@
-"""What keeps running boxes alive: fresh addresses, signs of activity, time to live."""
+"""What keeps running sandboxes alive: fresh addresses, signs of activity, time to live."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ import structlog
 
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
-from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaBox, DaytonaSandbox
+from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaSandbox, DaytonaSandboxBase
 
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 20
 TTL_MARGIN = 0.5
-"""Share of a box's time to live after which it is set anew."""
+"""Share of a sandbox's time to live after which it is set anew."""
 RETRY_S = 30.0
 _LONGEST_TICK_S = 5.0
 
 
 @dataclass(slots=True)
 class _Dates:
-    """When a box needs what next, in seconds of the monotonic clock. Its address keeps its own date."""
+    """When a sandbox needs what next, in seconds of the monotonic clock. Its address keeps its own date."""
 
     touch_at: float
     extend_at: float
 
 
 class Upkeep:
-    """One background task for all boxes of a provider. Daytona does not take preview traffic for activity."""
+    """One background task for all sandboxes of a provider. Daytona does not take preview traffic for activity."""
 
     def __init__(self, cloud: Cloud, config: DaytonaSandboxConfig) -> None:
         self._cloud = cloud
         self._config = config
-        self._boxes: dict[DaytonaBox, _Dates] = {}
+        self._sandboxes: dict[DaytonaSandboxBase, _Dates] = {}
         self._task: asyncio.Task[None] | None = None
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tick_s = min(config.keepalive_s / 10, config.url_ttl_s / 20, _LONGEST_TICK_S)
 
-    def add(self, box: DaytonaBox) -> None:
-        """Looks after a box from now on."""
+    def add(self, sandbox: DaytonaSandboxBase) -> None:
+        """Look after a sandbox from now on."""
         now = time.monotonic()
-        self._boxes[box] = _Dates(now + self._config.keepalive_s, now + self._ttl_s)
+        self._sandboxes[sandbox] = _Dates(now + self._config.keepalive_s, now + self._ttl_s)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    def remove(self, box: DaytonaBox) -> None:
-        """Leaves a box alone."""
-        self._boxes.pop(box, None)
+    def remove(self, sandbox: DaytonaSandboxBase) -> None:
+        """Stop looking after a sandbox."""
+        self._sandboxes.pop(sandbox, None)
 
     async def close(self) -> None:
         """Ends the task. Idempotent."""
-        self._boxes.clear()
+        self._sandboxes.clear()
         if self._task is not None:
             task, self._task = self._task, None
             task.cancel()
@@ -70,30 +70,30 @@ class Upkeep:
             await asyncio.sleep(self._tick_s)
             now = time.monotonic()
             async with asyncio.TaskGroup() as group:
-                for box, dates in list(self._boxes.items()):
-                    if isinstance(box, DaytonaSandbox) and box.renew_at <= now:
-                        box.renew_at = now + RETRY_S  # set again when it succeeds
-                        group.create_task(self._do("renewing the address", box, box.renew_url))
+                for sandbox, dates in list(self._sandboxes.items()):
+                    if isinstance(sandbox, DaytonaSandbox) and sandbox.renew_at <= now:
+                        sandbox.renew_at = now + RETRY_S  # set again when it succeeds
+                        group.create_task(self._do("renewing the address", sandbox, sandbox.renew_url))
                     if dates.touch_at <= now:
                         dates.touch_at = now + self._config.keepalive_s
-                        group.create_task(self._do("showing activity", box, partial(_touch, box)))
+                        group.create_task(self._do("showing activity", sandbox, partial(_touch, sandbox)))
                     if dates.extend_at <= now:
                         dates.extend_at = now + self._ttl_s
-                        group.create_task(self._do("extending the life", box, partial(self._extend, box)))
+                        group.create_task(self._do("extending the life", sandbox, partial(self._extend, sandbox)))
 
-    async def _extend(self, box: DaytonaBox) -> None:
-        await box.remote.set_ttl(self._config.ttl_minutes, request_timeout=REQUEST_TIMEOUT_S)
+    async def _extend(self, sandbox: DaytonaSandboxBase) -> None:
+        await sandbox.remote.set_ttl(self._config.ttl_minutes, request_timeout=REQUEST_TIMEOUT_S)
 
-    async def _do(self, what: str, box: DaytonaBox, request: Callable[[], Awaitable[None]]) -> None:
-        """A failure is no news here: the pool's health checks find out whether the box is still any good."""
+    async def _do(self, what: str, sandbox: DaytonaSandboxBase, request: Callable[[], Awaitable[None]]) -> None:
+        """A failure is no news here: the pool's health checks find out whether the sandbox is still any good."""
         async with self._places:
-            if box not in self._boxes:
+            if sandbox not in self._sandboxes:
                 return
             try:
-                await self._cloud.call(f"{what} of sandbox {box.id}", request)
+                await self._cloud.call(f"{what} of sandbox {sandbox.id}", request)
             except Exception as error:
-                log.debug("upkeep failed", what=what, sandbox=box.id, reason=str(error))
+                log.debug("upkeep failed", what=what, sandbox=sandbox.id, reason=str(error))
 
 
-async def _touch(box: DaytonaBox) -> None:
-    await box.remote.refresh_activity(request_timeout=REQUEST_TIMEOUT_S)
+async def _touch(sandbox: DaytonaSandboxBase) -> None:
+    await sandbox.remote.refresh_activity(request_timeout=REQUEST_TIMEOUT_S)

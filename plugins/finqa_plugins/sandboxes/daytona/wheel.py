@@ -1,4 +1,4 @@
-"""This package as a wheel, made from wherever it is imported from: what the boxes in the cloud install.
+"""This package as a wheel, made from wherever it is imported from: what the sandboxes in the cloud install.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
@@ -32,7 +32,7 @@ class Wheel:
 
     Attributes:
         name: `finqa-<version>-py3-none-any.whl`.
-        content: Its bytes: the same for the same sources, whatever the machine, the time and the kind of installation.
+        content: Its bytes: the same for the same sources on any machine, at any time and in any kind of installation.
         modules: Dotted names of the modules in it.
     """
 

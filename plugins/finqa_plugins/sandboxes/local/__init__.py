@@ -1,1 +1,1 @@
-"""Boxes as server processes on the loopback of this machine."""
+"""Sandboxes as server processes on the loopback of this machine."""

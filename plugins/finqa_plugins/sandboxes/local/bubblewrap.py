@@ -1,4 +1,4 @@
-"""A box as one bubblewrap command line: what is in it, and what its processes may use. Pure."""
+"""A sandbox as one bubblewrap command line: what is in it, and what its processes may use. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",
 }
-"""Of every box. Texts have the same hashes in each, so that sets of them have one order and code gives one result."""
+"""Environment of every sandbox. A fixed hash seed gives sets of texts one order, so that code gives one result."""
 
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 USR = (
@@ -38,29 +38,30 @@ LIBRARIES = ("bin", "lib", "lib64")
 """Below the prefix of a Python that is elsewhere: a conda has all its environments beside them."""
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
-"""The first command in a box: says that it is there and waits for a line of input. By then bubblewrap has tied the box
-to the life of its owner, and a box whose owner was gone before executes nothing: its input is at its end."""
+"""The first command in a sandbox: says that it is there and waits for a line of input. By then bubblewrap has tied the
+sandbox to the life of its owner. A sandbox whose owner ended before executes nothing: its input is at its end."""
 
 USER = 1000
 """Who the code is inside."""
 
-NOBODY = 65534
-"""Whom we become before we make a box, when we are root."""
+UNPRIVILEGED = 65534
+"""Whom we become before we make a sandbox, when we are root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """How boxes are made on this machine.
+    """How sandboxes are made on this machine.
 
     Attributes:
         bwrap: The program.
         prlimit: Program of util-linux that sets limits.
-        setpriv: Program of util-linux that gives up being root, and whatever set-user-id programs would give.
+        setpriv: Program of util-linux that gives up being root, and what set-user-id programs would grant.
         as_nobody: Whether to give it up, because we are root.
-        python: Python of the boxes.
+        python: Python of the sandboxes.
         library: Prefix of that Python where it is not below /usr.
-        hidden: Folders with installed packages, empty in a box: this package is among them, with tests and solutions.
-        sealed: Whether the kernel refuses further user namespaces in the box, see `--disable-userns` in bwrap(1).
+        hidden: Folders with installed packages, empty in a sandbox: this package is among them, with tests and
+        solutions.
+        sealed: Whether the kernel refuses further user namespaces in the sandbox, see `--disable-userns` in bwrap(1).
         filtered: Whether system calls are filtered.
     """
 
@@ -93,7 +94,7 @@ def box_command(
     command += ["--chdir", FOLDER, "--remount-ro", "/", "--json-status-fd", str(status_fd)]
     if filter_fd is not None:
         command += ["--seccomp", str(filter_fd)]
-    # the first process of the box counts as well
+    # the first process of the sandbox counts as well
     limits = limit_flags(request.limits, processes=request.limits.processes + 1)
     command += [
         "--",
@@ -111,8 +112,8 @@ def box_command(
 
 def as_user(setpriv: str, *, as_nobody: bool) -> tuple[str, ...]:
     """What a command begins with so that an ordinary user runs it, who can gain nothing."""
-    nobody = ("--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups") if as_nobody else ()
-    return (setpriv, *nobody, "--no-new-privs", "--")
+    drop_root = ("--reuid", str(UNPRIVILEGED), "--regid", str(UNPRIVILEGED), "--clear-groups") if as_nobody else ()
+    return (setpriv, *drop_root, "--no-new-privs", "--")
 
 
 def limit_flags(limits: ExecutionLimits, *, processes: int) -> list[str]:

@@ -8,15 +8,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LocalSandboxConfig(BaseModel):
-    """How logical boxes are spread over server processes, and how code that a policy wrote is executed.
+    """How logical sandboxes are spread over server processes, and how code that a policy wrote is executed.
 
-    One process serves about 1,200 tool calls a second, so 64 boxes keep it far from busy; beyond `processes` times
-    that many boxes, processes are shared further and nothing is refused.
+    One process serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond `processes` times
+    that many sandboxes, processes are shared further and nothing is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sandboxes_per_process: int = Field(default=64, ge=1, description="Boxes on a process before another is started")
+    sandboxes_per_process: int = Field(default=64, ge=1, description="Sandboxes on a process before another is started")
     processes: int = Field(
         default_factory=lambda: os.cpu_count() or 1, ge=1, description="Most server processes at once (default: cores)"
     )
@@ -28,7 +28,8 @@ class LocalSandboxConfig(BaseModel):
         description="Most executions of code at once (default: cores); others wait, and their clocks with them",
     )
     python: str = Field(
-        default="", description="Python that executes code (default: ours where the box can read it, else the system's)"
+        default="",
+        description="Python that executes code (default: ours where the sandbox can read it, else the system's)",
     )
     dangerously_run_unisolated: bool = Field(
         default=False, description="Execute code that a policy wrote without isolation: it can read and send your files"

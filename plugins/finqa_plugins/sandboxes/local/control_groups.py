@@ -1,7 +1,7 @@
-"""What the processes of a box may use together, where the kernel's control groups can be written.
+"""What the processes of a sandbox may use together, where the kernel's control groups can be written.
 
-Limits of a process (setrlimit) are per process: a box of 16 could use 16 times as much memory. Files: cgroup-v2.rst and
-cgroup-v1/memory.rst of the kernel's documentation.
+Limits of a process (setrlimit) are per process: a sandbox of 16 could use 16 times as much memory. Files: cgroup-v2.rst
+and cgroup-v1/memory.rst of the kernel's documentation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PREFIX = "finqa-box"
 NAME = re.compile(rf"{PREFIX}-(?P<pid>\d+)-(?P<started>\w+)-\w+")
 OVERHEAD_BYTES, OVERHEAD_PROCESSES = 32 * 2**20, 4
-"""Of bubblewrap itself, and of what the kernel keeps for a box."""
+"""Of bubblewrap itself, and of what the kernel keeps for a sandbox."""
 
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
@@ -94,7 +94,7 @@ def find_control_groups() -> ControlGroups | None:
 def _remove_stale(parents: Sequence[Path]) -> None:
     """Groups of owners that were killed, with what is in them.
 
-    bubblewrap, killed in the milliseconds in which it makes a box, leaves a process that waits for it for ever.
+    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it for ever.
     """
     for parent in parents:
         for folder in parent.glob(f"{PREFIX}-*"):
@@ -134,7 +134,7 @@ def _events(file: Path) -> dict[str, int]:
 
 
 def _limit(folder: Path, limits: ExecutionLimits) -> None:
-    memory = str(limits.memory_bytes + limits.disk_bytes + OVERHEAD_BYTES)  # files of a box are memory as well
+    memory = str(limits.memory_bytes + limits.disk_bytes + OVERHEAD_BYTES)  # files of a sandbox are memory as well
     for name in MEMORY_FILES:
         if (folder / name).exists():
             (folder / name).write_text(memory, encoding="ascii")

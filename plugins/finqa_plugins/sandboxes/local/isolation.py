@@ -1,4 +1,4 @@
-"""Whether this machine can hold code that nobody trusts: found out by making a box and looking around inside."""
+"""Whether this machine can hold untrusted code: found out by making a sandbox and looking around inside."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
 from finqa_plugins.sandboxes.local.bubblewrap import USER, Isolation
-from finqa_plugins.sandboxes.local.launches import BareLauncher, BoxLauncher, Launcher
-from finqa_plugins.sandboxes.local.plugin import ISOLATION, PROGRAMS
+from finqa_plugins.sandboxes.local.isolation_programs import ISOLATION, PROGRAMS
+from finqa_plugins.sandboxes.local.launches import BareLauncher, BubblewrapLauncher, Launcher
 from finqa_plugins.sandboxes.local.seccomp import filter_program
 from finqa_plugins.sandboxes.local.supervision import supervise
 
@@ -26,7 +26,7 @@ SWITCHES = {
     "kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
     "kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns=0"),
 }
-"""Below /proc/sys: the value with which users may make no namespaces, and what mends it."""
+"""Below /proc/sys: the value with which users may make no namespaces, and the setting that allows it."""
 
 PACKAGES = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages")
 """Where Pythons keep installed packages, below their prefix."""
@@ -53,13 +53,13 @@ print(json.dumps({
 
 @functools.cache
 def find_isolation(python: str = "") -> Isolation:
-    """The strongest isolation that works here, proved by a box in which everything is as it should be.
+    """The strongest isolation that works here, proved by a sandbox in which everything is as it should be.
 
     Args:
-        python: Python for the boxes; empty to look for one.
+        python: Python for the sandboxes; empty to look for one.
 
     Raises:
-        ConfigError: There is none; says why, and what mends it.
+        ConfigError: There is none; gives the reason and the remedy.
     """
     first = Isolation(
         bwrap=_program("bwrap"),
@@ -75,7 +75,7 @@ def find_isolation(python: str = "") -> Isolation:
                 continue
             hidden = _packages(library)
             found = replace(first, python=path, library=library, hidden=hidden, sealed=sealed, filtered=filtered)
-            reason = _objection(BoxLauncher(found), found)
+            reason = _objection(BubblewrapLauncher(found), found)
             if not reason:
                 return found
             reasons.append(reason)
@@ -109,7 +109,7 @@ def _objection(launcher: Launcher, expected: Isolation | None = None) -> str:
     finally:
         os.close(stop)
     if result.ending is not Ending.EXITED or result.exit_code != 0:
-        return f"a first program in the box failed: {result.stderr.decode(errors='replace').strip()[-300:]}"
+        return f"a first program in the sandbox failed: {result.stderr.decode(errors='replace').strip()[-300:]}"
     seen = json.loads(result.stdout)
     if tuple(seen["python"]) < OLDEST_PYTHON:
         return f"Python {seen['python'][0]}.{seen['python'][1]} is too old"
@@ -127,7 +127,7 @@ def _objection(launcher: Launcher, expected: Isolation | None = None) -> str:
 
 
 def _pythons(python: str) -> Iterator[tuple[str, str]]:
-    """Interpreters, and the folder of each one's library where a box would not have it anyway."""
+    """Interpreters, and the folder of each one's library where a sandbox would not have it anyway."""
     own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     minors = range(sys.version_info.minor, OLDEST_PYTHON[1] - 1, -1)
     system = [f"{folder}/python3" for folder in ("/usr/local/bin", "/usr/bin")]
@@ -139,7 +139,7 @@ def _pythons(python: str) -> Iterator[tuple[str, str]]:
 
 
 def _packages(library: str) -> tuple[str, ...]:
-    """Folders with the packages of the Pythons that a box can read."""
+    """Folders with the packages of the Pythons that a sandbox can read."""
     prefixes = [Path(name) for name in ("/usr", "/usr/local", library) if name]
     found = {path.resolve() for prefix in prefixes for pattern in PACKAGES for path in prefix.glob(pattern)}
     return tuple(sorted(str(path) for path in found if any(path.is_relative_to(prefix) for prefix in prefixes)))
@@ -165,17 +165,17 @@ def _program(name: str) -> str:
 
 
 def _refusal(reasons: list[str]) -> ConfigError:
-    boxes = [reason for reason in reasons if "is too old" not in reason and "source path" not in reason]
-    if not boxes:
+    sandboxes = [reason for reason in reasons if "is too old" not in reason and "source path" not in reason]
+    if not sandboxes:
         return _no_python()
-    switches = [f"sudo sysctl {mend}" for name, (off, mend) in SWITCHES.items() if _switch(name) == off]
+    switches = [f"sudo sysctl {remedy}" for name, (off, remedy) in SWITCHES.items() if _switch(name) == off]
     container = "a container that may make user namespaces (docker run --security-opt seccomp=unconfined)"
     remedy = f"{' and '.join(switches) or container}, or {LAST_RESORT}"
-    return ConfigError(f"Code cannot be isolated here: {boxes[-1].rstrip('.')}.", remedy=remedy)
+    return ConfigError(f"Code cannot be isolated here: {sandboxes[-1].rstrip('.')}.", remedy=remedy)
 
 
 def _no_python() -> ConfigError:
-    user = "the user nobody" if os.geteuid() == 0 else "a box"
+    user = "the user nobody" if os.geteuid() == 0 else "a sandbox"
     version = ".".join(map(str, OLDEST_PYTHON))
     return ConfigError(
         f"Code cannot be executed here: there is no Python {version} or newer that {user} can read.",

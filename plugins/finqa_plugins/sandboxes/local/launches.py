@@ -1,4 +1,4 @@
-"""The two ways to run what a policy wrote: in a box, or, where somebody insists, beside everything else."""
+"""The two ways to run what a policy wrote: in a sandbox, or, where somebody insists, beside everything else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finqa_cli.errors import SandboxError
 from finqa_cli.types import ExecutionRequest
 from finqa_plugins.sandboxes.local.bubblewrap import (
     ENVIRONMENT,
-    NOBODY,
+    UNPRIVILEGED,
     Isolation,
     argv_of,
     as_user,
@@ -54,7 +54,7 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BoxLauncher:
+class BubblewrapLauncher:
     """Each execution in namespaces of its own, and in a control group where there are any."""
 
     isolation: Isolation
@@ -96,11 +96,11 @@ class BareLauncher:
     @contextlib.contextmanager
     def prepared(self, request: ExecutionRequest) -> Iterator[Launch]:
         """See `Launcher`."""
-        user = NOBODY if self.as_nobody else os.geteuid()
+        user = UNPRIVILEGED if self.as_nobody else os.geteuid()
         try:
             folder = tempfile.mkdtemp(prefix="finqa-execution-")
             if self.as_nobody:
-                os.chown(folder, NOBODY, NOBODY)
+                os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         except OSError as error:
             raise SandboxError(f"Cannot start an execution: {error}") from error
         try:

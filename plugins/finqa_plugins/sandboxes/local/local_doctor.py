@@ -18,7 +18,7 @@ NAME = "isolation"
 
 
 def checks(options: Mapping[str, Any]) -> Sequence[Check]:
-    """One finding; makes a box and looks around inside, which takes less than a second."""
+    """One finding; makes a sandbox and looks around inside, which takes less than a second."""
     try:
         config = LocalSandboxConfig.model_validate(options)
     except ValidationError:
@@ -35,8 +35,12 @@ def checks(options: Mapping[str, Any]) -> Sequence[Check]:
 
 
 def _found(isolation: Isolation) -> Check:
-    of = "a box" if find_control_groups() else "each process of a box alone, for no control group can be made here"
-    detail = f"code runs in bubblewrap boxes without network, with {isolation.python}; memory is limited for {of}"
+    of = (
+        "a sandbox"
+        if find_control_groups()
+        else "each process of a sandbox alone, for no control group can be made here"
+    )
+    detail = f"code runs in bubblewrap sandboxes without network, with {isolation.python}; memory is limited for {of}"
     missing = ["system calls are not filtered"] * (not isolation.filtered)
     missing += ["code may make user namespaces of its own"] * (not isolation.sealed)
     if missing:

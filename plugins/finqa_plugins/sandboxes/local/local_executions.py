@@ -1,4 +1,4 @@
-"""Boxes that execute code: nothing runs in one between two executions, and each execution has namespaces of its own."""
+"""Sandboxes that execute code: nothing runs between two executions, and each execution has its own namespaces."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult, SandboxIn
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.control_groups import find_control_groups
 from finqa_plugins.sandboxes.local.isolation import find_bare, find_isolation
-from finqa_plugins.sandboxes.local.launches import BoxLauncher, Launcher
-from finqa_plugins.sandboxes.local.sandbox_files import BoxFiles
+from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher, Launcher
+from finqa_plugins.sandboxes.local.sandbox_files import ExecutingSandboxFiles
 from finqa_plugins.sandboxes.local.supervision import supervise
 
 log = structlog.get_logger(__name__)
 
 
-class ExecutingBoxes:
-    """All boxes of one provider that execute code, and the few executions that they may have at once.
+class LocalExecutingSandboxes:
+    """All sandboxes of one provider that execute code, and the few executions that they may have at once.
 
-    An execution dies with the thread that started it, so with this process; the threads live as long as the boxes.
+    An execution dies with the thread that started it, so with this process; the threads live as long as the sandboxes.
     """
 
     def __init__(self, config: LocalSandboxConfig, folder: Path) -> None:
         self._config = config
-        self._files = BoxFiles(folder)
+        self._files = ExecutingSandboxFiles(folder)
         self._threads = ThreadPoolExecutor(config.executions_at_once, thread_name_prefix="execution")
         self._launcher: Launcher | None = None
-        self._boxes: dict[str, LocalExecutingSandbox] = {}
+        self._sandboxes: dict[str, LocalExecutingSandbox] = {}
 
     async def start(self, labels: Mapping[str, str]) -> LocalExecutingSandbox:
-        """A box.
+        """A sandbox.
 
         Raises:
-            ConfigError: Code cannot be isolated here, and nobody said that it need not be.
+            ConfigError: Code cannot be isolated here, and the options require it.
             StorageError: The ledger cannot be written.
         """
         launcher = await asyncio.to_thread(self._find_launcher)
-        box_id = self._files.add(labels)
-        box = LocalExecutingSandbox(box_id, launcher, self._threads, self)
-        self._boxes[box_id] = box
-        return box
+        sandbox_id = self._files.add(labels)
+        sandbox = LocalExecutingSandbox(sandbox_id, launcher, self._threads, self)
+        self._sandboxes[sandbox_id] = sandbox
+        return sandbox
 
-    def holds(self, box_id: str) -> bool:
+    def holds(self, sandbox_id: str) -> bool:
         """False once it is stopped, here or by `finqa sandbox reap`."""
-        return self._files.holds(box_id)
+        return self._files.holds(sandbox_id)
 
-    def forget(self, box_id: str) -> None:
+    def forget(self, sandbox_id: str) -> None:
         """No new execution begins in it. Idempotent."""
-        self._boxes.pop(box_id, None)
-        self._files.remove(box_id)
+        self._sandboxes.pop(sandbox_id, None)
+        self._files.remove(sandbox_id)
 
     def list(self) -> Sequence[SandboxInfo]:
         """Those of every process of this user."""
-        return list(self._files.boxes())
+        return list(self._files.sandboxes())
 
-    async def reap(self, box_id: str) -> None:
-        """Ends a box. What it is executing ends at once when it is ours, else at its limit on time. Idempotent."""
-        box = self._boxes.get(box_id)
-        if box is not None:
-            await box.stop()
-        self.forget(box_id)
+    async def reap(self, sandbox_id: str) -> None:
+        """Ends a sandbox. What it is executing ends at once when it is ours, else at its limit on time. Idempotent."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None:
+            await sandbox.stop()
+        self.forget(sandbox_id)
 
     async def close(self) -> None:
-        """Ends the boxes and all that they execute. Idempotent."""
-        await asyncio.gather(*(box.stop() for box in list(self._boxes.values())))
+        """Ends the sandboxes and all that they execute. Idempotent."""
+        await asyncio.gather(*(sandbox.stop() for sandbox in list(self._sandboxes.values())))
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _find_launcher(self) -> Launcher:
@@ -81,18 +81,20 @@ class ExecutingBoxes:
                 self._launcher = find_bare(self._config.python)
                 log.warning("code that the policy writes runs WITHOUT ISOLATION: it can read and send your files")
             else:
-                self._launcher = BoxLauncher(find_isolation(self._config.python), find_control_groups())
+                self._launcher = BubblewrapLauncher(find_isolation(self._config.python), find_control_groups())
         return self._launcher
 
 
 class LocalExecutingSandbox:
     """See `finqa_cli.contracts.ExecutingSandbox`."""
 
-    def __init__(self, box_id: str, launcher: Launcher, threads: ThreadPoolExecutor, boxes: ExecutingBoxes) -> None:
-        self._id = box_id
+    def __init__(
+        self, sandbox_id: str, launcher: Launcher, threads: ThreadPoolExecutor, sandboxes: LocalExecutingSandboxes
+    ) -> None:
+        self._id = sandbox_id
         self._launcher = launcher
         self._threads = threads
-        self._boxes = boxes
+        self._sandboxes = sandboxes
         self._running: dict[int, asyncio.Future[ExecutionResult]] = {}
 
     @property
@@ -102,15 +104,15 @@ class LocalExecutingSandbox:
 
     async def healthy(self) -> bool:
         """True until it is stopped."""
-        return self._boxes.holds(self._id)
+        return self._sandboxes.holds(self._id)
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Waits for its turn, then executes in a box of its own. Cancelled, it ends the execution first.
+        """Waits for its turn, then executes in a sandbox of its own. Cancelled, it ends the execution first.
 
         Raises:
-            SandboxError: The box was stopped, or the machine could not make one; not because of what the code did.
+            SandboxError: The sandbox was stopped, or the machine could not make one; not because of what the code did.
         """
-        if not self._boxes.holds(self._id):
+        if not self._sandboxes.holds(self._id):
             raise SandboxError(f"Sandbox {self._id} was stopped.")
         try:
             stop = os.eventfd(0)
@@ -124,8 +126,8 @@ class LocalExecutingSandbox:
         return await self._finish(job, stop)
 
     async def stop(self) -> None:
-        """Ends the box and what it executes."""
-        self._boxes.forget(self._id)
+        """Ends the sandbox and what it executes."""
+        self._sandboxes.forget(self._id)
         running = dict(self._running)
         for stop in running:
             os.eventfd_write(stop, 1)
@@ -151,10 +153,10 @@ class LocalExecutingSandbox:
 
 
 def _execute(launcher: Launcher, request: ExecutionRequest, stop: int) -> ExecutionResult:
-    watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of boxes and connections go there
+    watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of sandboxes and connections go there
     watch.register(stop, select.POLLIN)
     if watch.poll(0):
-        raise SandboxError("The execution was given up before it began.")
+        raise SandboxError("The execution was stopped before it began.")
     try:
         with launcher.prepared(request) as launch:
             result = supervise(launch, request.stdin, request.limits, stop)

@@ -14,8 +14,8 @@ from finqa_cli.processes import start_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxEntry:
-    """One logical box. `created` is Unix time in seconds."""
+class SandboxEntry:
+    """One logical sandbox. `created` is Unix time in seconds."""
 
     labels: Mapping[str, str]
     created: float
@@ -27,14 +27,14 @@ class ServerEntry:
 
     Attributes:
         started: Start time of the process in clock ticks since boot; a reused pid differs in it.
-        boxes: Its logical boxes by id.
+        sandboxes: Its logical sandboxes by id.
     """
 
     id: str
     pid: int
     started: int
     port: int
-    boxes: Mapping[str, BoxEntry]
+    boxes: Mapping[str, SandboxEntry]
 
 
 class Ledger:
@@ -90,8 +90,8 @@ def _read(path: Path) -> ServerEntry | None:
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         boxes = {
-            id_: BoxEntry(labels=dict(box["labels"]), created=float(box["created"]))
-            for id_, box in row["boxes"].items()
+            id_: SandboxEntry(labels=dict(sandbox["labels"]), created=float(sandbox["created"]))
+            for id_, sandbox in row["boxes"].items()
         }
         return ServerEntry(
             id=str(row["id"]), pid=int(row["pid"]), started=int(row["started"]), port=int(row["port"]), boxes=boxes

@@ -1,4 +1,4 @@
-"""The `local` provider: logical boxes leased from a few shared server processes, and boxes that execute code."""
+"""The `local` provider: logical sandboxes on a few shared server processes, and sandboxes that execute code."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
-from finqa_plugins.sandboxes.local.local_executions import ExecutingBoxes, LocalExecutingSandbox
-from finqa_plugins.sandboxes.local.local_ledger import BoxEntry, Ledger, ServerEntry, is_running
+from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox, LocalExecutingSandboxes
+from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry, is_running
 from finqa_plugins.sandboxes.local.server_process import POLL_S, ServerProcess
 
 log = structlog.get_logger(__name__)
 
 ANSWER_HOLDS_S = 1.0
-"""Seconds for which the good answer of a server to a health check is the answer for all its boxes."""
+"""Seconds for which the good answer of a server to a health check is the answer for all its sandboxes."""
 
 
 class LocalSandboxProvider:
     """See `finqa_cli.contracts.SandboxProvider`.
 
-    A server process ends with its last box. When one dies, its boxes are unhealthy from then on and the next start
-    gets a fresh process. Servers die with the thread that called `start`: call it from a thread that lives on.
+    A server process ends with its last sandbox. When one dies, its sandboxes are unhealthy from then on and the next
+    start gets a fresh process. Servers die with the thread that called `start`: call it from a thread that lives on.
     """
 
     def __init__(self, config: LocalSandboxConfig | None, context: SandboxContext) -> None:
         self._config = config or LocalSandboxConfig()
         self._ledger = Ledger(context.home / "local")
         self._servers: list[_Server] = []
-        self._executing = ExecutingBoxes(self._config, context.home / "local")
+        self._executing = LocalExecutingSandboxes(self._config, context.home / "local")
         self._closed = False
 
     @overload
@@ -50,7 +50,7 @@ class LocalSandboxProvider:
     @overload
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox: ...
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox:
-        """A box on the least loaded server of this spec, or on a new one; for code, a box with nothing in it.
+        """A sandbox on the least loaded server of this spec, or on a new one; for code, a sandbox with nothing in it.
 
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
@@ -74,28 +74,28 @@ class LocalSandboxProvider:
             )
         _check_installed(spec)
         server = self._choose(spec)
-        box_id = server.new_id()
+        sandbox_id = server.new_id()
         try:
-            server.add(box_id, labels)
+            server.add(sandbox_id, labels)
             await server.ready()
         except BaseException:
-            await self._release(server, box_id)
+            await self._release(server, sandbox_id)
             raise
-        return LocalSandbox(self, server, box_id)
+        return LocalSandbox(self, server, sandbox_id)
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Boxes with all these labels whose process is running, of any process of this user."""
+        """Sandboxes with all these labels whose process is running, of any process of this user."""
         serving = [
-            SandboxInfo(id=box_id, state="started", labels=box.labels, created=box.created)
+            SandboxInfo(id=sandbox_id, state="started", labels=sandbox.labels, created=sandbox.created)
             for entry in self._ledger.entries()
-            for box_id, box in entry.boxes.items()
+            for sandbox_id, sandbox in entry.boxes.items()
         ]
         return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a box. When another process started it, its server is ended, and with it the boxes that share it."""
+        """End a sandbox. When another process started it, end its server, and with it the sandboxes that share it."""
         for server in list(self._servers):
-            if sandbox_id in server.boxes:
+            if sandbox_id in server.sandboxes:
                 await self._release(server, sandbox_id)
                 return
         for entry in self._ledger.entries():
@@ -114,17 +114,17 @@ class LocalSandboxProvider:
     def _choose(self, spec: ServerSpec) -> _Server:
         key = _key(spec)
         candidates = [server for server in self._servers if server.key == key and server.usable()]
-        least = min(candidates, key=lambda server: len(server.boxes), default=None)
-        full = least is None or len(least.boxes) >= self._config.sandboxes_per_process
+        least = min(candidates, key=lambda server: len(server.sandboxes), default=None)
+        full = least is None or len(least.sandboxes) >= self._config.sandboxes_per_process
         if least is not None and not (full and len(candidates) < self._config.processes):
             return least
         server = _Server(key, spec, self._ledger, self._config)
         self._servers.append(server)
         return server
 
-    async def _release(self, server: _Server, box_id: str) -> None:
-        server.remove(box_id)
-        if not server.boxes and server in self._servers:
+    async def _release(self, server: _Server, sandbox_id: str) -> None:
+        server.remove(sandbox_id)
+        if not server.sandboxes and server in self._servers:
             self._servers.remove(server)
             await server.stop()
 
@@ -132,10 +132,10 @@ class LocalSandboxProvider:
 class LocalSandbox:
     """A lease on a server process. See `finqa_cli.contracts.Sandbox`."""
 
-    def __init__(self, provider: LocalSandboxProvider, server: _Server, box_id: str) -> None:
+    def __init__(self, provider: LocalSandboxProvider, server: _Server, sandbox_id: str) -> None:
         self._provider = provider
         self._server = server
-        self._id = box_id
+        self._id = sandbox_id
 
     @property
     def id(self) -> str:
@@ -144,7 +144,7 @@ class LocalSandbox:
 
     @property
     def pid(self) -> int:
-        """The server process behind the box; other boxes may share it."""
+        """The server process behind the sandbox; other sandboxes may share it."""
         return self._server.process.pid
 
     def url(self) -> str:
@@ -152,8 +152,8 @@ class LocalSandbox:
         return self._server.process.url
 
     async def healthy(self) -> bool:
-        """True while the box is not stopped and its server answers. A server that does not gets no new boxes."""
-        if self._id not in self._server.boxes:
+        """Return whether the sandbox is not stopped and its server answers; one that does not gets no new sandboxes."""
+        if self._id not in self._server.sandboxes:
             return False
         return await self._server.healthy()
 
@@ -163,11 +163,11 @@ class LocalSandbox:
 
 
 class _Server:
-    """A process, its boxes and its ledger file."""
+    """A process, its sandboxes and its ledger file."""
 
     def __init__(self, key: object, spec: ServerSpec, ledger: Ledger, config: LocalSandboxConfig) -> None:
         self.key = key
-        self.boxes: dict[str, BoxEntry] = {}
+        self.sandboxes: dict[str, SandboxEntry] = {}
         self.id = f"local-{secrets.token_hex(4)}"
         self._numbers = itertools.count(1)
         self._ledger = ledger
@@ -184,7 +184,7 @@ class _Server:
         return not (self._stopped or self.distrusted or failed) and self.process.running()
 
     async def healthy(self) -> bool:
-        """Whether the process runs and answers, now or to another box a moment ago; see `ANSWER_HOLDS_S`."""
+        """Whether the process runs and answers, now or to another sandbox a moment ago; see `ANSWER_HOLDS_S`."""
         began = time.monotonic()
         if began - self._answered < ANSWER_HOLDS_S:
             return self.process.running()
@@ -194,25 +194,25 @@ class _Server:
         return answers
 
     async def ready(self) -> None:
-        """Waits for the start that all boxes share; one caller's cancellation does not cancel it for the others."""
+        """Waits for the start that all sandboxes share; one caller's cancellation does not cancel it for the others."""
         await asyncio.shield(self._ready)
 
     def new_id(self) -> str:
-        """An id for a box of this server."""
+        """An id for a sandbox of this server."""
         return f"{self.id}-{next(self._numbers)}"
 
-    def add(self, box_id: str, labels: Mapping[str, str]) -> None:
-        """Puts a box into the ledger.
+    def add(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
+        """Puts a sandbox into the ledger.
 
         Raises:
             StorageError: The ledger cannot be written.
         """
-        self.boxes[box_id] = BoxEntry(labels=dict(labels), created=time.time())
+        self.sandboxes[sandbox_id] = SandboxEntry(labels=dict(labels), created=time.time())
         self._ledger.write(self._entry())
 
-    def remove(self, box_id: str) -> None:
-        """Takes a box out of the ledger; the file goes with the last one. Idempotent."""
-        if self.boxes.pop(box_id, None) is not None and self.boxes and not self._stopped:
+    def remove(self, sandbox_id: str) -> None:
+        """Takes a sandbox out of the ledger; the file goes with the last one. Idempotent."""
+        if self.sandboxes.pop(sandbox_id, None) is not None and self.sandboxes and not self._stopped:
             try:
                 self._ledger.write(self._entry())
             except StorageError as error:
@@ -221,7 +221,7 @@ class _Server:
     async def stop(self) -> None:
         """Ends the process and removes its files."""
         self._stopped = True
-        self.boxes.clear()
+        self.sandboxes.clear()
         self._ready.cancel()
         try:
             await asyncio.gather(self._ready, return_exceptions=True)
@@ -236,7 +236,7 @@ class _Server:
     def _entry(self) -> ServerEntry:
         process = self.process
         return ServerEntry(
-            id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.boxes)
+            id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.sandboxes)
         )
 
 
@@ -260,7 +260,7 @@ async def _end_foreign(entry: ServerEntry, timeout_s: float) -> None:
     except ProcessLookupError:
         return
     try:
-        if not is_running(entry):  # checked after opening: the handle keeps meaning this process, whatever its pid does
+        if not is_running(entry):  # checked after opening: the handle outlasts a reuse of the pid
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,6 @@ from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "local"
-ISOLATION = {"bwrap": "bubblewrap", "prlimit": "util-linux", "setpriv": "util-linux"}
-"""Program -> the package that brings it."""
-PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 
 
 @hookimpl
@@ -24,23 +20,10 @@ def register_components() -> list[Component]:
             name=NAME,
             target="finqa_plugins.sandboxes.local.local_provider:LocalSandboxProvider",
             config="finqa_plugins.sandboxes.local.config:LocalSandboxConfig",
-            readiness="finqa_plugins.sandboxes.local.plugin:readiness",
-            summary="server processes on this machine's loopback; code in bubblewrap boxes",
+            readiness="finqa_plugins.sandboxes.local.isolation_programs:readiness",
+            summary="server processes on this machine's loopback; code in bubblewrap sandboxes",
         )
     ]
-
-
-def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether the programs that isolate code are here; see `Component.readiness`. `finqa doctor` tries them."""
-    chosen = settings["sandbox"]
-    if chosen["name"] == NAME and chosen["options"].get("dangerously_run_unisolated"):
-        return []
-    missing = [package for program, package in ISOLATION.items() if shutil.which(program, path=PROGRAMS) is None]
-    if not missing:
-        return []
-    names = ", ".join(dict.fromkeys(missing))
-    detail = f"executing code (environments code, mbpp) needs {names}"
-    return [Check(name=NAME, status="warn", detail=detail, remedy=f"sudo apt-get install {names.replace(',', '')}")]
 
 
 @hookimpl

@@ -1,6 +1,7 @@
-"""What other processes of this user can know about boxes that execute code: one small file for each, and no process.
+"""What other processes of this user can know about sandboxes that execute code: one small file for each, and no
+process.
 
-Nothing runs in such a box between two executions, so its file is all there is: whoever removes it ends the box.
+Nothing runs in such a sandbox between two executions, so its file is all there is: removing it ends the sandbox.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from finqa_cli.types import SandboxInfo
 SUFFIX = ".box"
 
 
-class BoxFiles:
-    """The folder with the files. Written by the owner of a box, read and removed by anyone."""
+class ExecutingSandboxFiles:
+    """The folder with the files. Written by the owner of a sandbox, read and removed by anyone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def add(self, labels: Mapping[str, str]) -> str:
-        """A new box of this process; its id.
+        """A new sandbox of this process; its id.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
         """
-        box_id = f"local-{secrets.token_hex(6)}"
+        sandbox_id = f"local-{secrets.token_hex(6)}"
         row = {
             "schema_version": 1,
-            "id": box_id,
+            "id": sandbox_id,
             "pid": os.getpid(),
             "started": start_time(os.getpid()),
             "labels": dict(labels),
             "created": time.time(),
         }
-        path = self._path(box_id)
+        path = self._path(sandbox_id)
         temporary = path.with_suffix(".tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -51,20 +52,20 @@ class BoxFiles:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
-        return box_id
+        return sandbox_id
 
-    def holds(self, box_id: str) -> bool:
-        """False once it has been removed, by whomever."""
-        return self._path(box_id).exists()
+    def holds(self, sandbox_id: str) -> bool:
+        """Return whether the file is still there; any process may remove it."""
+        return self._path(sandbox_id).exists()
 
-    def remove(self, box_id: str) -> None:
-        """Ends a box. Idempotent, also for an id that is none."""
-        if box_id == Path(box_id).name:
+    def remove(self, sandbox_id: str) -> None:
+        """Ends a sandbox. Idempotent, also for an id that is none."""
+        if sandbox_id == Path(sandbox_id).name:
             with contextlib.suppress(OSError):
-                self._path(box_id).unlink(missing_ok=True)
+                self._path(sandbox_id).unlink(missing_ok=True)
 
-    def boxes(self) -> Iterator[SandboxInfo]:
-        """Boxes whose owner is running; files of others are removed on the way."""
+    def sandboxes(self) -> Iterator[SandboxInfo]:
+        """Sandboxes whose owner is running; files of others are removed on the way."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
                 row = json.loads(path.read_text(encoding="utf-8"))
@@ -78,5 +79,5 @@ class BoxFiles:
             else:
                 self.remove(path.stem)
 
-    def _path(self, box_id: str) -> Path:
-        return self._folder / f"{box_id}{SUFFIX}"
+    def _path(self, sandbox_id: str) -> Path:
+        return self._folder / f"{sandbox_id}{SUFFIX}"

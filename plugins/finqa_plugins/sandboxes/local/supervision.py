@@ -16,10 +16,12 @@ from pathlib import Path
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import Ending, ExecutionLimits, ExecutionResult
-from finqa_plugins.sandboxes.local.local_leftovers import end_leftovers
 
 START_TIMEOUT_S, END_TIMEOUT_S = 30.0, 30.0
-"""How long the kernel may take to set up a box, and to take it down: only a machine in trouble needs more than ms."""
+"""Seconds for the kernel to set up a sandbox, and to remove it: more than milliseconds only on a machine in trouble."""
+
+LEFTOVER_ROUNDS = 5
+"""Searches for leftover processes: one that is found may have started another."""
 
 CHUNK = 65_536
 
@@ -35,7 +37,7 @@ class Launch:
         child_fds: What the command inherits.
         status_fd: A file in which bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare
             process.
-        starved: Whether it was killed because somebody else used up the memory; asked when it has ended.
+        starved: Whether it was killed because other processes used up the memory; asked when it has ended.
     """
 
     argv: tuple[str, ...]
@@ -47,16 +49,16 @@ class Launch:
 
 
 def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: int) -> ExecutionResult:
-    """Runs a command; whatever it started has ended when this returns or raises.
+    """Runs a command; every process it started has ended when this returns or raises.
 
     Args:
         launch: The command.
         stdin: What it can read.
         limits: What is watched from here: time, and output.
-        stop_fd: Readable as soon as the execution is to be given up.
+        stop_fd: Readable as soon as the execution is to be stopped.
 
     Raises:
-        SandboxError: It could not be started, did not become a box, did not end, or was given up.
+        SandboxError: It could not be started, did not become a sandbox, did not end, or was stopped.
     """
     try:
         process = subprocess.Popen(
@@ -75,7 +77,7 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
     try:
         execution = _Execution(process, launch, stdin, limits)
     except OSError as error:  # out of descriptors
-        with process:  # closes its pipes, which ends the gate of a box, and waits
+        with process:  # closes its pipes, which ends the gate of a sandbox, and waits
             if launch.status_fd is None:
                 process.kill()
         raise SandboxError(f"Cannot start an execution: {error}") from error
@@ -106,7 +108,7 @@ class _Execution:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._handle, selectors.EVENT_READ, "exit")
         os.set_blocking(process.stdin.fileno(), False)
-        if not self._boxed:  # the gate of a box speaks first
+        if not self._boxed:  # the gate of a sandbox speaks first
             self._selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             if pipe is not None:
@@ -133,7 +135,7 @@ class _Execution:
                 os.close(fd)
 
     def run(self, stop_fd: int) -> ExecutionResult:
-        """Until the process has exited, every pipe is at its end, and the box is empty."""
+        """Until the process has exited, every pipe is at its end, and the sandbox is empty."""
         self._selector.register(stop_fd, selectors.EVENT_READ, "stop")
         while self._ended is None:
             self._turn(self._deadline())
@@ -153,7 +155,7 @@ class _Execution:
         if self._init is not None and not _exits(self._init, end):
             raise SandboxError("What an execution started did not end.")
         if self._given_up:
-            raise SandboxError("The execution was given up, because its box was stopped.")
+            raise SandboxError("The execution was ended, because its sandbox was stopped.")
         return self._result()
 
     def _overdue(self) -> bool:
@@ -215,12 +217,12 @@ class _Execution:
             self._kill()
 
     def _begin(self) -> None:
-        """The gate is there: the box is made, and opens with the line that comes before the input."""
+        """The gate is there: the sandbox is made, and opens with the line that comes before the input."""
         self._started = time.monotonic()
         assert self._process.stdin is not None
         _spare(self._process.pid)
         self._selector.register(self._process.stdin, selectors.EVENT_WRITE, "stdin")
-        pid = self._status().get("child-pid", 0)  # the first process of the box; with it all the others end
+        pid = self._status().get("child-pid", 0)  # the first process of the sandbox; with it all the others end
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             if _parent_of(pid) == self._process.pid:
@@ -231,7 +233,7 @@ class _Execution:
             self._kill_now()
 
     def _kill(self) -> None:
-        """As soon as the box is known: bubblewrap, killed before its child is tied to its own life, leaves that."""
+        """Wait until the sandbox is known: bubblewrap, killed before its child is tied to its own life, leaves that."""
         if self._killed is None:
             self._killed = time.monotonic()
             if self._started is not None:
@@ -260,7 +262,9 @@ class _Execution:
             status = self._status()
             if "exit-code" not in status or self._started is None:
                 reason = bytes(self._read["stderr"]).decode("utf-8", "replace").strip()[-500:]
-                raise SandboxError(f"A box for an execution could not be made, bubblewrap ended with {code}: {reason}")
+                raise SandboxError(
+                    f"A sandbox for an execution could not be made, bubblewrap ended with {code}: {reason}"
+                )
             code = status["exit-code"]
             code = 128 - code if code - 128 in SIGNALS else code
         if ending is None:
@@ -278,7 +282,7 @@ class _Execution:
 
 def _spare(bubblewrap: int) -> None:
     """Has code go first that uses up the memory of its group: bubblewrap would not be there to tell, else, and that
-    looks like a fault of the machine. It is put on a level with us; what is in the box stays at 1000.
+    looks like a fault of the machine. It is put on a level with us; what is in the sandbox stays at 1000.
     """
     with contextlib.suppress(OSError):
         own = Path("/proc/self/oom_score_adj").read_text(encoding="ascii")
@@ -297,3 +301,21 @@ def _parent_of(pid: int) -> int:
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[1])
+
+
+def end_leftovers(folder: str) -> None:
+    """Kill every process that was started with TMPDIR=folder. One that hides it is missed: this is no isolation."""
+    mark = f"TMPDIR={folder}".encode()
+    for _ in range(LEFTOVER_ROUNDS):
+        found = False
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(int(process.name))  # opened before looking: it keeps meaning what was looked at
+                try:
+                    if mark in (process / "environ").read_bytes().split(b"\0"):
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                        found = True
+                finally:
+                    os.close(handle)
+        if not found:
+            return

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import AuthenticationError
-from finqa_plugins.sandboxes.daytona.gate import CreateGate
-from finqa_plugins.sandboxes.daytona.window import SlidingWindow
+from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
 
 WINDOW_S, SETTLE_S = 10.0, 2.0
 seconds = st.floats(min_value=0.0, max_value=30.0, allow_nan=False)

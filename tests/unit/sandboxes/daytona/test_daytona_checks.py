@@ -131,19 +131,19 @@ def usage(region: str, cpu: int, memory: int, disk: int, used: int = 0) -> Regio
 def test_room_by_tier() -> None:
     config = DaytonaSandboxConfig()
     tiers = [usage("us", 10, 10, 30), usage("us", 100, 200, 300), usage("us", 250, 500, 2000)]
-    assert [room([tier], config).boxes for tier in tiers] == [10, 100, 250]
-    assert room([usage("us", 500, 1000, 5000, used=20)], config).boxes == 480
+    assert [room([tier], config).sandboxes for tier in tiers] == [10, 100, 250]
+    assert room([usage("us", 500, 1000, 5000, used=20)], config).sandboxes == 480
     assert (
-        room([usage("us", 500, 1000, 900)], config).boxes,
+        room([usage("us", 500, 1000, 900)], config).sandboxes,
         room([usage("us", 500, 1000, 900)], config).resource,
     ) == (
         300,
         "disk",
     )
     elsewhere = [usage("us", 10, 10, 30), usage("eu", 500, 1000, 5000)]
-    assert room(elsewhere, DaytonaSandboxConfig(target="us")).boxes == 10
-    assert room(elsewhere, config).boxes == 500
-    assert room([], config).boxes == 0
+    assert room(elsewhere, DaytonaSandboxConfig(target="us")).sandboxes == 10
+    assert room(elsewhere, config).sandboxes == 500
+    assert room([], config).sandboxes == 0
 
 
 def test_what_is_said_about_room() -> None:

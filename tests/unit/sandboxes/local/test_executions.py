@@ -25,10 +25,10 @@ from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, E
 from finqa_plugins.sandboxes.local import supervision
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.isolation import find_isolation
-from finqa_plugins.sandboxes.local.launches import BoxLauncher
+from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher
 from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
-from finqa_plugins.sandboxes.local.sandbox_files import BoxFiles
+from finqa_plugins.sandboxes.local.sandbox_files import ExecutingSandboxFiles
 from finqa_plugins.sandboxes.local.supervision import Launch, supervise
 
 RUN = {"finqa.run": "r"}
@@ -178,7 +178,7 @@ async def test_a_box_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
     found = find_isolation()
     try:
         for broken in (replace(found, python="/nowhere/python3"), replace(found, bwrap="/bin/false")):
-            with BoxLauncher(broken).prepared(request("print(1)")) as launch:
+            with BubblewrapLauncher(broken).prepared(request("print(1)")) as launch:
                 if broken.bwrap == "/bin/false":
                     with pytest.raises(SandboxError, match="could not be made"):
                         supervise(launch, b"", ROOMY, stop)
@@ -212,7 +212,7 @@ async def test_boxes_are_seen_and_ended_from_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_files_of_boxes(tmp_path: Path) -> None:
-    files = BoxFiles(tmp_path / "local")
+    files = ExecutingSandboxFiles(tmp_path / "local")
     box_id = files.add(RUN)
     (tmp_path / "precious.box").write_text("1", encoding="utf-8")
     files.remove("../precious")
@@ -221,10 +221,10 @@ def test_the_files_of_boxes(tmp_path: Path) -> None:
     row = json.loads(path.read_text(encoding="utf-8"))
     for content in ("", "[]", "{}", json.dumps({**row, "labels": 1})):
         (tmp_path / "local" / "strange.box").write_text(content, encoding="utf-8")
-        assert [info.id for info in files.boxes()] == [box_id]
+        assert [info.id for info in files.sandboxes()] == [box_id]
     path.write_text(json.dumps({**row, "started": row["started"] + 1}), encoding="utf-8")  # a reused pid
-    assert list(files.boxes()) == []
+    assert list(files.sandboxes()) == []
     assert not files.holds(box_id)
-    blocked = BoxFiles(tmp_path / "precious.box")
+    blocked = ExecutingSandboxFiles(tmp_path / "precious.box")
     with pytest.raises(StorageError, match="sandbox ledger"):
         blocked.add(RUN)

@@ -19,7 +19,7 @@ from finqa_cli.errors import SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionSpec
 from finqa_plugins.sandboxes.local.control_groups import MEMORY_FILES, ControlGroups, Group, find_control_groups
 from finqa_plugins.sandboxes.local.isolation import find_isolation
-from finqa_plugins.sandboxes.local.launches import BoxLauncher
+from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher
 from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox, _execute
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
@@ -97,7 +97,7 @@ def test_what_others_used_up_is_not_the_codes_own_doing() -> None:
     greedy, other = request("bytearray(300 * 2**20)"), request("import os; os.kill(os.getpid(), 9)")
     try:
         with short_of_memory(64) as groups:
-            launcher = BoxLauncher(find_isolation(), groups)
+            launcher = BubblewrapLauncher(find_isolation(), groups)
             with pytest.raises(SandboxError, match="out of memory"):
                 _execute(launcher, greedy, stop)
             assert _execute(launcher, other, stop).ending is Ending.KILLED

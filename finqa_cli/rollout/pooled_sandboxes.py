@@ -1,0 +1,172 @@
+"""Sandboxes of the pool, and the free places for sessions on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from finqa_cli.contracts import Sandbox
+from finqa_cli.errors import SandboxError
+from finqa_cli.rollout.sandbox_states import SandboxState
+
+
+class PooledSandbox:
+    """A sandbox of the pool, its state and the sessions on it. `SandboxPool.move` alone changes the state.
+
+    Attributes:
+        state: Where it is in its life.
+        sandbox: The provider's object, set once the sandbox has started.
+        sessions: Places on it that are taken.
+        proved: True once a session on it ended without a fault.
+        relapses: Faults in a row after which a check found it well, with no other session on it.
+        check_now: Set to have it checked now.
+        checked_at: When its last check ended, in the event loop's seconds; minus infinity before the first.
+    """
+
+    __slots__ = (
+        "_cuts",
+        "_reason",
+        "check_now",
+        "checked_at",
+        "proved",
+        "relapses",
+        "sandbox",
+        "sessions",
+        "state",
+    )
+
+    sandbox: Sandbox
+
+    def __init__(self) -> None:
+        self.state = SandboxState.STARTING
+        self.sessions = 0
+        self.proved = False
+        self.relapses = 0
+        self.check_now = asyncio.Event()
+        self.checked_at = float("-inf")
+        self._reason = ""
+        self._cuts: set[asyncio.Timeout] = set()
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Sandbox]:
+        """Yield the provider's sandbox; `cut` ends the block wherever it waits.
+
+        Raises:
+            SandboxError: The sandbox was lost, before the block or in it.
+        """
+        if self._reason:
+            raise SandboxError(self._reason)
+        # A timeout without a deadline is the standard library's way to cancel a block and not the task around it, and
+        # to let a cancellation from outside win.
+        try:
+            async with asyncio.timeout(None) as cut:
+                self._cuts.add(cut)
+                try:
+                    yield self.sandbox
+                finally:
+                    self._cuts.discard(cut)
+        except TimeoutError:
+            if cut.expired():
+                raise SandboxError(self._reason) from None
+            raise
+
+    def cut(self, reason: str) -> None:
+        """End every `hold` block, now and later, with a SandboxError of this reason."""
+        self._reason = reason
+        now = asyncio.get_running_loop().time()
+        for cut in self._cuts:
+            cut.reschedule(now)
+        self._cuts.clear()
+
+
+class Places:
+    """Places for `per_sandbox` sessions on each READY sandbox: least loaded first, and first come, first served.
+
+    Taking and releasing cost the same for any number of sandboxes. While a session waits, no place is free.
+    """
+
+    def __init__(self, per_sandbox: int) -> None:
+        self._by_load: list[OrderedDict[PooledSandbox, None]] = [OrderedDict() for _ in range(per_sandbox)]
+        self._queue: OrderedDict[asyncio.Future[PooledSandbox | Exception], None] = OrderedDict()
+
+    @property
+    def per_sandbox(self) -> int:
+        """Places on each sandbox."""
+        return len(self._by_load)
+
+    @property
+    def waiting(self) -> int:
+        """Length of the queue."""
+        return len(self._queue)
+
+    def update(self, sandbox: PooledSandbox) -> None:
+        """Offer the free places of a sandbox when it is READY, else withdraw them; sessions on it stay. Idempotent."""
+        if sandbox.state is SandboxState.READY:
+            self._list(sandbox)
+            self._serve()
+        else:
+            self._unlist(sandbox)
+
+    def take(self) -> PooledSandbox | None:
+        """Take a place on the least loaded sandbox; None when none is free."""
+        for sandboxes in self._by_load:
+            if sandboxes:
+                sandbox, _ = sandboxes.popitem(last=False)
+                sandbox.sessions += 1
+                self._list(sandbox)
+                return sandbox
+        return None
+
+    def release(self, sandbox: PooledSandbox) -> None:
+        """Free a place."""
+        self._unlist(sandbox)
+        sandbox.sessions -= 1
+        self._list(sandbox)
+        self._serve()
+
+    async def wait(self) -> PooledSandbox:
+        """Wait in the queue for a place.
+
+        Raises:
+            Exception: The reason passed to `dismiss`.
+        """
+        turn: asyncio.Future[PooledSandbox | Exception] = asyncio.get_running_loop().create_future()
+        self._queue[turn] = None
+        try:
+            outcome = await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and isinstance(sandbox := turn.result(), PooledSandbox):
+                self.release(sandbox)  # the cancellation came after the place: it goes to the next in the queue
+            raise
+        finally:
+            self._queue.pop(turn, None)
+        if isinstance(outcome, Exception):
+            raise outcome.with_traceback(None)  # one object for the whole queue: each with a traceback of its own
+        return outcome
+
+    def dismiss(self, reason: Exception) -> None:
+        """Raise a reason in everything that waits."""
+        while self._queue:
+            turn, _ = self._queue.popitem(last=False)
+            if not turn.done():
+                turn.set_result(reason)
+
+    def _serve(self) -> None:
+        while self._queue:
+            turn = next(iter(self._queue))
+            if not turn.done():  # else it was cancelled and is about to leave the queue
+                sandbox = self.take()
+                if sandbox is None:
+                    return
+                turn.set_result(sandbox)
+            del self._queue[turn]
+
+    def _list(self, sandbox: PooledSandbox) -> None:
+        if sandbox.state is SandboxState.READY and sandbox.sessions < self.per_sandbox:
+            self._by_load[sandbox.sessions][sandbox] = None
+
+    def _unlist(self, sandbox: PooledSandbox) -> None:
+        if sandbox.sessions < self.per_sandbox:
+            self._by_load[sandbox.sessions].pop(sandbox, None)

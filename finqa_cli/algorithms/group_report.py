@@ -105,8 +105,8 @@ def without_over_age(
 ) -> tuple[Credit, ...]:
     """The credits, where each informative group with a token older than `most` versions is dropped as a whole.
 
-    As a whole, because the advantages of its members are relative to each other, and the oldest tokens are those of
-    the longest episodes: without them the group would favour short ones.
+    The whole group goes, because the advantages of its members are relative to each other, and the oldest tokens are
+    those of the longest episodes: without them the group would favour short ones.
 
     Args:
         groups: Groups with one credit each.

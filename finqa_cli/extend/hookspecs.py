@@ -30,7 +30,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: igno
     """What `finqa doctor` finds about your services and packages under these settings (secrets masked).
 
     `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one, and
-    `settings["environment"]["executes"]` says whether boxes of the environment execute code, as far as that can be
+    `settings["environment"]["executes"]` says whether sandboxes of the environment execute code, as far as that can be
     asked without building data.
 
     Called in a thread of its own; it has a few seconds, and what it raises becomes a failed check.

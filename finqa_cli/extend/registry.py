@@ -171,7 +171,7 @@ class Registry:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):
-                raise  # what the module itself needs; whoever shows the error knows how to install it
+                raise  # a package that the module needs: the caller knows how to install it
             raise self._unusable(component, f"there is no module {module}") from error
         try:
             return getattr(found, attribute)
@@ -183,7 +183,7 @@ class Registry:
         name = f"plugin {owner.name!r} of {owner.distribution or owner.module}" if owner else "its plugin"
         return ConfigError(
             f"{component.kind} {component.name!r} cannot be used: {reason}. This is a fault of {name}.",
-            remedy=f"mend or upgrade the plugin, or choose another {component.kind}: finqa plugins",
+            remedy=f"fix or upgrade the plugin, or choose another {component.kind}: finqa plugins",
         )
 
     def _load(self, entry: EntryPoint) -> PluginReport:

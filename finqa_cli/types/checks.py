@@ -8,13 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was looked at, and what mends it.
+    """One finding and its remedy.
 
     Attributes:
         name: A few words, such as `daytona key`.
         status: `ok`; `warn`: things will work, but not as asked or not for long; `fail`: they will not.
         detail: What was found, in one sentence.
-        remedy: The command or action that mends it; empty for `ok`.
+        remedy: The command or action that fixes it; empty for `ok`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Code that a policy wrote, executed in a box: what is asked for and what came of it."""
+"""Code that a policy wrote, executed in a sandbox: the request and the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 PYTHON = "python3"
-"""As the first argument of an execution: the Python of the box."""
+"""First argument of an execution that stands for the sandbox's Python."""
 
 MIB = 2**20
 
@@ -23,7 +23,7 @@ class ExecutionLimits:
         memory_bytes: Address space of any one process.
         processes: Processes and threads at once.
         disk_bytes: What may be written to files in all.
-        output_bytes: Of standard output and of standard error, each.
+        output_bytes: Most bytes of standard output, and of standard error.
     """
 
     cpu_s: float = 1.0
@@ -35,7 +35,7 @@ class ExecutionLimits:
 
 
 class Ending(StrEnum):
-    """Why an execution ended. All are the code's own doing: a box that fails raises a SandboxError instead."""
+    """Why an execution ended. All are caused by the code: a sandbox that fails raises a SandboxError instead."""
 
     EXITED = "exited"
     TIME = "time"
@@ -50,10 +50,11 @@ class ExecutionRequest:
     Texts hash alike in every execution (`PYTHONHASHSEED=0`), so that sets of them have one order.
 
     Attributes:
-        argv: Command and arguments; `PYTHON` as the command is the box's Python (3.11 or newer, standard library only).
+        argv: Command and arguments; `PYTHON` as the command is the sandbox's Python (3.11 or newer, with its standard
+            library only).
         stdin: What it can read; then its input ends.
         limits: What it may use.
-        labels: What a provider may name a box after that it makes for this execution, such as `problem`.
+        labels: Labels for a sandbox that a provider makes for this execution, such as `problem`.
     """
 
     argv: tuple[str, ...]
@@ -68,10 +69,10 @@ class ExecutionResult:
 
     Attributes:
         ending: Why it ended; `time` for either limit on time, `killed` for a signal (a limit on memory, a crash).
-        exit_code: Of a process that `exited`, else None.
+        exit_code: Exit code of a process that `exited`, else None.
         stdout: At most `output_bytes`, up to where it was cut.
         stderr: Likewise.
-        seconds: Wall time in the box.
+        seconds: Wall time in the sandbox.
     """
 
     ending: Ending

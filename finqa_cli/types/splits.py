@@ -23,7 +23,7 @@ SPLIT_NAMES: Mapping[str, str] = {
 def split_of_name(path: PurePath) -> str:
     """The split that a file's name speaks of: `val_finqa.csv` is dev, `finqa-test (1).json` is test; or nothing.
 
-    A name with the word `test` is test data whatever else it says: taking test rows for training data cannot be mended.
+    A name with the word `test` is test data, also beside other words: test rows that were trained on cannot be undone.
     """
     words = re.split(r"[^a-z]+", path.stem.lower())
     named = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}

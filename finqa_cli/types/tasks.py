@@ -33,7 +33,7 @@ class DataInfo:
     """Where an environment's tasks come from.
 
     Attributes:
-        name: As a user knows it: the snapshot, the file, or `embedded`.
+        name: Name for users: the snapshot, the file, or `embedded`.
         digest: `sha256:...` of the content.
         evaluation_only: It is marked as not for training.
     """
@@ -106,7 +106,7 @@ class Rewards:
         total: The number that is trained on.
         components: Named parts, for logs and reports.
         explanation: Why, in one line that a person can read.
-        weight: Factor on the attempt's advantage: how much training is to heed it, whatever its reward is.
+        weight: Factor on the attempt's advantage: how much training weighs it, independent of its reward.
     """
 
     total: float

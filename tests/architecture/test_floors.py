@@ -149,19 +149,6 @@ def test_the_application_imports_nothing_but_typer_at_start() -> None:
     assert {name.split(".")[0] for name, at_start in app.imports() if at_start} <= allowed
 
 
-def test_sizes_stay_readable() -> None:
-    wrong = []
-    for source in (*sources("finqa_cli"), *sources("plugins/finqa_plugins"), *sources("benchmarks")):
-        if source.lines > 500:
-            wrong.append(f"{source.name}: {source.lines} lines, at most 500")
-        for node in ast.walk(source.tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                size = (node.end_lineno or node.lineno) - node.body[0].lineno + 1  # a command's options are parameters
-                if size > 80:
-                    wrong.append(f"{source.name}:{node.lineno} {node.name}: {size} lines, at most 80")
-    assert not wrong, "\n".join(wrong)
-
-
 def test_no_two_test_files_share_a_name() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

@@ -48,9 +48,9 @@ class TorchLearner(Learner):
     one that fails leaves the others in the middle of a collective operation, so there it is an error, and a resumed run
     begins with the smaller ones.
 
-    Of several processes each has one, and all must be asked the same at the same time (`DistributedLearner`). Their
-    result is that of one process but for rounding, and for adapter dropout, which each draws for itself. What is scored
-    is complete in every process; files are written by the first.
+    Each of several processes has a learner, and all must get the same calls at the same time (`DistributedLearner`).
+    Their result is that of one process but for rounding, and for adapter dropout, which each draws for itself. Scores
+    are complete in every process; files are written by the first.
     """
 
     keeps_reference = True

@@ -86,7 +86,7 @@ class SingleProcess:
 class ProcessGroup(SingleProcess):
     """This process among several. The first leads: it makes the calls, the others follow.
 
-    Whatever fails in a call ends the training: the process that failed leaves its error in the store and ends, and its
+    Any failure in a call ends the training: the process that failed leaves its error in the store and ends, and its
     peers, whose connections to it break, end as well.
     """
 

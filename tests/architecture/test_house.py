@@ -1,0 +1,159 @@
+"""What can be held by a machine so that the product stays easy to find one's way in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import pytest
+from source_tree import Source, sources
+
+MAX_FILES_IN_A_FOLDER = 25
+MAX_LINES = 500
+MAX_FUNCTION_LINES = 80
+REPEATED_NAMES = {"__init__.py", "plugin.py", "config.py"}
+WORDS = re.compile(
+    r"\b(mend(s|ed|ing)?|made good|heed(s|ed)?|whoever|whatever|nobody|dealt|gone on with|goes? on with|left alone|"
+    r"given up|passed over|foretell|foretold|box(es)?)\b",
+    re.IGNORECASE,
+)
+STANDARD = re.compile(r"(toolbox|inbox|checkbox|boxed|\\box|bounding box|latex)")
+"""Lines with standard terms that contain a word of the list: Daytona's toolbox API, LaTeX's boxes."""
+
+FIXED = {
+    "finqa_cli/commands/data.py": {"mended"},
+    "finqa_cli/commands/shared/output.py": {"box"},
+    "finqa_cli/testing/coreweave/coreweave_loopback.py": {"boxes"},
+    "finqa_cli/testing/daytona/loopback.py": {"boxes"},
+    "finqa_cli/testing/daytona/loopback_control.py": {"boxes"},
+    "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
+    "plugins/finqa_plugins/sandboxes/daytona/daytona_provider.py": {"left alone"},
+    "plugins/finqa_plugins/sandboxes/local/bubblewrap.py": {"box"},
+    "plugins/finqa_plugins/sandboxes/local/control_groups.py": {"box"},
+    "plugins/finqa_plugins/sandboxes/local/isolation.py": {"nobody"},
+    "plugins/finqa_plugins/sandboxes/local/local_ledger.py": {"boxes"},
+    "plugins/finqa_plugins/sandboxes/local/local_provider.py": {"boxes"},
+    "plugins/finqa_plugins/sandboxes/local/sandbox_files.py": {"box"},
+}
+"""Words that are JSON keys, labels, names of files and users, or of a library's API."""
+
+PRODUCT = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+
+
+def test_no_folder_has_more_files_than_a_reader_overlooks() -> None:
+    counted = Counter(source.path.parent for source in PRODUCT)
+    assert not {str(folder): count for folder, count in counted.items() if count > MAX_FILES_IN_A_FOLDER}
+
+
+def test_no_two_modules_share_a_base_name() -> None:
+    counted = Counter(source.path.name for source in PRODUCT if source.path.name not in REPEATED_NAMES)
+    assert not [name for name, count in counted.items() if count > 1]
+
+
+def test_modules_and_functions_stay_readable() -> None:
+    wrong = []
+    for source in (*PRODUCT, *sources("benchmarks")):
+        if source.lines > MAX_LINES:
+            wrong.append(f"{source.name}: {source.lines} lines, at most {MAX_LINES}")
+        for node in ast.walk(source.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                size = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
+                if size > MAX_FUNCTION_LINES:
+                    wrong.append(f"{source.name}:{node.lineno} {node.name}: {size} lines, at most {MAX_FUNCTION_LINES}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_imports_go_round_in_circles() -> None:
+    circles = [part for part in _strong_components(_imports()) if len(part) > 1]
+    assert not circles, "\n".join(" <-> ".join(sorted(part)) for part in circles)
+
+
+def _imports() -> dict[str, set[str]]:
+    """Each module and the modules of ours that its import statements name, also those inside functions."""
+    known = {source.module for source in PRODUCT}
+    return {source.module: {name for name in _named(source.tree) if name in known} for source in PRODUCT}
+
+
+def _named(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _strong_components(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Kosaraju's algorithm, without recursion."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in graph:
+        stack = [(start, iter(graph[start]))] if start not in seen else []
+        seen.add(start)
+        while stack:
+            node, rest = stack[-1]
+            following = next((name for name in rest if name not in seen), None)
+            if following is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(graph[following])))
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, imported in graph.items():
+        for other in imported:
+            importers[other].add(name)
+    parts: list[set[str]] = []
+    placed: set[str] = set()
+    for start in reversed(order):
+        part, waiting = set(), [start]
+        while waiting:
+            node = waiting.pop()
+            if node not in placed:
+                placed.add(node)
+                part.add(node)
+                waiting += importers[node]
+        if part:
+            parts.append(part)
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("mended by nobody", 2), ("a toolbox", 0), ("the box", 1), ("a sandbox, boxed in", 0)]
+)
+def test_the_list_of_words_finds_them(text: str, found: int) -> None:
+    assert len(_words(text)) == found
+
+
+def test_standard_terms_are_used() -> None:
+    wrong = [
+        f"{source.name}: {word}"
+        for source in PRODUCT
+        for word in _words(source.path.read_text("utf-8"))
+        if word.lower() not in FIXED.get(source.name, ())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _words(text: str) -> list[str]:
+    return [
+        match[0] for line in text.splitlines() if not STANDARD.search(line.lower()) for match in WORDS.finditer(line)
+    ]
+
+
+def test_docstrings_are_full_phrases() -> None:
+    wrong = [f"{source.name}: {line}" for source in PRODUCT for line in _fragments(source)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _fragments(source: Source) -> list[str]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    lines = [
+        line
+        for node in ast.walk(source.tree)
+        if isinstance(node, documented)
+        for line in (ast.get_docstring(node) or "").splitlines()
+    ]
+    return [line for line in lines if re.match(r"(Of|As|By) |\s*\w+: (Of|As|By|With) [a-z]", line)]

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
-from source_tree import Source, sources
+from source_tree import ROOT, Source, sources
 
 MAX_FILES_IN_A_FOLDER = 25
 MAX_LINES = 500
@@ -157,3 +157,18 @@ def _fragments(source: Source) -> list[str]:
         for line in (ast.get_docstring(node) or "").splitlines()
     ]
     return [line for line in lines if re.match(r"(Of|As|By) |\s*\w+: (Of|As|By|With) [a-z]", line)]
+
+
+def test_the_ways_through_the_code_name_what_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    links = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+\.py)\)", page)
+    assert len(links) > 30
+    missing = [
+        f"{name} in {file}" for name, file in links if name not in _defined(ast.parse((ROOT / file).read_text()))
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}

@@ -141,6 +141,9 @@ class SimulatedEngine:
         """At once."""
         self.version = policy.number
 
+    async def close(self) -> None:
+        """Nothing to do."""
+
 
 @dataclass(slots=True)
 class SimulatedLearner(Learner):

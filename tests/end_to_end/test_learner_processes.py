@@ -63,7 +63,7 @@ def others(leader: int = os.getpid()) -> list[int]:
                 words = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if parent == leader and b"torch_learner.serving" in words:
+            if parent == leader and b"distributed.serving" in words:
                 found.append(int(folder.name))
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.toy_environment import ToyEnvironment
 
 from finqa_cli.commands.train import training_text
 from finqa_cli.errors import FinqaError
@@ -39,8 +40,7 @@ def test_figures_of_an_environment_are_in_its_report() -> None:
     assert found == {"brier": 0.25, "by": {"a": 1, "b": {"c": 2.0}}, "note": "x", "episodes": 2}
     assert flat(found) == {"brier": 0.25, "by.a": 1, "by.b.c": 2.0, "episodes": 2}
     assert summarize([attempt(1.0)], found).to_dict()["measures"] == found
-    nothing: Any = object()
-    assert measured(nothing, []) == {} and summarize([attempt(1.0)]).to_dict()["measures"] == {}
+    assert measured(ToyEnvironment(), []) == {} and summarize([attempt(1.0)]).to_dict()["measures"] == {}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])

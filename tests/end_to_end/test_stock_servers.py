@@ -96,7 +96,7 @@ async def test_a_question_that_is_never_dealt_is_a_fault(small: Any, stock: Stoc
     chosen = environment(small[1], stock)
     task = all_tasks(chosen)[0]
     stock.questions = [row for row in stock.questions if row["id"] != task.id]
-    with pytest.raises(EnvironmentFault, match=r"did not deal .* in 24 resets"):
+    with pytest.raises(EnvironmentFault, match=r"did not yield .* in 24 resets"):
         await chosen.open(task, seed=1, sandbox=None)
     assert stock.resets == 24
     with pytest.raises(EnvironmentFault, match="in 3 resets"):

@@ -127,7 +127,7 @@ def test_dpo_by_train_is_dpo_and_takes_no_flag_of_rollouts(capsys: pytest.Captur
     assert cost.trained_tokens == sum(line["tokens"] for line in steps) > 0 and cost.hours > 0
 
     status, told = failure(["train", "--pairs=pairs.jsonl", "--sandboxes=3", "--split=dev"], capsys)
-    assert status == 2 and "--split, --sandboxes would have no effect" in told
+    assert status == 2 and "--sandboxes, --split would have no effect" in told
     status, told = failure(["train", "--pairs=pairs.jsonl", "--resume=one"], capsys)
     assert status == 2 and "fix: finqa dpo --resume one" in told
     status, told = failure(["train", "--optimizer=sft", f"--model={tiny}", "--engine=transformers"], capsys)

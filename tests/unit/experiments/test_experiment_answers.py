@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.toy_environment import ToyEnvironment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,14 +105,11 @@ def test_figures_of_an_environment_go_by_their_dotted_names() -> None:
         def measure(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
             return {"brier": len(trajectories) / 10, "by": {"low": 0.5}, "note": "text"}
 
-    class Silent:
-        pass
-
     attempts = [attempt("q", "c", 1.0)]
     assert figure("brier", lambda: Measuring())(attempts) == 0.1  # type: ignore[arg-type,return-value]
     assert figure("by.low", lambda: Measuring())(attempts) == 0.5  # type: ignore[arg-type,return-value]
     assert figure("note", lambda: Measuring())(attempts) is None  # type: ignore[arg-type,return-value]
-    assert figure("brier", lambda: Silent())(attempts) is None  # type: ignore[arg-type,return-value]
+    assert figure("brier", ToyEnvironment)(attempts) is None
 
 
 @given(st.lists(st.floats(-1, 1), min_size=4, max_size=40), st.integers(1, 3))

@@ -49,7 +49,7 @@ def prepare(preparation: Preparation) -> None:
     learner.save(folder / "checkpoint")
     learner.publish(folder / "adapter", 1)
     scored = learner.logprobs(episodes(preparation.shape, preparation.scored)) if preparation.scored else ()
-    (folder / "logprobs.json").write_text(json.dumps(scored), encoding="utf-8")
+    (folder / "logprobs.json").write_text(json.dumps([row.tolist() for row in scored]), encoding="utf-8")
 
 
 def sampled_episodes(folder: Path, shape: Shape, count: int) -> Sequence[Sample]:

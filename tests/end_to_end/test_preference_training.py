@@ -239,7 +239,7 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     assert "no preference pairs" in refusal(["dpo", "nowhere"], capsys, 65)
     path = pair_file("p")
     assert "beta" in refusal(["dpo", "p", "--beta=-1", model], capsys, 78)
-    assert "of loss_type=sigmoid" in refusal(
+    assert "belongs to loss_type=sigmoid" in refusal(
         ["dpo", "p", "--loss-type=ipo", "--label-smoothing=0.1", model], capsys, 78
     )
     assert "no step" in refusal(["dpo", "p", "--epochs=0.01", model, "--run-dir=x"], capsys, 65)

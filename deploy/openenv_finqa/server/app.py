@@ -16,7 +16,7 @@ from typing import Any
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import FinqaError
-from finqa_plugins.environments.openenv_finqa.server import serve as process
+from finqa_plugins.environments.openenv_finqa.server import run_server as process
 
 
 def snapshot_folder(environment: Mapping[str, str]) -> Path:

@@ -116,7 +116,7 @@ def test_every_sampled_token_is_trained_on_once_in_both_forms(turns: int, sample
     for sample in found:
         parts = turns_of(sample)
         assert len(parts) == turns
-        assert all(sample.token_ids[: len(before)] == before for before, _ in parts)
+        assert all(tuple(sample.token_ids[: len(before)]) == before for before, _ in parts)
         completions = [token for _, completion in parts for token in completion]
         assert completions == [
             token for token, masked in zip(sample.token_ids, sample.loss_mask, strict=True) if masked
@@ -127,8 +127,9 @@ def test_every_sampled_token_is_trained_on_once_in_both_forms(turns: int, sample
 
 def test_a_group_shares_its_prompt_and_more_episodes_begin_alike() -> None:
     few, more = episodes(SHAPE, 4), episodes(SHAPE, 8)
-    assert more[:4] == few
-    assert len({sample.token_ids[: SHAPE.prompt] for sample in more}) == 2
+    assert [sample.token_ids.tolist() for sample in more[:4]] == [sample.token_ids.tolist() for sample in few]
+    assert [list(sample.advantages) for sample in more[:4]] == [list(sample.advantages) for sample in few]
+    assert len({tuple(sample.token_ids[: SHAPE.prompt]) for sample in more}) == 2
     assert sum(sample.advantages[-1] for sample in more) == 0
     with pytest.raises(ValueError, match="whole groups"):
         episodes(SHAPE, 6)
@@ -169,7 +170,7 @@ def test_the_other_trainer_is_given_the_same_rollouts() -> None:
     batch = against_trl.trl_batch(samples, shape.group)
     assert len(batch["prompts"]) == 2
     whole = [batch["prompts"][row // 4] + ids for row, ids in enumerate(batch["completions"])]
-    assert whole == [sample.token_ids for sample in samples]
+    assert [list(ids) for ids in whole] == [sample.token_ids.tolist() for sample in samples]
     assert batch["rewards"] == [sample.advantages[-1] for sample in samples]
 
 

@@ -101,7 +101,8 @@ async def client_cost(home: Path, *, quick: bool = False) -> list[Figure]:
     few, many = [await _play(home, load) for load in loads]
     ours, theirs = [await _requests(home, kind, FEW // scale) for kind in (Transport, HttpxTransport)]
     return [
-        *(_cost(cost, load) for cost, load in ((few, loads[0]), (many, loads[1]))),
+        at_most(_name(loads[0]), few.ms, MS_A_TURN, _detail(few), timed=True),
+        note(_name(loads[1]), many.ms, _detail(many)),
         at_most("the second by the first", many.ms / few.ms, GROWTH, timed=True),
         exactly(
             "episodes that ended in faults",
@@ -116,12 +117,15 @@ async def client_cost(home: Path, *, quick: bool = False) -> list[Figure]:
     ]
 
 
-def _cost(cost: Cost, load: Load) -> Figure:
-    detail = (
+def _name(load: Load) -> str:
+    return f"orchestrator CPU ms a turn, {load.at_once} at once"
+
+
+def _detail(cost: Cost) -> str:
+    return (
         f"{cost.cpu_s:.1f} s for {cost.turns} turns, {cost.under_way:.0f} requests at once on average, prompts of "
         f"{cost.prompt_ids:.0f} ids; everything but environment servers and engine"
     )
-    return at_most(f"orchestrator CPU ms a turn, {load.at_once} at once", cost.ms, MS_A_TURN, detail, timed=True)
 
 
 async def _play(home: Path, load: Load) -> Cost:

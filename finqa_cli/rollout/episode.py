@@ -101,7 +101,8 @@ class EpisodeClock:
         if scope is None or due is None or due <= began:  # no limit, or it is passed and about to cut
             yield
             return
-        scope.reschedule(None if seconds is None else max(due, began + seconds))
+        if (meanwhile := None if seconds is None else max(due, began + seconds)) != due:
+            scope.reschedule(meanwhile)
         try:
             yield
         except EpisodeError:
@@ -109,7 +110,9 @@ class EpisodeClock:
             raise
         finally:
             if not scope.expired():
-                scope.reschedule(due if counted else due + asyncio.get_running_loop().time() - began)
+                after = due if counted else due + asyncio.get_running_loop().time() - began
+                if after != scope.when():
+                    scope.reschedule(after)
 
 
 async def play_episode(

@@ -53,7 +53,9 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
         splits.setdefault(question.company, set()).add(question.split)
     crossing = [f"{company}: {', '.join(sorted(names))}" for company, names in splits.items() if len(names) > 1]
     repeats = [", ".join(ids) for ids in repeated_questions(asked)]
+    empty = [f"{table.company}/{table.name}" for table in dataset.tables if not table.columns]
     return [
+        *finding("empty_table", "tables are empty: they are listed, and no query can read them", empty),
         *finding("odd_cell", "cells are no numbers in columns of numbers", cells),
         *finding("repeated_question", "questions are asked more than once of a company", repeats),
         *finding("company_in_splits", "companies are in more than one split, so training on it is refused", crossing),

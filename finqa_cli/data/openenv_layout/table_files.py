@@ -42,6 +42,8 @@ def make_table(
 ) -> Table:
     """Returns a table from its JSON value: a list of row objects, or columns of cells.
 
+    `{}` and `[]` are tables without columns and rows, as 137 of Snorkel's 783 are.
+
     Args:
         file: File of the value, for problems.
         company: Company of the table.
@@ -51,14 +53,15 @@ def make_table(
         place: Key inside the file, for problems, when the file has several tables.
 
     Raises:
-        ProblemError: It is empty, ragged, or holds a column or cell that cannot be taken.
+        ProblemError: It has columns but no rows, is ragged, or holds a column or cell that cannot be taken.
     """
     reader = _TableReader(file, place)
     records = reader.records(value)
-    if not records:
-        raise reader.problem("the table has no rows")
-    columns = tuple(records[0])
-    reader.check_columns(columns)
+    if value and not records:
+        raise reader.problem("the table has columns but no rows")
+    columns = tuple(records[0]) if records else ()
+    if records:
+        reader.check_columns(columns)
     rows = tuple(reader.row(number, record, columns) for number, record in enumerate(records, start=1))
     if fault := first_fault(metadata):
         raise ProblemError(Problem(file=file, field=f"{company}/{name}.{fault[0]}", reason=fault[1]))
@@ -88,9 +91,9 @@ class _TableReader:
 
     def records(self, value: object) -> list[dict[str, object]]:
         """Returns rows as records; the other form that pandas writes, columns of `{row: cell}`, is turned around."""
-        if isinstance(value, dict) and value and all(isinstance(column, dict | list) for column in value.values()):
+        if isinstance(value, dict) and all(isinstance(column, dict | list) for column in value.values()):
             columns = {key: list(cells.values()) if isinstance(cells, dict) else cells for key, cells in value.items()}
-            first = len(next(iter(columns.values())))
+            first = len(next(iter(columns.values()), ()))
             for key, cells in columns.items():
                 if len(cells) != first:
                     reason = f"ragged: this column has {len(cells)} cells, the first has {first}"

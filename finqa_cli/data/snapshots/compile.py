@@ -74,7 +74,10 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
     """Writes `tables.sqlite`, `tasks.jsonl`, `truth.jsonl` and `manifest.json` into an existing folder.
 
     `tables.sqlite` holds `catalog(company, table_name, physical, info)`, where `physical` names the table with the
-    rows and `info` is the answer of get_table_info. The truth is in a file of its own that no SQL connection opens.
+    rows (empty for a table without columns, which SQLite cannot hold) and `info` is the answer of get_table_info under
+    pandas 2. `mixed(company, table_name, column_name)`, there only when it has rows, names the columns of texts beside
+    numbers, which pandas 3 calls `object` still; those of texts alone it calls `str`.
+    The truth is in a file of its own that no SQL connection opens.
 
     Returns:
         The digest, `sha256:<hex>` over the names and digests of the other files.
@@ -143,20 +146,34 @@ def _tables(dataset: DataSet) -> bytes:
         connection.execute(_CATALOG)
         ordered = sorted(dataset.tables, key=lambda table: (table.company, table.name))
         for number, table in enumerate(ordered):
+            physical = f"t{number}" if table.columns else ""
             columns = [storage(table, place) for place in range(len(table.columns))]
             named = zip(table.columns, columns, strict=True)
             declared = ", ".join(f"{_quote(name)} {kind}" for name, (kind, _) in named)
             marks = ", ".join("?" for _ in columns)
             try:
-                connection.execute(f"CREATE TABLE t{number} ({declared})")
-                rows = zip(*(cells for _, cells in columns), strict=True)
-                connection.executemany(f"INSERT INTO t{number} VALUES ({marks})", rows)
+                if physical:
+                    connection.execute(f"CREATE TABLE {physical} ({declared})")
+                    rows = zip(*(cells for _, cells in columns), strict=True)
+                    connection.executemany(f"INSERT INTO {physical} VALUES ({marks})", rows)
             except sqlite3.Error as error:
                 raise DataError(f"The table {table.company}/{table.name} cannot be stored: {error}.") from error
-            entry = (table.company, table.name, f"t{number}", table_info(table))
+            entry = (table.company, table.name, physical, table_info(table))
             connection.execute("INSERT INTO catalog VALUES (?, ?, ?, ?)", entry)
+        if mixed := [(table.company, table.name, name) for table in ordered for name in _mixed_columns(table)]:
+            connection.execute("CREATE TABLE mixed (company TEXT, table_name TEXT, column_name TEXT)")
+            connection.executemany("INSERT INTO mixed VALUES (?, ?, ?)", mixed)
         connection.commit()
         return connection.serialize()
+
+
+def _mixed_columns(table: Table) -> list[str]:
+    """Columns that hold texts beside numbers."""
+    return [
+        column
+        for place, column in enumerate(table.columns)
+        if len({isinstance(row[place], str) for row in table.rows if row[place] is not None}) > 1
+    ]
 
 
 def _public(question: Question) -> dict[str, str]:

@@ -191,7 +191,7 @@ TABLE_DAMAGE: list[tuple[Callable[[list[dict[str, object]]], object], str]] = [
     (lambda rows: rows[1].pop("line_item") and None, "row 2, field 'line_item': ragged"),
     (lambda rows: rows[1].update(extra=1), "row 2, field 'extra': ragged"),
     (lambda rows: rows[2].update(line_item=["a"]), "row 3, field 'line_item': a cell must be"),
-    (lambda rows: [], "the table has no rows"),
+    (lambda rows: {key: {} for key in rows[0]}, "the table has columns but no rows"),
     (lambda rows: 7, "must be a list of row objects"),
     (lambda rows: [*rows, 3], "must be an object"),
     (lambda rows: [{"a": 1, "A": 2}], "comes twice"),

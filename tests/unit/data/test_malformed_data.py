@@ -226,7 +226,7 @@ KINDS = [
         lambda folder: edit_question(folder, 2, "table_name", "../x"),
     ),
     bad_folder("unknown split", "row 2, field 'split'", lambda folder: edit_question(folder, 2, "split", "holdout")),
-    bad_table("table without rows", ": the table has no rows", "[]"),
+    bad_table("columns without rows", ": the table has columns but no rows", '{"a": {}}'),
     bad_table("table that is no JSON", ": is not valid JSON", "[{"),
     bad_table("ragged records", ", row 2, field 'b': ragged", '[{"a": 1, "b": 2}, {"a": 1}]'),
     bad_table("ragged columns", ", field 'b': ragged", '{"a": {"0": 1}, "b": {}}'),

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-_OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader")
+_OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
 
 
 class FinQAConfig(BaseModel):
@@ -38,6 +38,11 @@ class FinQAConfig(BaseModel):
     grader: Literal["openenv", "strict"] = Field(
         default="openenv",
         description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge",
+    )
+
+    pandas: Literal[2, 3] = Field(
+        default=2,
+        description="The pandas of the OpenEnv server whose get_table_info is served: 3 says 'str' of columns of texts",
     )
 
     @model_validator(mode="after")

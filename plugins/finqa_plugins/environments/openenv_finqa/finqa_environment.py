@@ -62,6 +62,7 @@ class FinQAEnvironment(Environment):
             "FINQA_HINTS": str(int(self._config.hints)),
             "FINQA_JOINS": str(int(self._config.joins)),
             "FINQA_GRADER": self._config.grader,
+            "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
         }

@@ -119,6 +119,7 @@ class ToolService:
     def __init__(self, snapshot: SnapshotReader, options: ServerOptions) -> None:
         self.snapshot = snapshot
         self._hints = options.hints
+        self._pandas = options.pandas
         self._runner = QueryRunner(snapshot, joins=options.joins, hints=options.hints)
         self._threads = ThreadPoolExecutor(SQL_THREADS, thread_name_prefix="sql")
 
@@ -141,13 +142,13 @@ class ToolService:
         if table not in known:
             given = arguments["table_name"]
             return self._hinted(f"Error: Table '{given}' not found for company '{company}'", "tables", table, known)
-        return known[table][1]
+        return self.snapshot.info(company, table, self._pandas)
 
     async def _query(self, company: str, table: str, arguments: Mapping[str, str]) -> str:
         query = arguments["query"]
         if reason := refusal(query):
             image = self.snapshot.image(company, table) if self._hints else None
-            if image is None:
+            if image is None or not image.columns:
                 return reason
             return hints.add_hint(reason, hints.NO_STAR if reason == NO_STAR else hints.hint_for_missing_filter(image))
         tables = self.snapshot.tables(company)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Pandas
+
 Number = TypeVar("Number", int, float)
 Grader = Literal["openenv", "strict"]
 
@@ -21,6 +23,7 @@ class ServerOptions:
         hints: Replies to common mistakes end with a line that says what to do instead.
         joins: A query may read all tables of its company, not only the one that it names.
         grader: Profile of the grader.
+        pandas: The pandas of the OpenEnv server whose answers get_table_info gives.
     """
 
     max_steps: int = 50
@@ -28,10 +31,11 @@ class ServerOptions:
     hints: bool = False
     joins: bool = False
     grader: Grader = "openenv"
+    pandas: Pandas = 2
 
     @classmethod
     def from_variables(cls, environment: Mapping[str, str]) -> ServerOptions:
-        """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS and FINQA_GRADER.
+        """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS, FINQA_GRADER and FINQA_PANDAS.
 
         Raises:
             ValueError: One is malformed; the message names it.
@@ -43,6 +47,7 @@ class ServerOptions:
             hints=_choice(environment, "FINQA_HINTS", ("0", "1")) == "1",
             joins=_choice(environment, "FINQA_JOINS", ("0", "1")) == "1",
             grader=cast(Grader, _choice(environment, "FINQA_GRADER", get_args(Grader))),
+            pandas=3 if _choice(environment, "FINQA_PANDAS", ("2", "3")) == "3" else 2,
         )
 
     def described(self) -> str:

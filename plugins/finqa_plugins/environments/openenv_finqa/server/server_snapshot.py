@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+Pandas = Literal[2, 3]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -37,7 +40,10 @@ class SnapshotQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TableImage:
-    """The content of one table, to rebuild it elsewhere: its columns with declared types, and its rows."""
+    """The content of one table, to rebuild it elsewhere: its columns with declared types, and its rows.
+
+    A table without columns has neither.
+    """
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -61,6 +67,7 @@ class SnapshotReader:
         try:
             self._database = _open_read_only(folder / "tables.sqlite")
             self._catalogue = _read_catalogue(self._database)
+            self._mixed = _read_mixed(self._database)
             self.questions = {question.id: question for question in _read_questions(folder)}
         except (OSError, sqlite3.Error, ValueError, LookupError, TypeError) as error:
             raise broken(folder, name, f"{type(error).__name__}: {error}") from error
@@ -75,6 +82,24 @@ class SnapshotReader:
     def tables(self, company: str) -> Mapping[str, tuple[str, str]] | None:
         """Return (physical name, info) by table name, or None for an unknown company."""
         return self._catalogue.get(company)
+
+    def info(self, company: str, table: str, pandas: Pandas) -> str:
+        """Return the answer of get_table_info about a table that exists, as a server with this pandas gives it.
+
+        pandas 3 calls a column of texts `str` where pandas 2 calls it `object`, and holds a missing text as NaN.
+        """
+        info = self._catalogue[company][table][1]
+        image = self.image(company, table)
+        if pandas == 2 or image is None:
+            return info
+        document = json.loads(info)
+        for place, (column, _) in enumerate(image.columns):
+            filled = any(row[place] is not None for row in image.rows)
+            if document["column_dtypes"][column] == "object" and filled and (company, table, column) not in self._mixed:
+                document["column_dtypes"][column] = "str"
+                if column in (values := document["unique_vals_per_col"]):
+                    values[column] = [math.nan if value is None else value for value in values[column]]
+        return json.dumps(document, separators=(",", ": "))
 
     def image(self, company: str, table: str) -> TableImage | None:
         """Return the table, read once and kept; None when there is no such table."""
@@ -110,6 +135,12 @@ def _read_catalogue(database: sqlite3.Connection) -> dict[str, dict[str, tuple[s
     return catalogue
 
 
+def _read_mixed(database: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'mixed'").fetchone():
+        return frozenset()
+    return frozenset(database.execute("SELECT company, table_name, column_name FROM mixed"))
+
+
 def _read_questions(folder: Path) -> Iterator[SnapshotQuestion]:
     truth = {row["id"]: str(row["answer"]) for row in _read_lines(folder / "truth.jsonl")}
     for row in _read_lines(folder / "tasks.jsonl"):
@@ -123,6 +154,8 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_image(database: sqlite3.Connection, physical: str) -> TableImage:
+    if not physical:
+        return TableImage((), ())
     name = quoted(physical)
     columns = tuple((row[1], row[2]) for row in database.execute(f"PRAGMA table_info({name})"))
     return TableImage(columns, tuple(database.execute(f"SELECT * FROM {name} ORDER BY rowid")))

@@ -36,6 +36,9 @@ PATIENCE_S = 0.005
 LONGEST_QUICK_QUERY = 1000
 
 NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
+NO_COLUMNS = 'Error executing query: near ")": syntax error'
+"""What SQLite says of `CREATE TABLE "name" ()`, by which OpenEnv's server loads a table without columns."""
+
 NO_FILTER = "Error: Query must include filters (WHERE, HAVING, etc.)"
 
 _SPACES = re.compile(r"[\r\n\t]+")
@@ -81,6 +84,8 @@ class QueryRunner:
 
     def run(self, company: str, table: str, query: str) -> str:
         """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
+        if self._is_empty(company, table):
+            return NO_COLUMNS
         try:
             return self._heap.run(lambda: self._run(company, table, query, DEADLINE_S))
         except MemoryError:
@@ -91,6 +96,8 @@ class QueryRunner:
 
         Handing a query to another thread costs more than most queries.
         """
+        if self._is_empty(company, table):
+            return NO_COLUMNS
         if len(query) > LONGEST_QUICK_QUERY or _EXPANDED.search(query):
             return None
         try:
@@ -142,10 +149,15 @@ class QueryRunner:
         images = {name: self._snapshot.image(company, name) for name in (table, *names)}
         return hints.VisibleTables(table, {name: image for name, image in images.items() if image is not None})
 
+    def _is_empty(self, company: str, table: str) -> bool:
+        image = self._snapshot.image(company, table)
+        return image is not None and not image.columns
+
     def _scope(self, company: str, table: str) -> Scope:
         if not self._joins:
             return company, (table,)
-        names = [name for name in self._snapshot.tables(company) or {} if not name.lower().startswith("sqlite_")]
+        tables = self._snapshot.tables(company) or {}
+        names = [name for name, (physical, _) in tables.items() if physical and not name.lower().startswith("sqlite_")]
         distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
         return company, distinct if table in distinct else (table,)
 

@@ -13,7 +13,7 @@ from finqa_cli.errors import EpisodeError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import ChatRequest, Message, Sampling, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
-from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOL_SPECS, opening
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 
 RESET_TIMEOUT_S, STATE_TIMEOUT_S, PING_TIMEOUT_S, STEP_TIMEOUT_S = 30.0, 15.0, 5.0, 45.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.25, 5.0
@@ -88,7 +88,7 @@ class PublishedBox:
                 break
         self._episodes += 1
         seed = derive(self._seed, "episode", self._number, self._episodes)
-        return PublishedEpisode(task=task, seed=seed, messages=opening(task.cluster, task.prompt).messages)
+        return PublishedEpisode(task=task, seed=seed, messages=read_prompt(None).opening(task, TOOL_SPECS).messages)
 
     async def ping(self) -> None:
         """The look at every idle socket that follows each batch; one that does not answer is connected again."""

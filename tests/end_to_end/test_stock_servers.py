@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fixtures.small_snapshot import build_small_snapshot, settings_for
-from fixtures.stock_finqa_server import PlainTools, StockServer
+from fixtures.stock_finqa_server import ARGUMENTS, PlainTools, StockServer
 from pydantic import ValidationError
 
 from finqa_cli.contracts import EnvironmentContext
@@ -73,6 +73,20 @@ async def test_whole_episodes_of_every_task(small: Any, stock: StockServer, tell
     check_all_right(await play(home, stock.url, concurrency=1, retries=0), dataset)
     assert stock.resets > len(dataset.questions), "the server dealt the wanted question every time: nothing is shown"
     assert all(isinstance(answer, str) for answer in stock.answers)
+
+
+async def test_the_model_sees_the_tools_as_the_server_describes_them(small: Any, stock: StockServer) -> None:
+    chosen = environment(small[1], stock, tools="server")
+    task = all_tasks(chosen)[0]
+    assert chosen.opening(task) is None, "tools that the server has not told yet"
+    session = await chosen.open(task, seed=1, sandbox=None)
+    tools = session.prompt().tools
+    assert [(tool.name, tool.description) for tool in tools] == [
+        (name, f"The published text of {name}.") for name in ARGUMENTS
+    ]
+    assert tools[2].parameters["required"] == ["company_name", "table_name", "query"]
+    assert chosen.opening(task) == session.prompt() != environment(small[1], stock).opening(task)
+    await session.close()
 
 
 async def test_a_full_server_is_tried_again(small: Any, stock: StockServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -40,6 +41,15 @@ class FinQAConfig(BaseModel):
         description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge",
     )
 
+    prompt_file: Path | None = Field(
+        default=None,
+        description="Prompt in place of finqa's: a text file is the system message; a .toml file has the templates "
+        "system and user, which may use {{ company }}, {{ question }}, {{ id }} and {{ tools }}",
+    )
+    tools: Literal["own", "server"] = Field(
+        default="own",
+        description="Texts and schemas of the tools that the model sees: finqa's, or what the server's tools/list says",
+    )
     pandas: Literal[2, 3] = Field(
         default=2,
         description="The pandas of the OpenEnv server whose get_table_info is served: 3 says 'str' of columns of texts",

@@ -16,7 +16,7 @@ import asyncio
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,7 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
-from finqa_cli.types import Task
+from finqa_cli.types import Task, ToolSpec
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
 
 MAX_REPLY_BYTES = 2**20
@@ -114,6 +114,25 @@ class OpenEnvClient:
         if answered != name and (answered in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
             raise self._breach(f"a reply of {str(answered)[:40]!r} where one of {name[:40]!r} was due")
         return reply
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """Return the tools as the server describes them (MCP `tools/list`).
+
+        Raises:
+            EnvironmentFault: The reply breaks the protocol, or the server has none.
+        """
+        request = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
+        try:
+            reply = await self._exchange({"type": "mcp", "data": request}, "mcp")
+        except RefusedRequestError as error:
+            raise EnvironmentFault(f"The environment server refused to list its tools: {error}") from error
+        try:
+            tools = [_tool_spec(tool) for tool in reply["result"]["tools"]]
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise self._breach("a list of tools without its fields") from error
+        if not tools:
+            raise self._breach("an empty list of tools")
+        return tools
 
     async def state(self) -> dict[str, Any]:
         """Return the server's view of the episode.
@@ -234,6 +253,15 @@ class OpenEnvClient:
         if code in _SANDBOX_CODES:
             return SandboxError(f"The environment server has no session for us ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
+
+
+def _tool_spec(tool: Mapping[str, Any]) -> ToolSpec:
+    # camel case is MCP's, snake case what fastmcp 4 writes
+    name, parameters = tool["name"], tool["inputSchema"] if "inputSchema" in tool else tool["input_schema"]
+    description = tool.get("description") or ""
+    if not (isinstance(name, str) and isinstance(description, str) and isinstance(parameters, dict)):
+        raise ValueError("a field of another type")
+    return ToolSpec(name=name, description=description, parameters=parameters)
 
 
 def websocket_url(url: str) -> str:

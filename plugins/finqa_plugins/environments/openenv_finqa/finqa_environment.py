@@ -14,7 +14,7 @@ from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
-from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall
+from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall, ToolSpec
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_client import (
     OpenEnvClient,
@@ -22,13 +22,8 @@ from finqa_plugins.environments.openenv_finqa.finqa_client import (
     assign_task,
     is_about,
 )
-from finqa_plugins.environments.openenv_finqa.finqa_tools import (
-    SUBMIT,
-    TOOLS,
-    InvalidArgumentsError,
-    opening,
-    validated,
-)
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
+from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
@@ -50,6 +45,8 @@ class FinQAEnvironment(Environment):
         self._truths = Truths(context.snapshot)
         self._judge = Judge(context.reward, self._truths) if context.reward else None
         self._by_split: dict[str, tuple[Task, ...]] | None = None
+        self._prompt = read_prompt(self._config.prompt_file)
+        self._tools: Sequence[ToolSpec] = TOOL_SPECS if self._config.tools == "own" else ()
 
     def sandbox_spec(self) -> ServerSpec | None:
         """Return a sandbox with the snapshot and our server; None when the options name a running server."""
@@ -118,15 +115,17 @@ class FinQAEnvironment(Environment):
         )
         await client.connect()
         try:
+            if not self._tools:
+                self._tools = await client.list_tools()
             await assign_task(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
         except BaseException:
             await client.close()
             raise
-        return FinQASession(client, task, self._truths, self._judge)
+        return FinQASession(client, task, self._prompt.opening(task, self._tools), self._truths, self._judge)
 
-    def opening(self, task: Task) -> Prompt:
-        """Return system instructions, the question and the four tools."""
-        return opening(task.cluster, task.prompt)
+    def opening(self, task: Task) -> Prompt | None:
+        """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
+        return self._prompt.opening(task, self._tools) if self._tools else None
 
     def _count(self) -> int:
         return sum(len(tasks) for tasks in self._tasks().values())
@@ -144,17 +143,20 @@ class FinQAEnvironment(Environment):
 class FinQASession(Session):
     """One episode on the server."""
 
-    def __init__(self, client: OpenEnvClient, task: Task, truths: Truths, judge: Judge | None = None) -> None:
+    def __init__(
+        self, client: OpenEnvClient, task: Task, prompt: Prompt, truths: Truths, judge: Judge | None = None
+    ) -> None:
         self._client = client
         self._task = task
+        self._prompt = prompt
         self._truths = truths
         self._judge = judge
         self._answer = ""
         self._reward: float | None = None
 
     def prompt(self) -> Prompt:
-        """Return system instructions, the question and the four tools."""
-        return opening(self._task.cluster, self._task.prompt)
+        """Return instructions, the question and the tools."""
+        return self._prompt
 
     async def step(self, call: ToolCall) -> Observation:
         """Execute one tool call; an error of the call itself is in the observation.

@@ -1,12 +1,10 @@
-"""The four tools of the environment, in one table that the server, the client and the prompt share; and the prompt."""
+"""The four tools of the environment, in one table that the server, the client and the prompt share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from finqa_cli.types import Message, Prompt, ToolSpec
 
 SUBMIT = "submit_answer"
 _COMPANY = "The name of the company"
@@ -102,22 +100,3 @@ def _text(tool: ServedTool, name: str, value: object) -> str:
 
 def _expected(tool: ServedTool) -> str:
     return f"{tool.name} takes: {', '.join(tool.arguments)}."
-
-
-SYSTEM = (
-    "You are a financial analyst. Answer the question from the company's tables: find the table, look at it, "
-    "query it with SQL, compute, then call submit_answer once. Submit the number alone, without units or words. "
-    "Percentages, margins and growth rates are decimal ratios: 5.2% is 0.052. For several years submit "
-    '"year: value, year: value". For yes-or-no questions submit Yes or No.'
-)
-
-TOOL_SPECS = tuple(
-    ToolSpec(name=tool.name, description=tool.description, parameters=tool.schema()) for tool in TOOLS.values()
-)
-
-
-def opening(company: str, question: str) -> Prompt:
-    """Return the prompt of one task: short, because a small policy reads it every time."""
-    user = f"Company: {company}\nQuestion: {question}"
-    messages = (Message(role="system", content=SYSTEM), Message(role="user", content=user))
-    return Prompt(messages=messages, tools=TOOL_SPECS)

@@ -9,11 +9,12 @@ import pytest
 from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.latency import LatencyModel
 from benchmarks.sandboxes.policy import MAX_TURNS, Plan, next_tool_call, plan
-from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
-from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOL_SPECS, opening
+from finqa_cli.types import ChatRequest, Message, Sampling, Task, ToolCall
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 
 QUICK = LatencyModel(step_s=0.0005, step_s_per_request=0.0)
-MESSAGES = opening("acme", "What was revenue in 2024?").messages
+TASK = Task(id="1", prompt="What was revenue in 2024?", split="test", cluster="acme")
+MESSAGES = read_prompt(None).opening(TASK, TOOL_SPECS).messages
 
 
 def seed_of(wanted: Plan) -> int:

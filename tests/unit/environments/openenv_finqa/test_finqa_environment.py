@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import Rewards, Task, ToolCall
+from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, FinQASession, read_tasks
-from finqa_plugins.environments.openenv_finqa.finqa_tools import SYSTEM
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import SYSTEM, TOOL_SPECS
 
 QUERY = {
     "company_name": "acme",
@@ -110,6 +111,14 @@ def test_a_missing_or_binary_task_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="Cannot read"):
         read_tasks(tmp_path / "tasks.jsonl")
+
+
+async def test_our_own_server_lists_the_tools_that_our_prompt_has(server: RunningServer) -> None:
+    context = EnvironmentContext(snapshot=server.snapshot)
+    environment = FinQAEnvironment(FinQAConfig(tools="server"), context)
+    session = await environment.open(environment.tasks("train")[0], seed=1, sandbox=server)
+    assert [tool.as_function() for tool in session.prompt().tools] == [tool.as_function() for tool in TOOL_SPECS]
+    await session.close()
 
 
 def test_the_prompt_is_short() -> None:

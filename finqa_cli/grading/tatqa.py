@@ -1,7 +1,7 @@
 """The measures of TAT-QA: exact match, numeracy-focused F1 and the scale, as its evaluation script computes them.
 
 Source: arXiv 2105.07624, section 4.2, and the rules of `tatqa_metric.py` in its repository. Both answers become one
-text: parts are sorted, numbers in them are multiplied by their scale and written with four decimals, other parts get the
+text: parts are sorted, numbers in them are multiplied by their scale and written with four decimals, and others get the
 scale as a word. The texts are compared as bags of words without case, punctuation and articles.
 """
 
@@ -84,7 +84,7 @@ def _plain(truth: Answer | Sequence[Answer], kind: str) -> str:
 
 def _joined(parts: Sequence[Answer], scale: Scale) -> str:
     numeric = all(isinstance(part, int | float) for part in parts)
-    return " ".join(_written(str(part), scale) for part in sorted(parts, key=None if numeric else str))  # type: ignore[type-var]
+    return " ".join(_written(str(part), scale) for part in sorted(parts, key=None if numeric else str))
 
 
 def _written(part: str, scale: Scale) -> str:

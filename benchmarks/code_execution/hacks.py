@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import CodeConfig
+from finqa_plugins.environments.code.function_environment import FunctionEnvironment
 
 SORTING, SUBARRAY = "sorting", "max_subarray"
 HONEST = {
@@ -200,7 +200,7 @@ async def attempt(box: ExecutingSandbox, hacks: Sequence[Hack] = HACKS) -> list[
     Raises:
         SandboxError: The box failed.
     """
-    environment = CodeEnvironment(CodeConfig(), EnvironmentContext(snapshot=None))
+    environment = FunctionEnvironment(CodeConfig(), EnvironmentContext(snapshot=None))
     honest = {task: (await _judged(environment, box, task, code))[0] for task, code in HONEST.items()}
     outcomes = []
     for hack in hacks:
@@ -209,7 +209,7 @@ async def attempt(box: ExecutingSandbox, hacks: Sequence[Hack] = HACKS) -> list[
     return outcomes
 
 
-async def _judged(environment: CodeEnvironment, box: ExecutingSandbox, name: str, code: str) -> tuple[float, str]:
+async def _judged(environment: FunctionEnvironment, box: ExecutingSandbox, name: str, code: str) -> tuple[float, str]:
     (task,) = (task for task in environment.tasks("train") if task.id == name)
     session = await environment.open(task, seed=0, sandbox=box)
     await session.reply(f"```python\n{code}\n```")

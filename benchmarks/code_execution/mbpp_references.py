@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.figures import Figure, at_least, at_most
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
 from finqa_cli.types import Task
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
 SLOW = {"123": 60.0}
@@ -33,7 +33,7 @@ async def measure_references(box: ExecutingSandbox, data: Path | None = None) ->
     if not path.exists():
         return []
     usual, patient = (
-        CodeEnvironment(config, EnvironmentContext(snapshot=None, data=path))
+        MbppEnvironment(config, EnvironmentContext(snapshot=None, data=path))
         for config in (MbppConfig(), MbppConfig(time_limit_s=max(SLOW.values()), wall_s=2 * max(SLOW.values())))
     )
     tasks = [task for split in usual.splits() for task in usual.tasks(split)]
@@ -49,7 +49,7 @@ async def measure_references(box: ExecutingSandbox, data: Path | None = None) ->
     ]
 
 
-async def _wrong(tasks: Sequence[Task], environment: CodeEnvironment, box: ExecutingSandbox) -> list[str]:
+async def _wrong(tasks: Sequence[Task], environment: MbppEnvironment, box: ExecutingSandbox) -> list[str]:
     """Ids of the tasks whose reference does not pass at the first attempt."""
 
     async def passes(task: Task) -> bool:

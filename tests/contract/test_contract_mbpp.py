@@ -11,15 +11,15 @@ from fixtures.plain_executions import PlainBox
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 
 
 class Boxed(Environment):
     """The environment, with one box for all sessions: what the pool does."""
 
     def __init__(self) -> None:
-        self._inner = CodeEnvironment(MbppConfig(), EnvironmentContext(snapshot=None))
+        self._inner = MbppEnvironment(MbppConfig(), EnvironmentContext(snapshot=None))
         self._box = PlainBox()
 
     def data(self) -> DataInfo:

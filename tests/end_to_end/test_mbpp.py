@@ -119,7 +119,7 @@ def test_one_iteration_trains_on_episodes_of_several_turns(
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["--dataset-split=elsewhere"], 65, "has no tasks of split 'elsewhere'"),
+        (["--dataset-split=elsewhere"], 65, "has no split 'elsewhere'"),
         (["--data=nowhere.jsonl"], 65, "nowhere.jsonl: there is no such file"),
         (["--max-attempts=0"], 78, "max_attempts"),
         (["--environment=finqa", "--max-attempts=2"], 78, "has no option 'max_attempts'"),

@@ -15,8 +15,9 @@ import pytest
 import finqa_cli.settings
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.wiring.policies import resolve
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import CodeConfig, MbppConfig
+from finqa_plugins.environments.code.function_environment import FunctionEnvironment
+from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 
@@ -44,7 +45,7 @@ def test_code_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
 def test_mbpp_is_evaluated_on_functions_that_were_not_demonstrated() -> None:
     options = options_in_recipe("problems")
     assert options == options_in_profile("embedded-mbpp"), "they are asked as they were taught"
-    played = CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None))
+    played = MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None))
     shown = {task.prompt for task in played.tasks("train")}
     for split in ("dev", "test"):
         assert played.tasks(split) and not shown & {task.prompt for task in played.tasks(split)}
@@ -80,8 +81,8 @@ def options_in_profile(name: str) -> dict[str, Any]:
     return options
 
 
-def code(options: Mapping[str, Any]) -> CodeEnvironment:
-    return CodeEnvironment(CodeConfig(**options), EnvironmentContext(snapshot=None))
+def code(options: Mapping[str, Any]) -> FunctionEnvironment:
+    return FunctionEnvironment(CodeConfig(**options), EnvironmentContext(snapshot=None))
 
 
 def forecast(options: Mapping[str, Any]) -> ForecastEnvironment:

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
 from finqa_cli.errors import DataError, MissingDependencyError
-from finqa_cli.types.splits import SPLITS
-
-Row = TypeVar("Row")
+from finqa_cli.types import DataInfo
+from finqa_cli.types.splits import SPLITS, split_of_name
 
 
 class Identified(Protocol):
-    """A task that has an id."""
+    """A row that has an id."""
 
     @property
     def id(self) -> str:
-        """Unique in its data."""
+        """Unique in its data; the id of its task."""
         ...
 
 
-IdentifiedRow = TypeVar("IdentifiedRow", bound=Identified)
+Row = TypeVar("Row", bound=Identified)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskData(Generic[Row]):
+    """All rows of a source, by split, in the order of the splits; no split is empty."""
+
+    info: DataInfo
+    rows: Mapping[str, tuple[Row, ...]]
+
+
+def embedded_data(rows: Mapping[str, tuple[Row, ...]], content: str) -> TaskData[Row]:
+    """Return the data of rows that come with an environment; `content` is what its digest is made of."""
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return TaskData(info=DataInfo(name="embedded", digest=f"sha256:{digest}"), rows=rows)
+
+
+def group_by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, tuple[Row, ...]]:
+    """Group pairs of split and row by split: train, dev and test first, then others; no split is empty."""
+    found: dict[str, list[Row]] = {split: [] for split in SPLITS}
+    for split, row in rows:
+        found.setdefault(split, []).append(row)
+    return {split: tuple(part) for split, part in found.items() if part}
 
 
 class RowError(ValueError):
@@ -40,7 +63,7 @@ class FieldError(RowError):
         super().__init__(f"field {name!r}: {reason}")
 
 
-def check_file(path: Path, max_bytes: int) -> None:
+def _check_file(path: Path, max_bytes: int) -> None:
     """Check that a path is a file of a size that can be read.
 
     Raises:
@@ -63,14 +86,14 @@ def read_content(path: Path, max_bytes: int) -> bytes:
     Raises:
         RowError: It is missing, no file, too large or unreadable.
     """
-    check_file(path, max_bytes)
+    _check_file(path, max_bytes)
     try:
         return path.read_bytes()
     except OSError as error:
         raise RowError(f"cannot be read: {error.strerror or error}") from error
 
 
-def json_rows(content: bytes) -> Iterator[tuple[int, object]]:
+def _json_rows(content: bytes) -> Iterator[tuple[int, object]]:
     """Yield rows with their numbers from 1: the items of a JSON list, or the unparsed lines of a JSONL file.
 
     Raises:
@@ -78,7 +101,7 @@ def json_rows(content: bytes) -> Iterator[tuple[int, object]]:
     """
     text = content.removeprefix(b"\xef\xbb\xbf")
     if text.lstrip()[:1] == b"[":
-        rows = parse_json(text)
+        rows = _parse_json(text)
         assert isinstance(rows, list), "a JSON text that begins with a bracket is a list"
         yield from enumerate(rows, start=1)
         return
@@ -87,8 +110,8 @@ def json_rows(content: bytes) -> Iterator[tuple[int, object]]:
             yield number, line
 
 
-def parquet_rows(path: Path) -> Iterator[object]:
-    """Yield the rows of a Parquet file.
+def _parquet_rows(path: Path) -> Iterator[object]:
+    """Yield the rows of a Parquet file as plain values, dates as texts.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -103,12 +126,20 @@ def parquet_rows(path: Path) -> Iterator[object]:
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=256):
-                yield from batch.to_pylist()
+                yield from map(_plain, batch.to_pylist())
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise RowError(f"is not readable Parquet: {' '.join(str(error).split()).rstrip('.')}") from error
 
 
-def parse_json(content: bytes) -> object:
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def _parse_json(content: bytes) -> object:
     """Parse a JSON text.
 
     Raises:
@@ -141,59 +172,157 @@ def checked_text(name: str, value: object, max_characters: int) -> str:
     return value
 
 
-class RowProblems:
-    """Collects what is wrong with single rows, which `skip_bad` leaves out with a warning."""
+class RowFields:
+    """The fields of a row by their dotted names."""
 
-    def __init__(self, *, skip_bad: bool, remedy: str) -> None:
-        self._skip_bad = skip_bad
+    def __init__(self, row: Mapping[str, Any], max_characters: int) -> None:
+        self._row = row
+        self._max_characters = max_characters
+
+    def get(self, name: str) -> object:
+        """Return the value of a field; None where the row has none."""
+        value: object = self._row
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def text(self, name: str, *, optional: bool = False) -> str:
+        """Return a text without the spaces around it; empty only where it is optional.
+
+        Raises:
+            FieldError: It is missing, empty or no valid text.
+        """
+        value = self.get(name)
+        if value is None and optional:
+            return ""
+        text = checked_text(name, value, self._max_characters).strip()
+        if not text and not optional:
+            raise FieldError(name, "must not be empty")
+        return text
+
+
+class RowReader(Generic[Row]):
+    """Reads files of rows, and collects what is wrong with single ones.
+
+    Args:
+        read_row: Called with a value of a file and a name for the row, such as `train-7`; raises RowError.
+        max_bytes: Largest file that is read.
+        remedy: What to do about a file that cannot be read.
+        endings: Endings of the files that are read; any other is a problem. Empty: all.
+        id_field: The field that must be unique over all files.
+        skip_bad: Leave out bad rows with a warning; None where the environment has no such option.
+    """
+
+    def __init__(
+        self,
+        read_row: Callable[[object, str], Row],
+        *,
+        max_bytes: int,
+        remedy: str,
+        endings: Sequence[str] = (),
+        id_field: str = "id",
+        skip_bad: bool | None = None,
+    ) -> None:
+        self._read_row = read_row
+        self._max_bytes = max_bytes
         self._remedy = remedy
-        self._found: list[str] = []
+        self._endings = endings
+        self._id_field = id_field
+        self._skip_bad = skip_bad
+        self._ids: set[str] = set()
+        self._files: list[Path] = []
+        self._problems: list[str] = []
 
-    def read(
-        self, path: Path, values: Iterable[tuple[int, object]], read_row: Callable[[object, int], Row]
-    ) -> list[Row]:
-        """Read the good rows of a file; unparsed lines are parsed as JSON first.
-
-        Args:
-            path: The file, for messages.
-            values: Rows with their numbers.
-            read_row: Called with a value and its number; raises RowError.
+    def read(self, path: Path) -> tuple[list[Row], str]:
+        """Return the good rows of a JSON, JSONL or Parquet file, and the hex sha256 of the file.
 
         Raises:
             DataError: The file as a whole cannot be read.
+            MissingDependencyError: A Parquet file needs pyarrow, which is not installed.
         """
+        self._files.append(path)
         rows = []
         try:
-            for number, value in values:
+            _check_file(path, self._max_bytes)
+            if self._endings and path.suffix not in self._endings:
+                raise RowError(f"is neither {' nor '.join(self._endings)}")
+            parquet = path.suffix == ".parquet"
+            content = b"" if parquet else read_content(path, self._max_bytes)
+            for number, value in enumerate(_parquet_rows(path), start=1) if parquet else _json_rows(content):
                 try:
-                    rows.append(read_row(parse_json(value) if isinstance(value, bytes) else value, number))
+                    rows.append(self._read(value, f"{path.stem}-{number}"))
                 except RowError as error:
-                    self._found.append(f"{path}, row {number}, {error}")
+                    self._problems.append(f"{path}, row {number}, {error}")
+            with path.open("rb") as file:
+                return rows, hashlib.file_digest(file, "sha256").hexdigest()
         except RowError as error:
             raise DataError(f"{path}: {error}.", remedy=self._remedy) from error
-        return rows
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy=self._remedy) from error
 
-    def finish(self, files: Iterable[Path], *, any_row: bool) -> None:
+    def _read(self, value: object, name: str) -> Row:
+        row = self._read_row(_parse_json(value) if isinstance(value, bytes) else value, name)
+        if row.id in self._ids:
+            raise FieldError(self._id_field, f"{row.id} comes twice")
+        self._ids.add(row.id)
+        return row
+
+    def finish(self, *, any_row: bool) -> None:
         """Fail or warn about the collected problems.
 
         Raises:
             DataError: A row is malformed and bad rows are not to be skipped, or no row is left.
         """
-        if self._found and not self._skip_bad:
-            more = f" ({len(self._found) - 1} more problems)" if len(self._found) > 1 else ""
-            remedy = "--set environment.options.skip_bad=true leaves such rows out"
-            raise DataError(f"{self._found[0]}{more}.", remedy=remedy)
+        if self._problems and not self._skip_bad:
+            more = f" ({len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
+            skip = "--set environment.options.skip_bad=true leaves such rows out"
+            remedy = self._remedy if self._skip_bad is None else skip
+            raise DataError(f"{self._problems[0]}{more}.", remedy=remedy)
         if not any_row:
-            first = f": {self._found[0]}" if self._found else ""
-            raise DataError(f"{', '.join(map(str, files))}: there is no good row{first}.", remedy=self._remedy)
-        if self._found:
+            first = f": {self._problems[0]}" if self._problems else ""
+            raise DataError(f"{', '.join(map(str, self._files))}: there is no good row{first}.", remedy=self._remedy)
+        if self._problems:
             log = structlog.get_logger(__name__)
-            log.warning("bad rows left out", count=len(self._found), first=self._found[0])
+            log.warning("bad rows left out", count=len(self._problems), first=self._problems[0])
+
+
+def files_by_split(
+    folder: Path, endings: Sequence[str], *, match: str = "", remedy: str, choose: str
+) -> dict[str, Path]:
+    """Return the file of each split in a folder: one of just the split's name (dev.json) before longer names.
+
+    Args:
+        folder: Where to look.
+        endings: Endings of the files that count.
+        match: Part of the names of the files that count.
+        remedy: What to do where the folder has none.
+        choose: What to do where a split has several.
+
+    Raises:
+        DataError: There is none, or there are several of one split.
+    """
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in endings and match in file.name)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror or error}.", remedy=remedy) from error
+    chosen = {}
+    for split in SPLITS:
+        named = [file for file in files if split_of_name(file) == split]
+        found = [file for file in named if file.stem.isalpha()] or named
+        if len(found) > 1:
+            names = " and ".join(file.name for file in found)
+            raise DataError(f"{folder} holds several files of split {split!r}: {names}.", remedy=choose)
+        if found:
+            chosen[split] = found[0]
+    if not chosen:
+        part = f" with {match!r} in its name" if match else ""
+        raise DataError(f"{folder} holds no train, dev or test file{part} ({', '.join(endings)}).", remedy=remedy)
+    return chosen
 
 
 def divide_by_cluster(
-    rows: Sequence[IdentifiedRow], cluster_of: Callable[[IdentifiedRow], str], shares: Mapping[str, float], seed: str
-) -> dict[str, tuple[IdentifiedRow, ...]]:
+    rows: Sequence[Row], cluster_of: Callable[[Row], str], shares: Mapping[str, float], seed: str
+) -> dict[str, tuple[Row, ...]]:
     """Give each split its share of the clusters, at least one while there are enough; the rest is `train`.
 
     Which cluster falls where depends on the seed and the names alone; rows keep their order, and no split is empty.
@@ -205,5 +334,4 @@ def divide_by_cluster(
         free = [cluster for cluster in clusters if cluster not in split_of]
         count = min(max(1, round(share * len(clusters))), len(free) - 1) if share else 0
         split_of |= dict.fromkeys(free[:count], split)
-    found = {split: tuple(row for row in rows if split_of.get(names[row.id], "train") == split) for split in SPLITS}
-    return {split: part for split, part in found.items() if part}
+    return group_by_split((split_of.get(names[row.id], "train"), row) for row in rows)

@@ -1,80 +1,48 @@
-"""The code environments: a function is asked for, what comes is executed in a sandbox and judged outside of it.
+"""What the environments `code` and `mbpp` share.
 
-`code` and `mbpp` are this environment with different task sources and numbers of attempts.
+A function is asked for; the code of a reply is executed in a sandbox and judged outside of it. Which tasks there are
+and how they are judged is in `function_environment` and `mbpp_environment`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from finqa_cli.contracts import Environment, EnvironmentContext, ExecutingSandbox, Sandbox, TextSession
-from finqa_cli.errors import DataError, EnvironmentFault
-from finqa_cli.types import (
-    AssistantTurn,
-    DataInfo,
-    ExecutionSpec,
-    Message,
-    Observation,
-    Prompt,
-    Rewards,
-    Task,
-    Trajectory,
+from finqa_cli.contracts import ExecutingSandbox, Sandbox, TextSession
+from finqa_cli.errors import EnvironmentFault
+from finqa_cli.types import ExecutionSpec, Observation, Prompt, Rewards, Task
+from finqa_plugins.environments._task_files.row_environment import RowEnvironment
+from finqa_plugins.environments._task_files.task_rows import Row, TaskData
+
+Verdict = TypeVar("Verdict")
+
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_PLACES = (
+    re.compile(r"```(?:python|py)3?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE),
+    re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL),
+    re.compile(r"<code>(.*?)(?:</code>|\Z)", re.DOTALL),
 )
-from finqa_cli.types.splits import SPLIT_NAMES
-from finqa_plugins.environments.code.config import CodeConfig, MbppConfig
-from finqa_plugins.environments.code.function_judging import FunctionSource
-from finqa_plugins.environments.code.mbpp_judging import MbppSource
-from finqa_plugins.environments.code.task_source import TaskSource
 
 
-class CodeEnvironment(Environment):
-    """Tasks of one source; the class of the options says which. It demonstrates solutions and has own figures."""
+class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
+    """Problems, and the judgement of replies to them.
 
-    def __init__(self, config: CodeConfig | MbppConfig, context: EnvironmentContext) -> None:
-        """Read the tasks at once, so that a bad file fails before anything is started.
+    Attributes:
+        attempts: Replies that one episode may try.
+    """
 
-        Raises:
-            DataError: The data at `context.data` is missing or malformed.
-            ConfigError: Options, data or reward do not fit together.
-        """
-        self._fresh = config.fresh_sandboxes
-        self._source = _make_source(config, context)
-        by_split = self._source.by_split
-        problems = [each for split in by_split.values() for each in split]
-        self._problems = {each.id: each for each in reversed(problems)}
-        self._tasks = {
-            split: tuple(self._source.task(each, split) for each in each_split)
-            for split, each_split in by_split.items()
-        }
+    def __init__(self, data: TaskData[Row], *, attempts: int, fresh_sandboxes: bool) -> None:
+        super().__init__(data)
+        self.attempts = attempts
+        self._fresh = fresh_sandboxes
 
     def sandbox_spec(self) -> ExecutionSpec:
         """Return a sandbox that executes code."""
         return ExecutionSpec(fresh=self._fresh)
-
-    def data(self) -> DataInfo:
-        """Return the name of the file or folder, or `embedded`."""
-        return self._source.info
-
-    def splits(self) -> Sequence[str]:
-        """Return the splits that have tasks."""
-        return tuple(self._tasks)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Return all tasks of a split; `validation` and the like are names of `dev`.
-
-        Raises:
-            DataError: There is no such split.
-        """
-        name = SPLIT_NAMES.get(split, split)
-        if name not in self._tasks:
-            raise DataError(
-                f"{self._source.info.name} has no tasks of split {split!r}; it has: {', '.join(self._tasks)}.",
-                remedy=f"name another split, or give --data tasks of split {split!r}",
-            )
-        return self._tasks[name]
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> CodeSession:
         """Start an episode of exactly this task.
@@ -84,56 +52,48 @@ class CodeEnvironment(Environment):
             EnvironmentFault: The task is not of this data, or the sandbox does not execute code.
             DataError: The task's own tests or reference fail.
         """
-        problem = self._problem(task)
+        problem = self._row(task)
         if not isinstance(sandbox, ExecutingSandbox):
             raise EnvironmentFault("The sandbox of the session does not execute code.")
-        await self._source.prepare(problem, sandbox)
-        return CodeSession(self._source, problem, task, sandbox)
+        await self.prepare(problem, sandbox)
+        return CodeSession(self, problem, task, sandbox)
 
-    def opening(self, task: Task) -> Prompt:
-        """Return the prompt of a task.
+    async def prepare(self, problem: Row, sandbox: ExecutingSandbox) -> None:
+        """Prepare what the judgement of a problem needs, before its first episode.
 
         Raises:
-            EnvironmentFault: The task is not of this data.
+            SandboxError: The sandbox failed.
+            DataError: The problem's own tests or reference fail.
         """
-        return self._source.opening(self._problem(task))
 
-    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return a solution for the next attempt; a careless one for the share of tasks that the options name."""
-        if not messages or messages[-1].role != "user":
-            return None
-        attempt = 1 + sum(message.role == "assistant" for message in messages)
-        asked = next(message.content for message in messages if message.role == "user")
-        problem = self._by_prompt.get(asked)
-        if problem is None or attempt > self._source.attempts:
-            return None
-        text = self._source.solution(problem, attempt)
-        return AssistantTurn(text=text) if text else None
+    @abstractmethod
+    async def judge(self, problem: Row, text: str, sandbox: ExecutingSandbox) -> Verdict:
+        """Judge a reply by executing it.
 
-    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
-        """Compute the figures of the source; none without a graded episode."""
-        return self._source.measure(trajectories)
+        Raises:
+            SandboxError: The sandbox failed: there is no verdict.
+        """
 
-    def _problem(self, task: Task) -> Any:
-        problem = self._problems.get(task.id)
-        if problem is None:
-            raise EnvironmentFault(f"{self._source.info.name} has no task {task.id!r}.")
-        return problem
+    @abstractmethod
+    def feedback(self, problem: Row, verdict: Verdict) -> Observation:
+        """Return what the author of a reply reads; `done` when no further attempt is wanted."""
 
-    @cached_property
-    def _by_prompt(self) -> dict[str, Any]:
-        return {self._source.opening(each).messages[-1].content: each for each in self._problems.values()}
+    @abstractmethod
+    def rewards(self, task: Task, problem: Row, replies: Sequence[str], verdict: Verdict | None) -> Rewards:
+        """Return the verdict on an episode from its replies and the judgement of the last one, None without a reply.
 
-
-def _make_source(config: CodeConfig | MbppConfig, context: EnvironmentContext) -> TaskSource[Any, Any]:
-    return MbppSource(config, context) if isinstance(config, MbppConfig) else FunctionSource(config, context)
+        Raises:
+            EnvironmentFault: The configured reward failed.
+        """
 
 
 class CodeSession(TextSession):
     """A problem, and attempts at it until one passes every test or none is left."""
 
-    def __init__(self, source: TaskSource[Any, Any], problem: Any, task: Task, sandbox: ExecutingSandbox) -> None:
-        self._source = source
+    def __init__(
+        self, environment: CodeEnvironment[Any, Any], problem: Any, task: Task, sandbox: ExecutingSandbox
+    ) -> None:
+        self._environment = environment
         self._problem = problem
         self._task = task
         self._sandbox = sandbox
@@ -143,7 +103,7 @@ class CodeSession(TextSession):
 
     def prompt(self) -> Prompt:
         """Return the prompt of the problem."""
-        return self._source.opening(self._problem)
+        return self._environment.prompt(self._problem)
 
     async def reply(self, text: str) -> Observation:
         """Judge one attempt and return what its author reads.
@@ -153,10 +113,10 @@ class CodeSession(TextSession):
         """
         if self._done:
             return Observation(text="Error: the episode is over.", done=True, is_error=True)
-        self._verdict = await self._source.judge(self._problem, text, self._sandbox)
+        self._verdict = await self._environment.judge(self._problem, text, self._sandbox)
         self._replies.append(text)
-        observation = self._source.feedback(self._problem, self._verdict)
-        self._done = observation.done or len(self._replies) >= self._source.attempts
+        observation = self._environment.feedback(self._problem, self._verdict)
+        self._done = observation.done or len(self._replies) >= self._environment.attempts
         return replace(observation, done=self._done)
 
     async def grade(self) -> Rewards:
@@ -165,4 +125,57 @@ class CodeSession(TextSession):
         Raises:
             EnvironmentFault: The configured reward failed.
         """
-        return self._source.rewards(self._task, self._problem, self._replies, self._verdict)
+        return self._environment.rewards(self._task, self._problem, self._replies, self._verdict)
+
+
+def extract_code(text: str) -> str:
+    """Return the code of a reply.
+
+    It is the first ```python block, else the first block of any kind, else `<code>`, else the text without `>>>` lines.
+    Reasoning in `<think>` is left out. A block that the end of the reply cuts reaches to the end.
+    """
+    said = without_thoughts(text)
+    for place in _PLACES:
+        if found := place.search(said):
+            return found[1].strip("\n").rstrip()
+    lines = [line for line in said.splitlines() if not line.lstrip().startswith((">>>", "..."))]
+    return "\n".join(lines).strip("\n").rstrip()
+
+
+def without_thoughts(text: str) -> str:
+    """Return the reply without `<think>` parts; one that the template opened ends at `</think>` all the same."""
+    opened, closing, rest = text.partition("</think>")
+    said = rest if closing and "<think>" not in opened else text
+    return _THOUGHTS.sub("", said)
+
+
+def extract_program(text: str, prompt: str, func_name: str) -> str:
+    """Return the program in a reply: its code block or, without one, all of it.
+
+    Code that does not define the function continues a prompt that does, as a base model's completion: of it the body
+    is kept, up to the first line that is not indented by four spaces (the seed's rule).
+    """
+    code = extract_code(text)
+    if _defines(code, func_name) or not _opens(prompt, func_name):
+        return code
+    said = without_thoughts(text)
+    body = _body(code if "```" in said or "<code>" in said else said)
+    return f"{prompt}{body}\n" if body.strip() else ""
+
+
+def _body(text: str) -> str:
+    kept = []
+    for line in text.splitlines():
+        if line and not line.startswith("    "):
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip()
+
+
+def _defines(code: str, func_name: str) -> bool:
+    name = re.escape(func_name)
+    return re.search(rf"^(?:async\s+)?def\s+{name}\b|^class\s+{name}\b|^{name}\s*[:=]", code, re.MULTILINE) is not None
+
+
+def _opens(prompt: str, func_name: str) -> bool:
+    return re.search(rf"^def\s+{re.escape(func_name)}\b", prompt, re.MULTILINE) is not None

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,11 +24,11 @@ from finqa_cli.types.splits import split_of_name
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
     RowError,
+    RowReader,
+    TaskData,
     checked_text,
-    json_rows,
-    parquet_rows,
-    parse_json,
-    read_content,
+    embedded_data,
+    group_by_split,
 )
 from finqa_plugins.environments.code.assert_parts import (
     ASKED,
@@ -40,7 +40,6 @@ from finqa_plugins.environments.code.assert_parts import (
 )
 from finqa_plugins.environments.code.embedded_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
 
-SPLITS = ("train", "dev", "test", "prompt")
 MAX_BYTES = 2**28
 
 MAX_TEXT = 200_000
@@ -136,21 +135,13 @@ def _checked(name: str, value: object) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MbppProblems:
-    """Problems by split, in the order of `SPLITS`, each split by number; no split is empty."""
-
-    info: DataInfo
-    by_split: dict[str, tuple[MbppProblem, ...]]
-
-
-def embedded_problems() -> MbppProblems:
+def embedded_problems() -> TaskData[MbppProblem]:
     """Read the problems that ship with the package."""
-    content = resources.files("finqa_plugins.environments.code").joinpath("embedded.jsonl").read_bytes()
-    return _collect("embedded", [(Path("embedded.jsonl"), content)])
+    with resources.as_file(resources.files("finqa_plugins.environments.code").joinpath("embedded.jsonl")) as file:
+        return _read("embedded", [file])
 
 
-def load_problems(path: Path) -> MbppProblems:
+def load_problems(path: Path) -> TaskData[MbppProblem]:
     """Read the problems at a path.
 
     A file called train, dev, validation or test is that split; elsewhere `task_id` tells it. Of a folder the files in
@@ -160,65 +151,36 @@ def load_problems(path: Path) -> MbppProblems:
         DataError: A file or row is missing or malformed (file, row, field, reason), or two problems have one number.
         MissingDependencyError: A parquet file needs pyarrow, which is not installed.
     """
-    files, name = [path], path.name
-    if path.is_dir():
-        folder = path / "full" if (path / "full").is_dir() else path
-        files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and file.name != "fetch.json")
-        name = path.resolve().name
-        if not files:
-            raise DataError(f"{folder} holds no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
-    contents = []
+    if not path.is_dir():
+        return _read(path.name, [path])
+    folder = path / "full" if (path / "full").is_dir() else path
+    files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and file.name != "fetch.json")
+    if not files:
+        raise DataError(f"{folder} holds no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
+    return _read(path.resolve().name, files)
+
+
+def _read(name: str, files: Sequence[Path]) -> TaskData[MbppProblem]:
+    reader = RowReader(lambda value, _: read_problem(value), max_bytes=MAX_BYTES, remedy=_REMEDY, id_field="task_id")
+    found, digest = [], hashlib.sha256()
     for file in files:
-        try:
-            contents.append((file, read_content(file, MAX_BYTES)))
-        except RowError as error:
-            raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
-    return _collect(name, contents)
-
-
-def _collect(name: str, files: list[tuple[Path, bytes]]) -> MbppProblems:
-    found: dict[str, list[MbppProblem]] = {split: [] for split in SPLITS}
-    ids: set[str] = set()
-    for path, content in files:
-        named, place = split_of_name(path), f"{path}"
-        try:
-            parquet = path.suffix == ".parquet"
-            rows: Iterable[tuple[int, object]] = (
-                enumerate(parquet_rows(path), start=1) if parquet else json_rows(content)
-            )
-            for row, value in rows:
-                place = f"{path}, row {row},"
-                problem = read_problem(parse_json(value) if isinstance(value, bytes) else value)
-                if problem.id in ids:
-                    raise FieldError("task_id", f"{problem.id} comes twice")
-                ids.add(problem.id)
-                found[named or split_of_id(int(problem.id))].append(problem)
-        except RowError as error:
-            raise DataError(f"{place} {error}.", remedy=_REMEDY) from error
-    if not ids:
-        raise DataError(f"{name} holds no problems.", remedy=_REMEDY)
-    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for _, content in files)).hexdigest()
-    by_split = {
-        split: tuple(sorted(problems, key=lambda problem: int(problem.id)))
-        for split, problems in found.items()
-        if problems
-    }
-    return MbppProblems(info=DataInfo(name=name, digest=f"sha256:{digest}"), by_split=by_split)
+        problems, sha256 = reader.read(file)
+        found += [(split_of_name(file) or split_of_id(int(problem.id)), problem) for problem in problems]
+        digest.update(bytes.fromhex(sha256))
+    reader.finish(any_row=bool(found))
+    rows = group_by_split(sorted(found, key=lambda each: int(each[1].id)))
+    return TaskData(info=DataInfo(name=name, digest=f"sha256:{digest.hexdigest()}"), rows=rows)
 
 
 _ARGUMENTS = (*ARGUMENTS[2:], *ARGUMENTS[:2])
 """Arguments that begin with an ordinary list: the first tests are the ones that a prompt shows."""
 
 
-def function_problems(count: int, seed: int) -> MbppProblems:
+def function_problems(count: int, seed: int) -> TaskData[MbppProblem]:
     """Make `count` different problems of the generated family; see `list_functions`."""
     functions = list_functions(count, seed)
-    digest = hashlib.sha256(repr(functions).encode()).hexdigest()
-    by_split = {split: tuple(_problem(one) for one in functions if one.split == split) for split in SPLITS}
-    return MbppProblems(
-        info=DataInfo(name="embedded", digest=f"sha256:{digest}"),
-        by_split={split: problems for split, problems in by_split.items() if problems},
-    )
+    rows = group_by_split((function.split, _problem(function)) for function in functions)
+    return embedded_data(rows, repr(functions))
 
 
 def _problem(function: ListFunction) -> MbppProblem:

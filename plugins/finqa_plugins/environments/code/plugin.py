@@ -1,4 +1,4 @@
-"""Registers the environments `code` and `mbpp`: one class with two task sources."""
+"""Registers the environments `code` and `mbpp`: one environment with two kinds of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register_components() -> list[Component]:
             policy="embedded-code",
             clustered_by="question",
             name="code",
-            target=f"{FOLDER}.code_environment:CodeEnvironment",
+            target=f"{FOLDER}.function_environment:FunctionEnvironment",
             config=f"{FOLDER}.config:CodeConfig",
             summary="functions written in Python, judged by tests in a sandbox (--data FILE, a TOML or Python file)",
         ),
@@ -27,7 +27,7 @@ def register_components() -> list[Component]:
             policy="embedded-mbpp",
             clustered_by="question",
             name="mbpp",
-            target=f"{FOLDER}.code_environment:CodeEnvironment",
+            target=f"{FOLDER}.mbpp_environment:MbppEnvironment",
             config=f"{FOLDER}.config:MbppConfig",
             summary="Python problems with tests (MBPP by --data FILE), attempts with the errors as feedback in between",
         ),

@@ -18,16 +18,14 @@ programs only, train on another reward.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 
-from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox
-from finqa_cli.errors import DataError, EnvironmentFault
+from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
 from finqa_cli.grading import grade
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import compare, execution_accuracy
-from finqa_cli.types import AssistantTurn, DataInfo, Message, Prompt, Rewards, Task
-from finqa_plugins.environments._task_files.single_reply import SingleReplySession
+from finqa_cli.types import Message, Prompt, Rewards, Task
+from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 from finqa_plugins.environments.finqa_text.text_generate import generate
 from finqa_plugins.environments.finqa_text.text_rows import TextRow, load
@@ -48,12 +46,10 @@ An argument is a number from the page, a constant such as const_2, const_100, co
 Give changes and ratios as decimals: 5.2% is 0.052. Example: {"answer": 0.05085, "program": "subtract(1240, 1180), \
 divide(#0, 1180)"}"""
 _PARTS = ("correct", "execution", "program", "answer", "format")
-_STAND_INS = {"dev": "test", "test": "dev"}
-_REMEDY = "name another split, or give --data a training file or a folder with a file for each split"
 
 
-class FinQATextEnvironment(Environment):
-    """Demonstrates the gold programs. Nothing that the policy writes is run: programs are only calculated."""
+class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
+    """Demonstrates the gold programs. Programs that the policy writes are only calculated."""
 
     def __init__(self, config: FinQATextConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
@@ -61,92 +57,26 @@ class FinQATextEnvironment(Environment):
         Raises:
             DataError: The data at `context.data` is missing or malformed.
         """
-        self._config = config or FinQATextConfig()
-        self._reward = context.reward
-        self._data = load(context.data, self._config) if context.data is not None else generate(self._config)
-        self._tasks = {split: tuple(_task(row, split) for row in rows) for split, rows in self._data.rows.items()}
-        self._rows = {row.id: row for rows in self._data.rows.values() for row in rows}
+        config = config or FinQATextConfig()
+        data = load(context.data, config) if context.data is not None else generate(config)
+        super().__init__(data, context.reward)
 
-    def data(self) -> DataInfo:
-        """Return the name of the file or folder, or `embedded`."""
-        return self._data.info
+    def task(self, row: TextRow, split: str) -> Task:
+        """Return the question as a task."""
+        return Task(id=row.id, prompt=row.question, split=split, cluster=row.company, kind=row.kind)
 
-    def splits(self) -> Sequence[str]:
-        """Return those of train, dev and test that have rows."""
-        return tuple(self._tasks)
+    def prompt(self, row: TextRow) -> Prompt:
+        """Return the instructions, the page and its question; it offers no tools."""
+        return opening(row.text)
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Return all tasks of a split in the order of the file.
+    def solution(self, row: TextRow, attempt: int) -> str:
+        """Return the gold answer and program."""
+        program = {"program": row.program} if row.program else {}
+        return json.dumps({"answer": row.answer, **program}, ensure_ascii=False) if attempt == 1 else ""
 
-        Where data has only one of `dev` and `test`, both names mean it: the rows to evaluate on.
-
-        Raises:
-            DataError: There is no such split.
-        """
-        for name in (split, _STAND_INS.get(split, "")):
-            if name in self._tasks:
-                return self._tasks[name]
-        info = self._data.info
-        if split == "train" and info.evaluation_only:
-            raise DataError(f"{info.name} is for evaluation only: nothing is trained on it.", remedy=_REMEDY)
-        raise DataError(f"{info.name} has no split {split!r}; it has: {', '.join(self._tasks)}.", remedy=_REMEDY)
-
-    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> FinQATextSession:
-        """Start an episode of exactly this task.
-
-        Raises:
-            EnvironmentFault: The task is not of this data.
-        """
-        return FinQATextSession(self._row(task), task, self._reward)
-
-    def opening(self, task: Task) -> Prompt:
-        """Return the prompt of a task.
-
-        Raises:
-            EnvironmentFault: The task is not of this data.
-        """
-        return opening(self._row(task).text)
-
-    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return the gold answer and program for the opening of a task; of equal openings the first task counts."""
-        if not messages or messages[-1].role != "user":
-            return None
-        row = self._by_text.get(messages[-1].content)
-        return None if row is None else AssistantTurn(text=gold_reply(row))
-
-    def _row(self, task: Task) -> TextRow:
-        row = self._rows.get(task.id)
-        if row is None:
-            raise EnvironmentFault(f"{self._data.info.name} has no question {task.id!r}.")
-        return row
-
-    @cached_property
-    def _by_text(self) -> dict[str, TextRow]:
-        return {row.text: row for row in reversed(self._rows.values())}
-
-
-class FinQATextSession(SingleReplySession):
-    """One page with its question, and one reply."""
-
-    def __init__(self, row: TextRow, task: Task, reward: Reward | None) -> None:
-        super().__init__(opening(row.text))
-        self._row = row
-        self._task = task
-        self._reward = reward
-
-    def judge(self, text: str) -> Rewards:
+    def judge(self, row: TextRow, task: Task, text: str) -> Rewards:
         """Return the verdict of `judge`."""
-        return judge(text, self._row, self._task, self._reward)
-
-
-def gold_reply(row: TextRow) -> str:
-    """Return what a perfect policy replies."""
-    program = {"program": row.program} if row.program else {}
-    return json.dumps({"answer": row.answer, **program}, ensure_ascii=False)
-
-
-def _task(row: TextRow, split: str) -> Task:
-    return Task(id=row.id, prompt=row.question, split=split, cluster=row.company, kind=row.kind)
+        return judge(text, row, task, self._reward)
 
 
 def opening(text: str) -> Prompt:

@@ -7,18 +7,16 @@ of FinQA's own kinds.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from finqa_cli.grading.programs import execute, parse
-from finqa_cli.types import DataInfo
+from finqa_plugins.environments._task_files.task_rows import TaskData, embedded_data
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 from finqa_plugins.environments.finqa_text.text_rows import (
     Table,
-    TextData,
     TextRow,
     divide,
     kind_of,
@@ -29,7 +27,7 @@ from finqa_plugins.environments.finqa_text.text_rows import (
 SHARES = {"dev": 0.15, "test": 0.15}
 
 
-def generate(config: FinQATextConfig) -> TextData:
+def generate(config: FinQATextConfig) -> TaskData[TextRow]:
     """Generate the embedded tasks, divided by company; the same for the same options.
 
     Raises:
@@ -44,8 +42,7 @@ def generate(config: FinQATextConfig) -> TextData:
         asked = questions(page, config.questions, own)
         rows += [_row(page, number, *one) for number, one in enumerate(asked, start=1)]
     content = json.dumps([[row.id, row.text, row.program, row.truth] for row in rows])
-    digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-    return TextData(info=DataInfo(name="embedded", digest=digest), rows=divide(rows, SHARES, config.seed))
+    return embedded_data(divide(rows, SHARES, config.seed), content)
 
 
 def _row(page: ReportPage, number: int, question: str, program: str) -> TextRow:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,17 @@ from typing import Any
 from finqa_cli.errors import DataError
 from finqa_cli.grading.programs import ProgramError, Step, Value, parse
 from finqa_cli.types import DataInfo
-from finqa_cli.types.splits import SPLITS, cluster_of, split_of_name
+from finqa_cli.types.splits import cluster_of, split_of_name
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
     RowError,
-    RowProblems,
+    RowFields,
+    RowReader,
+    TaskData,
     checked_text,
     divide_by_cluster,
-    json_rows,
-    read_content,
+    files_by_split,
+    group_by_split,
 )
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 
@@ -81,11 +83,11 @@ def read_row(value: object) -> TextRow:
     """
     if not isinstance(value, dict):
         raise RowError("must be an object")
-    fields = _RowFields(value)
+    fields = _TextFields(value, MAX_TEXT)
     return _prepared(fields) if "input_text" in value else _original(fields)
 
 
-def _original(fields: _RowFields) -> TextRow:
+def _original(fields: _TextFields) -> TextRow:
     identity, question, table = fields.text("id"), fields.text("qa.question"), fields.table("table")
     page = page_text(fields.sentences("pre_text"), table, fields.sentences("post_text"))
     program, text = fields.text("qa.program"), question_text(page, question)
@@ -102,7 +104,7 @@ def _original(fields: _RowFields) -> TextRow:
     )
 
 
-def _prepared(fields: _RowFields) -> TextRow:
+def _prepared(fields: _TextFields) -> TextRow:
     identity, table = fields.text("id"), fields.table("table", optional=True)
     program = fields.text("target_program", optional=True)
     steps = _steps("target_program", program)
@@ -135,26 +137,8 @@ def _steps(name: str, program: str) -> Sequence[Step]:
         raise FieldError(name, f"is not a program of FinQA: {error}") from error
 
 
-class _RowFields:
-    """The fields of a row by their dotted names."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        self._row = row
-
-    def get(self, name: str) -> object:
-        value: object = self._row
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-    def text(self, name: str, *, optional: bool = False) -> str:
-        value = self.get(name)
-        if value is None and optional:
-            return ""
-        text = checked_text(name, value, MAX_TEXT).strip()
-        if not text and not optional:
-            raise FieldError(name, "must not be empty")
-        return text
+class _TextFields(RowFields):
+    """The fields that rows of FinQA have."""
 
     def ticker(self) -> str:
         """Return the ticker in the file name `AAL/2018/page_13.pdf`; nothing when the row names none."""
@@ -221,20 +205,12 @@ def question_text(page: str, question: str) -> str:
     return f"Context:\n{page}\n\nQuestion: {question}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextData:
-    """All rows of a source, by split, in the order of the splits; no split is empty."""
-
-    info: DataInfo
-    rows: Mapping[str, tuple[TextRow, ...]]
-
-
 def divide(rows: Sequence[TextRow], shares: Mapping[str, float], seed: int) -> dict[str, tuple[TextRow, ...]]:
     """Divide rows by company; see `divide_by_cluster`."""
     return divide_by_cluster(rows, lambda row: row.company, shares, f"finqa-text:{seed}")
 
 
-def load(path: Path, config: FinQATextConfig) -> TextData:
+def load(path: Path, config: FinQATextConfig) -> TaskData[TextRow]:
     """Read the rows at a path.
 
     A folder holds a file for each split. A single file called test is `test`, and one called dev or val is `dev`; any
@@ -243,70 +219,30 @@ def load(path: Path, config: FinQATextConfig) -> TextData:
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
     """
+    reader = RowReader(lambda value, _: read_row(value), max_bytes=MAX_BYTES, remedy=_REMEDY, skip_bad=config.skip_bad)
     if path.is_dir():
-        return _load_folder(path, config)
+        return _load_folder(path, reader, config)
     named = split_of_name(path)
     split = (named or "train") if config.split == "auto" else config.split
-    (rows,), (digest,) = _read_files([path], config)
-    by_split = divide(rows, {"dev": config.holdout}, config.seed) if split == "train" else {split: rows}
-    evaluation_only = named == "test" or any(row.evaluation_only for row in rows)
-    info = DataInfo(name=path.name, digest=f"sha256:{digest}", evaluation_only=evaluation_only)
-    return TextData(info=info, rows=by_split)
+    found, digest = reader.read(path)
+    reader.finish(any_row=bool(found))
+    rows = divide(found, {"dev": config.holdout}, config.seed) if split == "train" else {split: tuple(found)}
+    evaluation_only = named == "test" or any(row.evaluation_only for row in found)
+    return TaskData(
+        info=DataInfo(name=path.name, digest=f"sha256:{digest}", evaluation_only=evaluation_only), rows=rows
+    )
 
 
-def _load_folder(path: Path, config: FinQATextConfig) -> TextData:
+def _load_folder(path: Path, reader: RowReader[TextRow], config: FinQATextConfig) -> TaskData[TextRow]:
     if config.split != "auto":
         raise DataError(f"Option split={config.split} is for a single file, but {path} is a folder.", remedy=_REMEDY)
-    chosen = {split: file for split in SPLITS if (file := _file_of(path, split)) is not None}
-    if not chosen:
-        raise DataError(f"{path} holds no train, dev or test file (.json, .jsonl).", remedy=_REMEDY)
-    parts, digests = _read_files(chosen.values(), config)
-    rows = dict(zip(chosen, parts, strict=True))
-    lines = "".join(f"{digest}  {split}\n" for digest, split in zip(digests, chosen, strict=True))
+    files = files_by_split(path, _ENDINGS, remedy=_REMEDY, choose="leave one of them there")
+    read = {split: reader.read(file) for split, file in files.items()}
+    rows = group_by_split((split, row) for split, (found, _) in read.items() for row in found)
+    reader.finish(any_row=bool(rows))
+    lines = "".join(f"{digest}  {split}\n" for split, (_, digest) in read.items())
     training = [row for split, part in rows.items() if split != "test" for row in part]
     evaluation_only = not training or any(row.evaluation_only for row in training)
     digest = hashlib.sha256(lines.encode()).hexdigest()
     info = DataInfo(name=path.resolve().name, digest=f"sha256:{digest}", evaluation_only=evaluation_only)
-    return TextData(info=info, rows={split: part for split, part in rows.items() if part})
-
-
-def _file_of(folder: Path, split: str) -> Path | None:
-    """Return the file of a split: one of just that name (dev.json) before longer names (finqa_dev.json)."""
-    try:
-        files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and split_of_name(file) == split)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror or error}.", remedy=_REMEDY) from error
-    exact = [file for file in files if file.stem.isalpha()]
-    found = exact or files
-    if len(found) > 1:
-        names = " and ".join(file.name for file in found)
-        raise DataError(f"{folder} holds several files of split {split!r}: {names}.", remedy="leave one of them there")
-    return found[0] if found else None
-
-
-def _read_files(files: Collection[Path], config: FinQATextConfig) -> tuple[list[tuple[TextRow, ...]], list[str]]:
-    """Read the rows of each file, and the hex sha256 of each; ids are unique over all files.
-
-    Raises:
-        DataError: A file or a row is malformed, or there is no row.
-    """
-    ids: set[str] = set()
-
-    def read(value: object, number: int) -> TextRow:
-        row = read_row(value)
-        if row.id in ids:
-            raise FieldError("id", f"{row.id!r} comes twice")
-        ids.add(row.id)
-        return row
-
-    problems = RowProblems(skip_bad=config.skip_bad, remedy=_REMEDY)
-    found, digests = [], []
-    for path in files:
-        try:
-            content = read_content(path, MAX_BYTES)
-        except RowError as error:
-            raise DataError(f"{path}: {error}.", remedy=_REMEDY) from error
-        found.append(tuple(problems.read(path, json_rows(content), read)))
-        digests.append(hashlib.sha256(content).hexdigest())
-    problems.finish(files, any_row=bool(ids))
-    return found, digests
+    return TaskData(info=info, rows=rows)

@@ -10,31 +10,30 @@ the confidence that is calibrated. The more uncertain a row, the more its prices
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from finqa_cli.types import DataInfo, Message
+from finqa_cli.types import Message
+from finqa_plugins.environments._task_files.task_rows import TaskData, embedded_data
 from finqa_plugins.environments.forecast.config import ForecastConfig, QuestionType
 from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES, PromptFacts, needed, reduced, render
-from finqa_plugins.environments.forecast.forecast_rows import ForecastData, ForecastRow, divide
+from finqa_plugins.environments.forecast.forecast_rows import ForecastRow, divide
 
 SHARES = {"dev": 0.15, "test": 0.15}
 _LETTERS = "ABCDEFGHIJKLMNOPRSTUVWXYZ"
 _FIRST_DAY = datetime.date(2024, 1, 2)
 
 
-def generate(config: ForecastConfig) -> ForecastData:
+def generate(config: ForecastConfig) -> TaskData[ForecastRow]:
     """Generate the embedded tasks, divided by company; the same for the same options.
 
     Asking for more companies or questions leaves the others as they are.
     """
     rows = tuple(_rows(config))
     content = json.dumps([[row.id, row.messages[-1].content, row.truths, row.uncertainty] for row in rows])
-    digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-    return ForecastData(info=DataInfo(name="embedded", digest=digest), rows=divide(rows, SHARES, config))
+    return embedded_data(divide(rows, SHARES, config), content)
 
 
 def _rows(config: ForecastConfig) -> Iterator[ForecastRow]:

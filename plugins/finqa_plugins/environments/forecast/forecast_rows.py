@@ -7,28 +7,26 @@ nested or texts of JSON.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Message, Role
-from finqa_cli.types.splits import SPLITS, split_of_name
+from finqa_cli.types.splits import split_of_name
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
     RowError,
-    RowProblems,
-    check_file,
+    RowFields,
+    RowReader,
+    TaskData,
     checked_text,
     divide_by_cluster,
-    json_rows,
-    parquet_rows,
+    files_by_split,
 )
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.strict_forecasts import first_number
@@ -86,22 +84,22 @@ def read_row(value: object, *, name: str) -> ForecastRow:
     if not isinstance(value, Mapping):
         raise RowError("must be an object")
     extra = _object(value, "extra_info")
-    messages = _messages(_nested(value, "prompt"))
-    question = _text("extra_info.question", extra.get("question"), optional=True).strip()
+    fields = RowFields({**value, "extra_info": extra}, MAX_TEXT)
+    messages = _messages(_from_json(value.get("prompt")))
     truths = _truths(_object(value, "reward_model").get("ground_truth"), extra.get("answer"))
-    question_type = _text("extra_info.question_type", extra.get("question_type"), optional=True).strip().lower()
+    question_type = fields.text("extra_info.question_type", optional=True).lower()
     if question_type == "pure_forecast" and any(first_number(truth) is None for truth in truths):
         raise FieldError("reward_model.ground_truth", "must hold a number, for it is a forecast")
     return ForecastRow(
         id=name,
         messages=messages,
-        question=question or messages[-1].content,
+        question=fields.text("extra_info.question", optional=True) or messages[-1].content,
         truths=truths,
         question_type=question_type,
         uncertainty=_uncertainty(extra.get("uncertainty")),
-        ticker=_text("extra_info.ticker", extra.get("ticker"), optional=True).strip(),
-        date=_text("extra_info.date", extra.get("date"), optional=True).strip(),
-        data_source=_text("data_source", value.get("data_source"), optional=True) or DATA_SOURCE,
+        ticker=fields.text("extra_info.ticker", optional=True),
+        date=fields.text("extra_info.date", optional=True),
+        data_source=fields.text("data_source", optional=True) or DATA_SOURCE,
         extra=extra,
     )
 
@@ -183,16 +181,12 @@ def _uncertainty(value: object) -> float | None:
 
 
 def _object(row: Mapping[Any, Any], name: str) -> Mapping[str, Any]:
-    value = _nested(row, name)
+    value = _from_json(row.get(name))
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise FieldError(name, "must be an object, or a text of one in JSON")
     return {str(key): item for key, item in value.items()}
-
-
-def _nested(row: Mapping[Any, Any], name: str) -> object:
-    return _from_json(row.get(name))
 
 
 def _from_json(value: object) -> object:
@@ -205,20 +199,10 @@ def _from_json(value: object) -> object:
         return value
 
 
-def _text(name: str, value: object, *, optional: bool = False) -> str:
+def _text(name: str, value: object) -> str:
     if value is None:
-        if optional:
-            return ""
         raise FieldError(name, "is missing")
     return checked_text(name, value, MAX_TEXT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastData:
-    """All rows of a source, by split, in the order of the splits; no split is empty."""
-
-    info: DataInfo
-    rows: Mapping[str, tuple[ForecastRow, ...]]
 
 
 def cluster_of(row: ForecastRow, config: ForecastConfig) -> str:
@@ -234,7 +218,7 @@ def divide(
     return divide_by_cluster(rows, lambda row: cluster_of(row, config), shares, f"forecast:{config.seed}")
 
 
-def load(path: Path, config: ForecastConfig) -> ForecastData:
+def load(path: Path, config: ForecastConfig) -> TaskData[ForecastRow]:
     """Read the rows at a path.
 
     A folder holds one file for each split (train..., dev or val..., test...). A single file called test is `test`, one
@@ -247,72 +231,29 @@ def load(path: Path, config: ForecastConfig) -> ForecastData:
     """
     if config.match and not path.is_dir():
         raise DataError(f"Option match={config.match} is for a folder, but {path} is none.", remedy=_REMEDY)
-    files = _files_of_folder(path, config) if path.is_dir() else {split_of_name(path) or "train": path}
-    problems = RowProblems(skip_bad=config.skip_bad, remedy=_REMEDY)
+    choose = "--set environment.options.match=TEXT takes those with the text in their names"
+    files = (
+        files_by_split(path, _ENDINGS, match=config.match, remedy=_REMEDY, choose=choose)
+        if path.is_dir()
+        else {split_of_name(path) or "train": path}
+    )
+    reader = RowReader(
+        lambda value, name: read_row(value, name=name),
+        max_bytes=MAX_BYTES,
+        remedy=_REMEDY,
+        endings=_ENDINGS,
+        skip_bad=config.skip_bad,
+    )
     rows, lines = {}, ""
     for split, file in files.items():
-        try:
-            lines += f"{_digest(file)}  {split}\n"
-        except RowError as error:
-            raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
-        found = problems.read(file, _values(file), partial(_read_numbered, file.stem))
+        found, digest = reader.read(file)
         rows[split] = tuple(row for row in found if not config.types or row.question_type in config.types)
-    problems.finish(files.values(), any_row=any(rows.values()))
+        lines += f"{digest}  {split}\n"
+    reader.finish(any_row=any(rows.values()))
     digest = hashlib.sha256(lines.encode()).hexdigest()
     info = DataInfo(
         name=path.resolve().name, digest=f"sha256:{digest}", evaluation_only="train" not in rows and "test" in rows
     )
     if "train" in rows and rows.keys() & {"dev", "test"} == set():
-        return ForecastData(info=info, rows=divide(rows["train"], {"dev": config.holdout}, config))
-    return ForecastData(info=info, rows={split: part for split, part in rows.items() if part})
-
-
-def _read_numbered(stem: str, value: object, number: int) -> ForecastRow:
-    return read_row(value, name=f"{stem}-{number}")
-
-
-def _files_of_folder(path: Path, config: ForecastConfig) -> dict[str, Path]:
-    try:
-        found = [file for file in path.iterdir() if file.suffix in _ENDINGS and config.match in file.name]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy=_REMEDY) from error
-    chosen: dict[str, Path] = {}
-    for file in sorted(found):
-        split = split_of_name(file)
-        if split in chosen:
-            raise DataError(
-                f"{path} holds several files of split {split!r}: {chosen[split].name} and {file.name}.",
-                remedy="--set environment.options.match=TEXT takes those with the text in their names",
-            )
-        if split:
-            chosen[split] = file
-    if not chosen:
-        named = f" with {config.match!r} in its name" if config.match else ""
-        raise DataError(f"{path} holds no train, dev or test file{named} (.parquet, .jsonl).", remedy=_REMEDY)
-    return {split: chosen[split] for split in SPLITS if split in chosen}
-
-
-def _digest(path: Path) -> str:
-    check_file(path, MAX_BYTES)
-    if path.suffix not in _ENDINGS:
-        raise RowError("is neither .parquet nor .jsonl")
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RowError(f"cannot be read: {error.strerror or error}") from error
-
-
-def _values(path: Path) -> Iterator[tuple[int, object]]:
-    """Yield rows with their numbers from 1: of Parquet as plain objects, of JSONL as unparsed lines."""
-    if path.suffix == ".parquet":
-        return enumerate(map(_plain, parquet_rows(path)), start=1)
-    return json_rows(path.read_bytes())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime.date) else value
+        return TaskData(info=info, rows=divide(rows["train"], {"dev": config.holdout}, config))
+    return TaskData(info=info, rows={split: part for split, part in rows.items() if part})

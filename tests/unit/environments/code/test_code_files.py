@@ -8,8 +8,8 @@ from fixtures.code_play import environment, judged
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, DataError
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import CodeConfig
+from finqa_plugins.environments.code.function_environment import FunctionEnvironment
 from finqa_plugins.rewards.graded import Graded, GradedConfig
 
 FIELDS = {"prompt": "Write f(x).", "func_name": "f", "tests": ["1"], "reference": "abs"}
@@ -164,4 +164,4 @@ async def test_a_reference_may_be_the_result_for_xs(tmp_path: Path) -> None:
 
 def test_rewards_that_compare_answers_are_refused() -> None:
     with pytest.raises(ConfigError, match="judges by its tests"):
-        CodeEnvironment(CodeConfig(), EnvironmentContext(snapshot=None, reward=Graded(GradedConfig())))
+        FunctionEnvironment(CodeConfig(), EnvironmentContext(snapshot=None, reward=Graded(GradedConfig())))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.environments.code.reply_code import extract_program as program
+from finqa_plugins.environments.code.code_environment import extract_program as program
 
 PROMPT = 'def f(x):\n    """Double."""\n'
 WHOLE = "def f(x):\n    return 2 * x"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.environments.code.reply_code import extract_code
+from finqa_plugins.environments.code.code_environment import extract_code
 
 CODE = "def f(x):\n    return x"
 

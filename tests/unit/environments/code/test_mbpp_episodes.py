@@ -15,9 +15,9 @@ from fixtures.plain_executions import PlainBox
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import Message, Rewards, Status, Task, Trajectory, Turn
-from finqa_plugins.environments.code.code_environment import CodeEnvironment, CodeSession
+from finqa_plugins.environments.code.code_environment import CodeSession
 from finqa_plugins.environments.code.config import MbppConfig
-from finqa_plugins.environments.code.mbpp_judging import NO_CODE, shown
+from finqa_plugins.environments.code.mbpp_environment import NO_CODE, MbppEnvironment, shown
 from finqa_plugins.sandboxes._execution.python_values import decode, encode
 
 ROWS = [
@@ -51,11 +51,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def environment(data: Path, reward: Any = None, **options: Any) -> CodeEnvironment:
-    return CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=data, reward=reward))
+def environment(data: Path, reward: Any = None, **options: Any) -> MbppEnvironment:
+    return MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=data, reward=reward))
 
 
-async def opened(made: CodeEnvironment, problem: str = ADD, box: Any = None) -> CodeSession:
+async def opened(made: MbppEnvironment, problem: str = ADD, box: Any = None) -> CodeSession:
     (task,) = [task for task in made.tasks("train") if task.id == problem]
     return await made.open(task, seed=1, sandbox=box or PlainBox())
 
@@ -217,7 +217,7 @@ async def test_boxes_and_problems_of_others_are_faults(data: Path) -> None:
     with pytest.raises(EnvironmentFault, match="does not execute code"):
         await made.open(made.tasks("train")[0], seed=0, sandbox=None)
     stranger = Task(id="9", prompt="q", split="train", cluster="9")
-    with pytest.raises(EnvironmentFault, match="no task '9'"):
+    with pytest.raises(EnvironmentFault, match="no question '9'"):
         await made.open(stranger, seed=0, sandbox=PlainBox())
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import DataError
 from finqa_plugins.environments._task_files.task_rows import RowError
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import MbppConfig
+from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 from finqa_plugins.environments.code.mbpp_problems import load_problems as load
 from finqa_plugins.environments.code.mbpp_problems import read_problem
 
@@ -43,14 +43,14 @@ def written(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
 def test_one_file_is_divided_by_number(tmp_path: Path) -> None:
     rows = [row(task_id=number) for number in (974, 601, 600, 511, 510, 11, 10, 1)]
     problems = load(written(tmp_path, "mbpp.jsonl", *rows))
-    found = {split: [problem.id for problem in each] for split, each in problems.by_split.items()}
+    found = {split: [problem.id for problem in each] for split, each in problems.rows.items()}
     assert found == {"train": ["601", "974"], "dev": ["511", "600"], "test": ["11", "510"], "prompt": ["1", "10"]}
-    assert problems.by_split["train"][0].reference == "def add(a, b):\n\treturn a + b"
+    assert problems.rows["train"][0].reference == "def add(a, b):\n\treturn a + b"
 
 
 def test_sanitized_rows_name_their_fields_differently(tmp_path: Path) -> None:
     sanitized = row(text=None, prompt="Add.", test_setup_code=None, test_imports=["import math", "import re"])
-    (problem,) = load(written(tmp_path, "sanitized-mbpp.json", sanitized)).by_split["train"]
+    (problem,) = load(written(tmp_path, "sanitized-mbpp.json", sanitized)).rows["train"]
     assert problem.text == "Add." and problem.setup == "import math\nimport re"
 
 
@@ -62,7 +62,7 @@ def test_a_folder_as_fetched(tmp_path: Path) -> None:
         parquet.write_table(table, tmp_path / "full" / f"{name}-00000-of-00001.parquet")
     written(tmp_path, "sanitized/train.jsonl", row())
     written(tmp_path, "fetch.json", {})
-    assert {split: len(each) for split, each in load(tmp_path).by_split.items()} == {
+    assert {split: len(each) for split, each in load(tmp_path).rows.items()} == {
         "train": 1,
         "dev": 1,
         "test": 1,
@@ -74,7 +74,7 @@ def test_a_folder_as_fetched(tmp_path: Path) -> None:
 
 
 def test_a_file_that_names_its_split_is_that_split(tmp_path: Path) -> None:
-    assert list(load(written(tmp_path, "my_train.jsonl", row(task_id=3))).by_split) == ["train"]
+    assert list(load(written(tmp_path, "my_train.jsonl", row(task_id=3))).rows) == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_malformed_row_is_told_with_its_place(tmp_path: Path, changes: dict[st
 
 def test_files_that_hold_no_problems(tmp_path: Path) -> None:
     for name, content, reason in (
-        ("a.jsonl", b"", "holds no problems"),
+        ("a.jsonl", b"", "there is no good row"),
         ("b.jsonl", b"{", "row 1, is not valid JSON"),
         ("c.json", b"[{]", "not valid JSON"),
         ("d.jsonl", b"\xff", "row 1, is not valid UTF-8"),
@@ -136,8 +136,8 @@ def test_any_row_is_a_problem_or_an_error_that_says_why(name: str, value: object
         assert str(error)
 
 
-def environment(path: Path | None = None, **options: Any) -> CodeEnvironment:
-    return CodeEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=path))
+def environment(path: Path | None = None, **options: Any) -> MbppEnvironment:
+    return MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=path))
 
 
 def test_the_embedded_problems_are_divided_and_can_be_limited() -> None:
@@ -149,7 +149,7 @@ def test_the_embedded_problems_are_divided_and_can_be_limited() -> None:
     }
     few = environment(dataset_limit=3)
     assert few.tasks("train") == environment().tasks("train")[:3] and few.tasks("validation") == few.tasks("dev")
-    with pytest.raises(DataError, match="has no tasks of split 'elsewhere'"):
+    with pytest.raises(DataError, match="has no split 'elsewhere'"):
         few.tasks("elsewhere")
     assert environment().data().digest == environment().data().digest != ""
     texts = [task.prompt for split in environment().splits() for task in environment().tasks(split)]

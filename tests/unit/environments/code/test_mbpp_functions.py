@@ -13,22 +13,22 @@ from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message
 from finqa_plugins.environments.code.assert_parts import split_test
-from finqa_plugins.environments.code.code_environment import CodeEnvironment
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.embedded_functions import function_tasks
+from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 from finqa_plugins.environments.code.mbpp_problems import function_problems
 
 
-def environment(**options: Any) -> CodeEnvironment:
-    return CodeEnvironment(MbppConfig(family="functions", **options), EnvironmentContext(snapshot=None))
+def environment(**options: Any) -> MbppEnvironment:
+    return MbppEnvironment(MbppConfig(family="functions", **options), EnvironmentContext(snapshot=None))
 
 
-def demonstrated(played: CodeEnvironment, attempts: int = 3) -> list[list[str]]:
+def demonstrated(played: MbppEnvironment, attempts: int = 3) -> list[list[str]]:
     """What is shown of each training problem, attempt by attempt, as if each attempt failed."""
     return [[said.text for said in _said(played, task.prompt, attempts)] for task in played.tasks("train")]
 
 
-def _said(played: CodeEnvironment, prompt: str, attempts: int) -> list[Any]:
+def _said(played: MbppEnvironment, prompt: str, attempts: int) -> list[Any]:
     messages, said = [Message(role="user", content=prompt)], []
     for _ in range(attempts):
         turn = played.demonstrate(messages)
@@ -52,7 +52,7 @@ def test_they_are_the_functions_of_the_code_environment_with_the_same_ones_held_
 
 
 def test_a_problem_is_asked_as_mbpp_asks_with_an_ordinary_list_first() -> None:
-    problems = function_problems(10, seed=0).by_split["train"]
+    problems = function_problems(10, seed=0).rows["train"]
     (problem,) = (problem for problem in problems if problem.id == "largest-plus_9-below_6")
     assert problem.opening(1) == (
         "Write solve(xs) that returns the largest of 9 plus the items below 6.\n\n"
@@ -97,4 +97,4 @@ def test_careless_demonstrations_are_refused_where_there_are_none(option: str) -
 def test_functions_are_not_asked_beside_data(tmp_path: Path) -> None:
     context = EnvironmentContext(snapshot=None, data=tmp_path / "mbpp.jsonl")
     with pytest.raises(ConfigError, match="functions are embedded problems"):
-        CodeEnvironment(MbppConfig(family="functions"), context)
+        MbppEnvironment(MbppConfig(family="functions"), context)

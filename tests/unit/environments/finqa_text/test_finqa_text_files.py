@@ -9,13 +9,14 @@ import pytest
 from fixtures.finqa_text_rows import original, prepared, write
 
 from finqa_cli.errors import DataError
+from finqa_plugins.environments._task_files.task_rows import TaskData
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
-from finqa_plugins.environments.finqa_text.text_rows import TextData, load
+from finqa_plugins.environments.finqa_text.text_rows import TextRow, load
 
 DEFAULTS = FinQATextConfig()
 
 
-def sizes(data: TextData) -> dict[str, int]:
+def sizes(data: TaskData[TextRow]) -> dict[str, int]:
     return {split: len(rows) for split, rows in data.rows.items()}
 
 

@@ -230,7 +230,7 @@ def test_splits_stand_in_for_each_other_and_others_are_refused(tmp_path: Path) -
     assert main(["--out", str(tmp_path), "--format", "jsonl", "--companies", "3"]) == 0
     only = environment(tmp_path / "test.jsonl")
     assert only.tasks("dev") == only.tasks("test") and only.data().evaluation_only
-    with pytest.raises(DataError, match="no split 'train'"):
+    with pytest.raises(DataError, match="is for evaluation only"):
         only.tasks("train")
 
 

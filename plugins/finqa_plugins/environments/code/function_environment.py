@@ -1,4 +1,4 @@
-"""Judges replies to tasks of the environment `code`, one reply per episode.
+"""The environment `code`: one function per episode, one reply.
 
 Arguments and expected results of the tests are evaluated from the task's reference, in an execution of their own. The
 program of the policy then runs on the arguments alone, and what it returns is compared outside of the sandbox.
@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -30,13 +29,12 @@ import structlog
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.types import DataInfo, ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
-from finqa_cli.types.splits import SPLITS
+from finqa_cli.types import ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_plugins.environments._task_files.task_rows import TaskData, embedded_data, group_by_split
+from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_program
 from finqa_plugins.environments.code.config import CodeConfig
 from finqa_plugins.environments.code.embedded_functions import function_tasks, seed_tasks
 from finqa_plugins.environments.code.function_tasks import FunctionTask, load_tasks
-from finqa_plugins.environments.code.reply_code import extract_program
-from finqa_plugins.environments.code.task_source import TaskSource
 from finqa_plugins.sandboxes._execution.bans import UnreadableError, parse, violations
 from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
 from finqa_plugins.sandboxes._execution.python_values import decode, encode, equal
@@ -84,11 +82,11 @@ class FunctionTruth:
     expected: tuple[Any, ...]
 
 
-class FunctionSource(TaskSource[FunctionTask, Rewards]):
-    """Tasks of files or embedded ones; a verdict is the rewards themselves."""
+class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
+    """Tasks of files or embedded ones, one reply per episode; a verdict is the rewards themselves."""
 
     def __init__(self, config: CodeConfig, context: EnvironmentContext) -> None:
-        """Read the tasks.
+        """Read the tasks at once, so that a bad file fails before anything is started.
 
         Raises:
             DataError: The data at `context.data` is missing or malformed.
@@ -106,12 +104,11 @@ class FunctionSource(TaskSource[FunctionTask, Rewards]):
             if beside:
                 splits = ", ".join(dict.fromkeys(task.split for task in beside))
                 log.warning("the data holds out no tasks: embedded ones stand in", data=info.name, splits=splits)
-            tasks += beside
+            data = TaskData(info=info, rows=_by_split((*tasks, *beside)))
         else:
             tasks = function_tasks(config.tasks, config.seed) if config.family == "functions" else seed_tasks()
-            info = DataInfo(name="embedded", digest=f"sha256:{hashlib.sha256(repr(tasks).encode()).hexdigest()}")
-        by_split = {name: tuple(task for task in tasks if task.split == name) for name in SPLITS}
-        super().__init__(info, {name: found for name, found in by_split.items() if found}, attempts=1)
+            data = embedded_data(_by_split(tasks), repr(tasks))
+        super().__init__(data, attempts=1, fresh_sandboxes=config.fresh_sandboxes)
         self._config = config
         self._truths: dict[str, FunctionTruth] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -120,7 +117,7 @@ class FunctionSource(TaskSource[FunctionTask, Rewards]):
         """Return the task of a problem."""
         return Task(id=problem.id, prompt=problem.prompt, split=split, cluster=problem.id, kind=problem.kind)
 
-    def opening(self, problem: FunctionTask) -> Prompt:
+    def prompt(self, problem: FunctionTask) -> Prompt:
         """Return the task's own text and nothing else, so that a base model can continue it."""
         return Prompt(messages=(Message(role="user", content=problem.prompt),), tools=())
 
@@ -195,6 +192,10 @@ class FunctionSource(TaskSource[FunctionTask, Rewards]):
             **{name: fmean(each.components.get(part, 0.0) for each in graded) for name, part in means.items()},
             "error_kinds": dict(sorted(kinds.items())),
         }
+
+
+def _by_split(tasks: Sequence[FunctionTask]) -> Mapping[str, tuple[FunctionTask, ...]]:
+    return group_by_split((task.split, task) for task in tasks)
 
 
 def _held_out_beside(own: Sequence[FunctionTask]) -> tuple[FunctionTask, ...]:

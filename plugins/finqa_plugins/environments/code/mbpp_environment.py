@@ -1,17 +1,18 @@
-"""Judges replies to problems of MBPP: several attempts, with the failed tests as feedback in between."""
+"""The environment `mbpp`: several attempts at a problem, with the failed tests as feedback in between."""
 
 from __future__ import annotations
 
 import builtins
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, RewardRequest
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments.code.assert_parts import ASKED, SplitTest
+from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_code
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.mbpp_problems import (
     MbppProblem,
@@ -19,8 +20,6 @@ from finqa_plugins.environments.code.mbpp_problems import (
     function_problems,
     load_problems,
 )
-from finqa_plugins.environments.code.reply_code import extract_code
-from finqa_plugins.environments.code.task_source import TaskSource
 from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
 from finqa_plugins.sandboxes._execution.python_values import equal
 
@@ -63,11 +62,11 @@ class MbppVerdict:
         return bool(self.outcomes) and all(outcome.passed for outcome in self.outcomes)
 
 
-class MbppSource(TaskSource[MbppProblem, MbppVerdict]):
+class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
     """Problems of MBPP's files, embedded ones or generated functions."""
 
     def __init__(self, config: MbppConfig, context: EnvironmentContext) -> None:
-        """Read the problems.
+        """Read the problems at once, so that a bad file fails before anything is started.
 
         Raises:
             DataError: The data at `context.data` is missing or malformed.
@@ -84,17 +83,19 @@ class MbppSource(TaskSource[MbppProblem, MbppVerdict]):
             problems = function_problems(config.tasks, config.seed)
         else:
             problems = embedded_problems() if data is None else load_problems(data)
-        by_split = {split: each[: config.dataset_limit or None] for split, each in problems.by_split.items()}
-        super().__init__(problems.info, by_split, attempts=config.max_attempts)
+        rows = {split: each[: config.dataset_limit or None] for split, each in problems.rows.items()}
         self._config = config
         self._reward = context.reward
+        super().__init__(
+            replace(problems, rows=rows), attempts=config.max_attempts, fresh_sandboxes=config.fresh_sandboxes
+        )
 
     def task(self, problem: MbppProblem, split: str) -> Task:
         """Return the task of a problem, with the shown tests: MBPP has problems that only they tell apart."""
         prompt = problem.opening(self._config.shown_tests)
         return Task(id=problem.id, prompt=prompt, split=split, cluster=problem.id)
 
-    def opening(self, problem: MbppProblem) -> Prompt:
+    def prompt(self, problem: MbppProblem) -> Prompt:
         """Return the system message and the problem with the tests that are shown."""
         question = Message(role="user", content=problem.opening(self._config.shown_tests))
         return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())

@@ -76,24 +76,33 @@ def parse_reply(text: str) -> Reply:
     raises; takes time linear in the text.
     """
     try:
-        return _reply(_load(_object_text(text)))
-    except _Malformed as problem:
+        return _reply(parse_object(text))
+    except MalformedReplyError as problem:
         return Reply(error=str(problem))
 
 
-class _Malformed(Exception):
-    """The reason, for `Reply.error`."""
+class MalformedReplyError(ValueError):
+    """Why a text is not an answer in the form that was asked for."""
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Reads the JSON object of a reply, as `parse_reply` does, with any keys.
+
+    Raises:
+        MalformedReplyError: There is none, or it holds what `parse_reply` refuses.
+    """
+    return _load(_object_text(text))
 
 
 def _object_text(text: str) -> str:
     said = text.rpartition(_END_OF_THOUGHT)[2].strip()
     if not said:
-        raise _Malformed("the reply is empty")
+        raise MalformedReplyError("the reply is empty")
     parts = said.split(_FENCE)
     if len(parts) == 1 or (said.startswith("{") and said.endswith("}")):
         return said
     if len(parts) % 2 == 0:
-        raise _Malformed("the last fence is not closed")
+        raise MalformedReplyError("the last fence is not closed")
     block = parts[-2]
     if block[:4].lower() == "json":
         block = block[4:]
@@ -106,26 +115,26 @@ def _load(text: str) -> dict[str, Any]:
             text, parse_float=_finite, parse_int=_whole, parse_constant=_refuse_constant, object_pairs_hook=_unique
         )
     except json.JSONDecodeError as error:
-        raise _Malformed(f"not JSON: {error.msg} at character {error.pos}") from error
+        raise MalformedReplyError(f"not JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
-        raise _Malformed("not JSON that can be read: too deeply nested") from error
+        raise MalformedReplyError("not JSON that can be read: too deeply nested") from error
     if not isinstance(value, dict):
-        raise _Malformed(f"the JSON is {_kind(value)}, not an object")
+        raise MalformedReplyError(f"the JSON is {_kind(value)}, not an object")
     return value
 
 
 def _reply(value: dict[str, Any]) -> Reply:
     unknown = [key for key in value if key not in FIELDS]
     if unknown:
-        raise _Malformed(f"unknown key {unknown[0][:40]!r}; the keys are {', '.join(FIELDS)}")
+        raise MalformedReplyError(f"unknown key {unknown[0][:40]!r}; the keys are {', '.join(FIELDS)}")
     if "answer" not in value:
-        raise _Malformed("the key 'answer' is missing")
+        raise MalformedReplyError("the key 'answer' is missing")
     answer = value["answer"]
     if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
-        raise _Malformed(f"'answer' is {_kind(answer)}, not a number or a text")
+        raise MalformedReplyError(f"'answer' is {_kind(answer)}, not a number or a text")
     reasoning = value.get("reasoning", "")
     if not isinstance(reasoning, str):
-        raise _Malformed(f"'reasoning' is {_kind(reasoning)}, not a text")
+        raise MalformedReplyError(f"'reasoning' is {_kind(reasoning)}, not a text")
     return Reply(
         answer=_text(answer.strip(), "answer") if isinstance(answer, str) else answer,
         program=_program(value.get("program", "")),
@@ -137,23 +146,23 @@ def _program(value: Any) -> str:
     if isinstance(value, str):
         return _text(value.strip(), "program")
     if not isinstance(value, list):
-        raise _Malformed(f"'program' is {_kind(value)}, not a text or an array of steps")
+        raise MalformedReplyError(f"'program' is {_kind(value)}, not a text or an array of steps")
     return ", ".join(_step(number, step) for number, step in enumerate(value))
 
 
 def _step(number: int, step: Any) -> str:
     where = f"step {number} of 'program'"
     if not isinstance(step, dict):
-        raise _Malformed(f"{where} is {_kind(step)}, not an object")
+        raise MalformedReplyError(f"{where} is {_kind(step)}, not an object")
     if not step.keys() <= _STEP_FIELDS:
-        raise _Malformed(f"{where} has an unknown key {min(step.keys() - _STEP_FIELDS)[:40]!r}")
+        raise MalformedReplyError(f"{where} has an unknown key {min(step.keys() - _STEP_FIELDS)[:40]!r}")
     operation, arguments = step.get("operation"), step.get("arguments")
     if not isinstance(operation, str) or not operation.strip():
-        raise _Malformed(f"{where} has no 'operation'")
+        raise MalformedReplyError(f"{where} has no 'operation'")
     if not isinstance(arguments, list) or not 1 <= len(arguments) <= 2:
-        raise _Malformed(f"{where} needs 'arguments', an array of one or two")
+        raise MalformedReplyError(f"{where} needs 'arguments', an array of one or two")
     if any(isinstance(one, bool) or not isinstance(one, (str, int, float)) for one in arguments):
-        raise _Malformed(f"{where} has an argument that is neither a number nor a text")
+        raise MalformedReplyError(f"{where} has an argument that is neither a number nor a text")
     written = [str(one).strip() for one in arguments]
     if len(written) == 1:
         written.append("none")  # table operations take one row name; the flat form always has two arguments
@@ -167,7 +176,7 @@ def _text(text: str, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _Malformed(f"{field!r} is not valid Unicode") from error
+        raise MalformedReplyError(f"{field!r} is not valid Unicode") from error
     return text
 
 
@@ -175,7 +184,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Malformed(f"the key {key[:40]!r} stands twice in one object")
+            raise MalformedReplyError(f"the key {key[:40]!r} stands twice in one object")
         found[key] = value
     return found
 
@@ -183,7 +192,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise _Malformed("a number is beyond what a double can hold")
+        raise MalformedReplyError("a number is beyond what a double can hold")
     return number
 
 
@@ -193,7 +202,7 @@ def _whole(text: str) -> int:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise _Malformed(f"{text} is not JSON")
+    raise MalformedReplyError(f"{text} is not JSON")
 
 
 def _kind(value: Any) -> str:

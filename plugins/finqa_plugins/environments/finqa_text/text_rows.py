@@ -6,17 +6,15 @@ in scale or sign in a tenth of the rows.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import DataError
 from finqa_cli.grading.programs import ProgramError, Step, Value, parse
-from finqa_cli.types import DataInfo
-from finqa_cli.types.splits import cluster_of, split_of_name
+from finqa_cli.types.splits import cluster_of
+from finqa_plugins.environments._task_files.split_files import load_by_split
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
     RowError,
@@ -25,13 +23,10 @@ from finqa_plugins.environments._task_files.task_rows import (
     TaskData,
     checked_text,
     divide_by_cluster,
-    files_by_split,
-    group_by_split,
 )
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 
 MAX_BYTES = 2**30
-_ENDINGS = (".json", ".jsonl")
 _REMEDY = "--data takes a FinQA json file, a JSONL file of finqa data prepare, or a folder with train, dev and test"
 
 MAX_TEXT = 1_000_000
@@ -211,38 +206,17 @@ def divide(rows: Sequence[TextRow], shares: Mapping[str, float], seed: int) -> d
 
 
 def load(path: Path, config: FinQATextConfig) -> TaskData[TextRow]:
-    """Read the rows at a path.
-
-    A folder holds a file for each split. A single file called test is `test`, and one called dev or val is `dev`; any
-    other is training data, of which the share `holdout` of the companies becomes `dev`.
+    """Read the rows at a path; see `load_by_split`.
 
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
     """
     reader = RowReader(lambda value, _: read_row(value), max_bytes=MAX_BYTES, remedy=_REMEDY, skip_bad=config.skip_bad)
-    if path.is_dir():
-        return _load_folder(path, reader, config)
-    named = split_of_name(path)
-    split = (named or "train") if config.split == "auto" else config.split
-    found, digest = reader.read(path)
-    reader.finish(any_row=bool(found))
-    rows = divide(found, {"dev": config.holdout}, config.seed) if split == "train" else {split: tuple(found)}
-    evaluation_only = named == "test" or any(row.evaluation_only for row in found)
-    return TaskData(
-        info=DataInfo(name=path.name, digest=f"sha256:{digest}", evaluation_only=evaluation_only), rows=rows
+    return load_by_split(
+        path,
+        reader,
+        split=config.split,
+        divide=lambda rows: divide(rows, {"dev": config.holdout}, config.seed),
+        is_held_out=lambda row: row.evaluation_only,
+        remedy=_REMEDY,
     )
-
-
-def _load_folder(path: Path, reader: RowReader[TextRow], config: FinQATextConfig) -> TaskData[TextRow]:
-    if config.split != "auto":
-        raise DataError(f"Option split={config.split} is for a single file, but {path} is a folder.", remedy=_REMEDY)
-    files = files_by_split(path, _ENDINGS, remedy=_REMEDY, choose="leave one of them there")
-    read = {split: reader.read(file) for split, file in files.items()}
-    rows = group_by_split((split, row) for split, (found, _) in read.items() for row in found)
-    reader.finish(any_row=bool(rows))
-    lines = "".join(f"{digest}  {split}\n" for split, (_, digest) in read.items())
-    training = [row for split, part in rows.items() if split != "test" for row in part]
-    evaluation_only = not training or any(row.evaluation_only for row in training)
-    digest = hashlib.sha256(lines.encode()).hexdigest()
-    info = DataInfo(name=path.resolve().name, digest=f"sha256:{digest}", evaluation_only=evaluation_only)
-    return TaskData(info=info, rows=rows)

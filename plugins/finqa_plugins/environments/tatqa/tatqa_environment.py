@@ -1,0 +1,138 @@
+"""The `tatqa` environment: questions about a table and its paragraphs in a single turn, in this process.
+
+The verdict is that of TAT-QA's evaluation script (see `finqa_cli.grading.tatqa`).
+
+| part     | what it is                                                                     |
+| -------- | ------------------------------------------------------------------------------ |
+| `em`     | exact match of answer and scale together; it is the reward                     |
+| `f1`     | numeracy-focused F1; that of calculations and counts is `em`                   |
+| `scale`  | whether the scale is right                                                     |
+| `format` | whether the reply is the JSON object that was asked for                        |
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from finqa_cli.contracts import EnvironmentContext, RewardRequest
+from finqa_cli.errors import DataError
+from finqa_cli.grading.answers import MalformedReplyError, parse_object
+from finqa_cli.grading.tatqa import SCALES, score
+from finqa_cli.types import Message, Prompt, Rewards, Task, Trajectory
+from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
+from finqa_plugins.environments.tatqa.config import TatQAConfig
+from finqa_plugins.environments.tatqa.tatqa_rows import TatQARow, load
+
+SYSTEM = """\
+You are a financial analyst. Answer the question about a table and its paragraphs from a company's annual report.
+
+Reply with one JSON object and nothing else: {"answer": <answer>, "scale": "<scale>"}
+
+The answer is a text copied from table or paragraphs, a list of such texts where there are several, or a number that \
+you calculated or counted, rounded to two decimals. The scale is that of the numbers in it: "thousand", "million", \
+"billion", "percent", or "" for none. Example: {"answer": 14.2, "scale": "percent"}"""
+_PARTS = ("em", "f1", "scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TatQAReply:
+    """A reply in its parts; numbers as texts, because the published script takes the number 0 for no answer."""
+
+    answer: list[str] | str
+    scale: str
+
+
+class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
+    """Demonstrates the gold answers."""
+
+    def __init__(self, config: TatQAConfig | None, context: EnvironmentContext) -> None:
+        """Read the data at once, so that a bad file fails before anything is started.
+
+        Raises:
+            DataError: There is no data, or it is malformed.
+        """
+        if context.data is None:
+            raise DataError(
+                "The environment tatqa brings no questions along.", remedy="finqa data fetch tatqa, then --data FOLDER"
+            )
+        super().__init__(load(context.data, config or TatQAConfig()), context.reward)
+
+    def task(self, row: TatQARow, split: str) -> Task:
+        """Return the question as a task; its cluster is its page."""
+        return Task(id=row.id, prompt=row.question, split=split, cluster=row.page, kind=row.kind)
+
+    def prompt(self, row: TatQARow) -> Prompt:
+        """Return the instructions, the page and its question; it offers no tools."""
+        return Prompt(
+            messages=(Message(role="system", content=SYSTEM), Message(role="user", content=row.text)), tools=()
+        )
+
+    def solution(self, row: TatQARow, attempt: int) -> str:
+        """Return the gold answer with its scale."""
+        reply = {"answer": row.answer, "scale": row.scale}
+        return json.dumps(reply, ensure_ascii=False) if attempt == 1 else ""
+
+    def judge(self, row: TatQARow, task: Task, text: str) -> Rewards:
+        """Return the measures of a reply; a configured reward takes their place in the total, and they stand beside it.
+
+        Raises:
+            EnvironmentFault: The configured reward failed.
+        """
+        own = _verdict(text, row)
+        if self._reward is None:
+            return own
+        truth = json.dumps({"answer": row.answer, "scale": row.scale}, ensure_ascii=False)
+        extra = {"question_type": row.kind, "question": row.question, "company": row.page, "answer_from": row.source}
+        return self._reward.score_beside(RewardRequest(task=task, solution=text, truth=truth, extra_info=extra), own)
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
+        """Compute exact match, F1 and scale score over all graded episodes and by kind of question, from 0 to 100."""
+        graded = [each for each in trajectories if each.rewards is not None]
+        by_kind: dict[str, list[Trajectory]] = defaultdict(list)
+        for each in graded:
+            by_kind[each.task.kind].append(each)
+        found: dict[str, Any] = _means(graded)
+        return found | {kind: _means(part) for kind, part in sorted(by_kind.items())}
+
+
+def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    components = [each.rewards.components for each in trajectories if each.rewards is not None]
+    return {name: 100 * fmean(part.get(name, 0.0) for part in components) for name in _PARTS} if components else {}
+
+
+def parse(text: str) -> TatQAReply:
+    """Read a reply.
+
+    Raises:
+        MalformedReplyError: It is not the JSON object that was asked for.
+    """
+    reply = parse_object(text)
+    if unknown := [name for name in reply if name not in ("answer", "scale")]:
+        raise MalformedReplyError(f"unknown key {unknown[0][:40]!r}; the keys are answer, scale")
+    if "answer" not in reply:
+        raise MalformedReplyError("the key 'answer' is missing")
+    answer, scale = reply["answer"], reply.get("scale", "")
+    parts = answer if isinstance(answer, list) else [answer]
+    if not all(isinstance(part, str | int | float) and not isinstance(part, bool) for part in parts):
+        raise MalformedReplyError("'answer' is no text, number or list of these")
+    if scale not in SCALES:
+        raise MalformedReplyError(f"'scale' is not one of {', '.join(SCALES[1:])} or empty")
+    return TatQAReply(answer=[*map(str, answer)] if isinstance(answer, list) else str(answer), scale=scale)
+
+
+def _verdict(text: str, row: TatQARow) -> Rewards:
+    try:
+        reply = parse(text)
+    except MalformedReplyError as error:
+        parts = {**dict.fromkeys(_PARTS, 0.0), "format": 0.0}
+        return Rewards(total=0.0, components=parts, explanation=f"No answer: {error}.")
+    truth = list(row.answer) if isinstance(row.answer, tuple) else row.answer
+    found = score(reply.answer, reply.scale, truth=truth, kind=row.kind, truth_scale=row.scale)
+    parts = {"em": found.exact, "f1": found.f1, "scale": found.scale, "format": 1.0}
+    wrong = "the answer" if found.scale else "the scale"
+    return Rewards(total=found.exact, components=parts, explanation="Right." if found.exact else f"Wrong: {wrong}.")

@@ -2,8 +2,7 @@
 
 from finqa_cli.extend.component import KINDS, Component, Kind, VenvSpec
 from finqa_cli.extend.hookspecs import GROUP, hookimpl, hookspec
-from finqa_cli.extend.readiness import readiness
-from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, registry
+from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, readiness, registry
 
 __all__ = [
     "GROUP",

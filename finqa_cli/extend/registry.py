@@ -1,4 +1,4 @@
-"""Finds plugins, guards against broken ones, and turns names into objects."""
+"""Finds plugins, guards against broken ones, turns names into objects, and says whether they can be used here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from finqa_cli.contracts import (
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend.component import KINDS, Component, Kind
 from finqa_cli.masking import MASK, is_secret
+from finqa_cli.types import Check
 
 CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
     "sandbox": (SandboxProvider,),
@@ -252,6 +253,28 @@ def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
 def missing_requirements(component: Component) -> tuple[str, ...]:
     """Import names of the component that are not installed, found without importing them."""
     return tuple(name for name in component.requires if importlib.util.find_spec(name) is None)
+
+
+def readiness(registry: Registry, component: Component, settings: Mapping[str, Any]) -> list[Check]:
+    """What keeps a component from being used (`fail`), or from all of its uses (`warn`); empty when nothing does.
+
+    Never raises: a plugin's function that does becomes a failed check.
+
+    Args:
+        registry: Where the component is registered.
+        component: The component.
+        settings: Those of the hook `doctor_checks`; its options count where it is the one that is chosen.
+    """
+    if missing := missing_requirements(component):
+        remedy = f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {' '.join(missing)}"
+        return [Check(name=component.name, status="fail", detail=f"needs {', '.join(missing)}", remedy=remedy)]
+    if not component.readiness:
+        return []
+    try:
+        return [check for check in registry.function(component, component.readiness)(settings) if check.status != "ok"]
+    except (Exception, SystemExit) as error:  # of a plugin that may be anybody's
+        detail = f"its check failed: {type(error).__name__}: {error}"
+        return [Check(name=component.name, status="fail", detail=detail, remedy="report it to the plugin's author")]
 
 
 def _told(error: BaseException) -> str:

@@ -160,15 +160,7 @@ def ternary(spec: RewardSpec) -> Iterator[Case]:
 def given(spec: RewardSpec, reward: str) -> Iterator[Case]:
     """The tests of the file that are for a reward."""
     for test in (test for test in spec.tests if test.reward == reward):
-        yield Case(
-            name=test.name,
-            expected=test.expected,
-            solution=test.solution,
-            truth=test.truth,
-            program=test.program,
-            table=test.table,
-            question=test.question,
-        )
+        yield Case(**test.model_dump(exclude={"reward"}))
 
 
 def _chosen(spec: RewardSpec) -> tuple[_Example, ...]:

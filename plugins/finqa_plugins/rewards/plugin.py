@@ -14,15 +14,15 @@ def register_components() -> list[Component]:
         Component(
             kind="reward",
             name="weighted",
-            target=f"{FOLDER}.specified_rewards:Weighted",
-            config=f"{FOLDER}.specified_rewards:WeightedConfig",
+            target=f"{FOLDER}.answer_rewards:Weighted",
+            config=f"{FOLDER}.answer_rewards:WeightedConfig",
             summary="Sum of exact, numerical and program parts, less a format penalty; reward_spec.yaml",
         ),
         Component(
             kind="reward",
             name="ternary",
-            target=f"{FOLDER}.specified_rewards:Ternary",
-            config=f"{FOLDER}.specified_rewards:TernaryConfig",
+            target=f"{FOLDER}.answer_rewards:Ternary",
+            config=f"{FOLDER}.answer_rewards:TernaryConfig",
             summary="+1 exact, 0 close or open, -1 wrong; reward_spec.yaml",
         ),
         Component(
@@ -35,8 +35,8 @@ def register_components() -> list[Component]:
         Component(
             kind="reward",
             name="graded",
-            target=f"{FOLDER}.graded:Graded",
-            config=f"{FOLDER}.graded:GradedConfig",
+            target=f"{FOLDER}.answer_rewards:Graded",
+            config=f"{FOLDER}.answer_rewards:GradedConfig",
             summary="1 when right by a grading profile, else 0",
         ),
     ]

@@ -33,8 +33,7 @@ from finqa_cli.types import ExecutionLimits, Message, Observation, Prompt, Rewar
 from finqa_plugins.environments._task_files.task_rows import TaskData, embedded_data, group_by_split
 from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_program
 from finqa_plugins.environments.code.config import CodeConfig
-from finqa_plugins.environments.code.embedded_functions import function_tasks, seed_tasks
-from finqa_plugins.environments.code.function_tasks import FunctionTask, load_tasks
+from finqa_plugins.environments.code.function_tasks import FunctionTask, generated_tasks, load_tasks, seed_tasks
 from finqa_plugins.sandboxes._execution.bans import UnreadableError, parse, violations
 from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
 from finqa_plugins.sandboxes._execution.python_values import decode, encode, equal
@@ -106,7 +105,7 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
                 log.warning("the data holds out no tasks: embedded ones stand in", data=info.name, splits=splits)
             data = TaskData(info=info, rows=_by_split((*tasks, *beside)))
         else:
-            tasks = function_tasks(config.tasks, config.seed) if config.family == "functions" else seed_tasks()
+            tasks = generated_tasks(config.tasks, config.seed) if config.family == "functions" else seed_tasks()
             data = embedded_data(_by_split(tasks), repr(tasks))
         super().__init__(data, attempts=1, fresh_sandboxes=config.fresh_sandboxes)
         self._config = config

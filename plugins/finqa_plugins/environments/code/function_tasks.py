@@ -1,7 +1,8 @@
 """Tasks of the environment `code`: a function to write, its tests and a reference.
 
-They come from a TOML file, from a Python file with `TASKS = {...}`, or from a folder of such files. A Python file is
-read, never executed: `TASKS` and the texts that it names are literals.
+They come from a TOML file, from a Python file with `TASKS = {...}`, or from a folder of such files; embedded ones come
+from `seed_tasks.toml` or from `list_functions`. A Python file is read, never executed: `TASKS` and the texts that it
+names are literals.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo
 from finqa_cli.types.splits import SPLIT_NAMES, split_of_name
 from finqa_plugins.environments._task_files.task_rows import RowError, read_content
+from finqa_plugins.environments.code.list_functions import ARGUMENTS, FUNCTION, list_functions
 from finqa_plugins.sandboxes._execution.bans import check_pattern
 
 MAX_BYTES = 2**24
@@ -191,3 +194,27 @@ class _Constants(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._known.get(node.id, node)
+
+
+def seed_tasks() -> tuple[FunctionTask, ...]:
+    """Return the embedded `sorting` and `max_subarray` to train on, and a relative of each in `dev` and in `test`."""
+    text = resources.files("finqa_plugins.environments.code").joinpath("seed_tasks.toml").read_text(encoding="utf-8")
+    return tuple(read_task(name, table, "train") for name, table in tomllib.loads(text).items())
+
+
+def generated_tasks(count: int, seed: int) -> tuple[FunctionTask, ...]:
+    """Make `count` different tasks of the generated family; see `list_functions`."""
+    return tuple(
+        FunctionTask(
+            id=function.id,
+            prompt=function.text,
+            func_name=FUNCTION,
+            tests=ARGUMENTS,
+            reference=function.reference,
+            split=function.split,
+            solution=function.solution,
+            careless=function.careless,
+            kind=function.kind,
+        )
+        for function in list_functions(count, seed)
+    )

@@ -38,7 +38,7 @@ from finqa_plugins.environments.code.assert_parts import (
     defined_names,
     split_test,
 )
-from finqa_plugins.environments.code.embedded_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
+from finqa_plugins.environments.code.list_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
 
 MAX_BYTES = 2**28
 

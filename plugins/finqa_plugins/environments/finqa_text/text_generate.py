@@ -156,6 +156,8 @@ def _cell(figure: str, *, first: bool) -> str:
 Asked = tuple[str, str]
 """Question and program."""
 
+Kind = Callable[[ReportPage, random.Random], Asked]
+
 _TRIES = 100
 
 
@@ -172,25 +174,44 @@ def questions(page: ReportPage, count: int, rng: random.Random) -> Iterator[Aske
             yield asked
 
 
-def _change(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    return (
-        f"what was the change in {name} from {old} to {new} , in millions ?",
-        f"subtract({page.figures[name][new]}, {page.figures[name][old]})",
-    )
+def _of_two_years(question: str, program: str) -> Kind:
+    """Return the kind that asks about one row in two years.
+
+    Args:
+        question: Template with {row}, {new} and {old} for the years.
+        program: Template with {a} for the figure of the newer year and {b} for that of the older one.
+    """
+
+    def ask(page: ReportPage, rng: random.Random) -> Asked:
+        row, new, old = _row_and_years(page, rng)
+        figures = {"a": page.figures[row][new], "b": page.figures[row][old]}
+        return question.format(row=row, new=new, old=old), program.format(**figures)
+
+    return ask
 
 
-def _growth(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    return f"what was the percentage change in {name} from {old} to {new} ?", _growth_steps(page, name, new, old, 0)
+_GROWTH = _of_two_years(
+    "what was the percentage change in {row} from {old} to {new} ?", "subtract({a}, {b}), divide(#0, {b})"
+)
+_CHANGE = _of_two_years("what was the change in {row} from {old} to {new} , in millions ?", "subtract({a}, {b})")
+_SUM_OF_YEARS = _of_two_years("what was the total of {row} in {old} and {new} , in millions ?", "add({b}, {a})")
+_AVERAGE_OF_TWO = _of_two_years(
+    "what was the average {row} of the years {old} and {new} , in millions ?", "add({b}, {a}), divide(#0, const_2)"
+)
+_COMPARISON = _of_two_years("was {row} higher in {new} than in {old} ?", "greater({a}, {b})")
+_PROJECTION = _of_two_years(
+    "if {row} grows after {new} by the same percentage as from {old} to {new} , what will it be , in millions ?",
+    "subtract({a}, {b}), divide(#0, {b}), add(#1, const_1), multiply({a}, #2)",
+)
 
 
 def _growth_gap(page: ReportPage, rng: random.Random) -> Asked:
     one, new, old = _row_and_years(page, rng)
     other = rng.choice([name for name in _positive(page) if name != one])
+    (a, b), (c, d) = ((page.figures[name][new], page.figures[name][old]) for name in (one, other))
     return (
         f"by how much did the growth rate of {one} exceed that of {other} from {old} to {new} ?",
-        f"{_growth_steps(page, one, new, old, 0)}, {_growth_steps(page, other, new, old, 2)}, subtract(#1, #3)",
+        f"subtract({a}, {b}), divide(#0, {b}), subtract({c}, {d}), divide(#2, {d}), subtract(#1, #3)",
     )
 
 
@@ -203,49 +224,16 @@ def _ratio(page: ReportPage, rng: random.Random) -> Asked:
     )
 
 
-def _sum_of_years(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    return (
-        f"what was the total of {name} in {old} and {new} , in millions ?",
-        f"add({page.figures[name][old]}, {page.figures[name][new]})",
-    )
-
-
-def _average_of_two(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    return (
-        f"what was the average {name} of the years {old} and {new} , in millions ?",
-        f"add({page.figures[name][old]}, {page.figures[name][new]}), divide(#0, const_2)",
-    )
-
-
 def _over_the_row(page: ReportPage, rng: random.Random) -> Asked:
     name = rng.choice(_positive(page))
     operation, word = rng.choice((("average", "average"), ("max", "highest"), ("min", "lowest"), ("sum", "total")))
     return f"what was the {word} {name} over the years shown , in millions ?", f"table_{operation}({name}, none)"
 
 
-def _comparison(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    return (
-        f"was {name} higher in {new} than in {old} ?",
-        f"greater({page.figures[name][new]}, {page.figures[name][old]})",
-    )
-
-
 def _price_per_share(page: ReportPage, rng: random.Random) -> Asked:
     return (
         "what was the average price per share that the company paid in its repurchases , in dollars ?",
         f"multiply({page.paid}, const_1000), divide(#0, {page.shares})",
-    )
-
-
-def _projection(page: ReportPage, rng: random.Random) -> Asked:
-    name, new, old = _row_and_years(page, rng)
-    steps = _growth_steps(page, name, new, old, 0)
-    return (
-        f"if {name} grows after {new} by the same percentage as from {old} to {new} , what will it be , in millions ?",
-        f"{steps}, add(#1, const_1), multiply({page.figures[name][new]}, #2)",
     )
 
 
@@ -256,11 +244,6 @@ def _share_in_percent(page: ReportPage, rng: random.Random) -> Asked:
         f"what was {income} in {year} per $ 100 of {whole} , in dollars ?",
         f"divide({page.figures[income][year]}, {page.figures[whole][year]}), multiply(#0, const_100)",
     )
-
-
-def _growth_steps(page: ReportPage, name: str, new: int, old: int, step: int) -> str:
-    base = page.figures[name][old]
-    return f"subtract({page.figures[name][new]}, {base}), divide(#{step}, {base})"
 
 
 def _row_and_years(page: ReportPage, rng: random.Random) -> tuple[str, int, int]:
@@ -277,18 +260,18 @@ def _is_negative(figure: str) -> bool:
     return figure.startswith("-")
 
 
-_KINDS: tuple[Callable[[ReportPage, random.Random], Asked], ...] = (
+_KINDS: tuple[Kind, ...] = (
     _ratio,
-    _growth,
-    _change,
+    _GROWTH,
+    _CHANGE,
     _over_the_row,
-    _growth,
+    _GROWTH,
     _ratio,
-    _sum_of_years,
+    _SUM_OF_YEARS,
     _growth_gap,
-    _average_of_two,
-    _comparison,
+    _AVERAGE_OF_TWO,
+    _COMPARISON,
     _price_per_share,
-    _projection,
+    _PROJECTION,
     _share_in_percent,
 )

@@ -10,7 +10,7 @@ from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, DataError
 from finqa_plugins.environments.code.config import CodeConfig
 from finqa_plugins.environments.code.function_environment import FunctionEnvironment
-from finqa_plugins.rewards.graded import Graded, GradedConfig
+from finqa_plugins.rewards.answer_rewards import Graded, GradedConfig
 
 FIELDS = {"prompt": "Write f(x).", "func_name": "f", "tests": ["1"], "reference": "abs"}
 

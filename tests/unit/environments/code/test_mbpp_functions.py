@@ -14,7 +14,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message
 from finqa_plugins.environments.code.assert_parts import split_test
 from finqa_plugins.environments.code.config import MbppConfig
-from finqa_plugins.environments.code.embedded_functions import function_tasks
+from finqa_plugins.environments.code.function_tasks import generated_tasks
 from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 from finqa_plugins.environments.code.mbpp_problems import function_problems
 
@@ -45,7 +45,7 @@ def careless_share(attempts: list[str]) -> float:
 def test_they_are_the_functions_of_the_code_environment_with_the_same_ones_held_out() -> None:
     played = environment(tasks=200, seed=3)
     assert played.splits() == ("train", "dev", "test")
-    theirs = [(task.id, task.split) for task in function_tasks(200, seed=3)]
+    theirs = [(task.id, task.split) for task in generated_tasks(200, seed=3)]
     ours = [(task.id, task.split) for split in played.splits() for task in played.tasks(split)]
     assert sorted(ours) == sorted(theirs)
     assert played.data() == environment(tasks=200, seed=3).data() != environment(tasks=200, seed=4).data()

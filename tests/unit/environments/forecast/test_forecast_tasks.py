@@ -29,7 +29,7 @@ from finqa_plugins.environments.forecast.forecast_prompt import (
 )
 from finqa_plugins.environments.forecast.forecast_rows import ForecastRow, load
 from finqa_plugins.environments.forecast.make_rows import main
-from finqa_plugins.rewards.specified_rewards import Weighted, WeightedConfig
+from finqa_plugins.rewards.answer_rewards import Weighted, WeightedConfig
 
 EMBEDDED = generate(ForecastConfig())
 ROWS = [row for rows in EMBEDDED.rows.values() for row in rows]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
-from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 
 TABLE = "income_statement"

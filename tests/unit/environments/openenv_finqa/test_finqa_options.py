@@ -18,7 +18,7 @@ from finqa_cli.types import ToolCall
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.environments.openenv_finqa.server.run_server import main
-from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 EX_CONFIG = 78

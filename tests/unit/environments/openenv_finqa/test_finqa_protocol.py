@@ -15,14 +15,13 @@ from fixtures.hostile_frames import QUERY
 from fixtures.tiny_snapshot import write_tiny_snapshot
 from websockets.asyncio.client import connect
 
-from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
 
 if TYPE_CHECKING:
     from openenv.core.env_server.mcp_types import CallToolAction
 
-    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
+    from finqa_plugins.environments.openenv_finqa.server.server_app import FinQAServerEnvironment
 
 NAMES = {"company_name": "acme", "table_name": "income_statement"}
 TOOLS = ["get_descriptions", "get_table_info", "sql_query", "submit_answer"]
@@ -35,7 +34,7 @@ def rpc(method: str, **params: object) -> dict[str, object]:
 @pytest.fixture
 def session(tmp_path: Path) -> FinQAServerEnvironment:
     """A session without its connection. Tests that do not use it need not wait for openenv-core's imports."""
-    from finqa_plugins.environments.openenv_finqa.server.server_environment import FinQAServerEnvironment
+    from finqa_plugins.environments.openenv_finqa.server.server_app import FinQAServerEnvironment
 
     service = ToolService(SnapshotReader(write_tiny_snapshot(tmp_path).path), ServerOptions())
     return FinQAServerEnvironment(service, ServerOptions())

@@ -18,8 +18,7 @@ from finqa_cli.data.openenv_layout.layout import TABLES_FILE, write_layout
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.openenv_layout.table_files import make_table, read_tables
 from finqa_cli.data.snapshots.compile import compile_snapshot
-from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
-from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Pandas, SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import NO_FILTER, NO_STAR
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finqa_plugins.environments.openenv_finqa.server.server_options import ServerOptions, positive
+from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService, positive
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
 if TYPE_CHECKING:
     from finqa_plugins.environments.openenv_finqa.server.server_app import Application
@@ -27,8 +28,6 @@ EX_DATAERR = 65
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Serve until the process is stopped; return the exit status."""
-    from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError
-
     try:
         port = positive(environment, "PORT", 8000)
         if port > LAST_PORT:
@@ -70,9 +69,6 @@ def application(environment: Mapping[str, str]) -> Application:
     options = ServerOptions.from_variables(environment)
     if not environment.get("FINQA_SNAPSHOT"):
         raise ValueError("FINQA_SNAPSHOT, the folder of a snapshot, is missing")
-    from finqa_plugins.environments.openenv_finqa.server.server_episode import ToolService
-    from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
-
     snapshot = SnapshotReader(
         Path(environment["FINQA_SNAPSHOT"]),
         name=environment.get("FINQA_SNAPSHOT_NAME", ""),

@@ -1,7 +1,8 @@
-"""The rewards of `reward_spec.yaml`, from the RL-LLM FinQA pipeline.
+"""The rewards that compare an answer with the truth: `weighted`, `ternary` and `graded`.
 
-`weighted` sums an exact or numerical part and a program part, less a penalty on bad format; `ternary` gives +1 for
-exact, 0 for close or not to be judged, and -1 for wrong.
+The first two are those of `reward_spec.yaml`, from the RL-LLM FinQA pipeline: `weighted` sums an exact or numerical
+part and a program part, less a penalty on bad format; `ternary` gives +1 for exact, 0 for close or not to be judged,
+and -1 for wrong. `graded` is the verdict of a grading profile, in any environment, to judge again by other rules.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from finqa_cli.contracts import Reward, RewardRequest
+from finqa_cli.grading import grade
 from finqa_cli.grading.answers import Case, Reply
 from finqa_cli.grading.programs import Program, ProgramError, execute, overlap, parse
 from finqa_cli.types import Rewards
@@ -181,3 +183,31 @@ class Ternary(Reward):
 def _is_open(request: RewardRequest) -> bool:
     question = request.extra_info.get("question") or request.task.prompt
     return is_prose(request.truth) and bool(_OPEN_QUESTION.search(str(question)))
+
+
+class GradedConfig(Strict):
+    """Options of the graded reward."""
+
+    profile: Literal["openenv", "strict"] = Field(default="strict", description="Rules of finqa_cli.grading.")
+    format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
+
+
+class Graded(Reward):
+    """1 when the answer is right, else 0; the part has the profile's name."""
+
+    def __init__(self, config: GradedConfig) -> None:
+        self.config = config
+
+    def score(self, request: RewardRequest) -> Rewards:
+        """Return the profile's verdict."""
+        reply = read_solution(request.solution, self.config.format)
+        if not reply.ok:
+            return Rewards(total=0.0, components={self.config.profile: 0.0}, explanation=reply.error)
+        verdict = grade(reply.answer, request.truth, self.config.profile)
+        return Rewards(
+            total=verdict.reward, components={self.config.profile: verdict.reward}, explanation=verdict.explanation
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """Return the options, JSON-ready."""
+        return self.config.model_dump(mode="json")

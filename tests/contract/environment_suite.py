@@ -119,13 +119,18 @@ async def check_demonstrations(environment: Environment, count: int) -> None:
     for task in [task for split in environment.splits() for task in environment.tasks(split)[:count]]:
         session = await environment.open(task, seed=1, sandbox=None)
         assert isinstance(session, TextSession)
-        messages = session.prompt().messages
-        turn = environment.demonstrate(messages)
-        assert turn is not None
-        assert turn.text not in "".join(message.content for message in messages)
-        assert (await session.reply(turn.text)).done
+        messages = [*session.prompt().messages]
+        done = False
+        while not done:
+            turn = environment.demonstrate(messages)
+            assert turn is not None
+            assert turn.text not in "".join(message.content for message in messages)
+            observation = await session.reply(turn.text)
+            done = observation.done
+            messages += [Message(role="assistant", content=turn.text)]
+            messages += [] if done else [Message(role="user", content=observation.text)]
         assert (await session.grade()).total >= 1
-        assert environment.demonstrate([*messages, Message(role="assistant", content=turn.text)]) is None
+        assert environment.demonstrate(messages) is None
     assert environment.demonstrate([]) is None
     assert environment.demonstrate([Message(role="user", content="a question of nobody")]) is None
 

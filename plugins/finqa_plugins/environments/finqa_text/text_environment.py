@@ -1,29 +1,15 @@
 """The `finqa-text` environment: single-turn FinQA, in this process.
 
-The verdict on a reply follows FinQA's own measures (arXiv 2109.00122, evaluation script of its repository).
-
-| part        | 1 when                                                                                              |
-| ----------- | --------------------------------------------------------------------------------------------------- |
-| `correct`   | the program's result is the truth; without a program, when the stated answer is right               |
-| `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
-| `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
-| `answer`    | the stated answer is right: grading profile `strict`, in which `9.4%` and 0.094 are the same        |
-| `format`    | the reply is the JSON object that was asked for                                                     |
-
-The total is `correct`. A program is judged by its result and not by its text, as in FinQA's main measure, and a wrong
-one is not corrected by a right guess beside it. An answer without a program is taken, since it is an answer; to pay for
-programs only, train on another reward.
+The verdict on a reply is that of `finqa_cli.grading.program_reply`, and the total is `correct`; to pay for programs
+only, train on another reward.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
-from finqa_cli.grading import grade
-from finqa_cli.grading.answers import parse_reply
-from finqa_cli.grading.programs import compare, execution_accuracy
+from finqa_cli.grading.program_reply import judge_reply
 from finqa_cli.types import Message, Prompt, Rewards, Task
 from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
@@ -45,7 +31,6 @@ An argument is a number from the page, a constant such as const_2, const_100, co
 
 Give changes and ratios as decimals: 5.2% is 0.052. Example: {"answer": 0.05085, "program": "subtract(1240, 1180), \
 divide(#0, 1180)"}"""
-_PARTS = ("correct", "execution", "program", "answer", "format")
 
 
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
@@ -94,7 +79,8 @@ def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards
     Raises:
         EnvironmentFault: The configured reward failed.
     """
-    own = _verdict(text, row)
+    verdict = judge_reply(text, row.truth, row.program, row.table)
+    own = Rewards(total=verdict.parts["correct"], components=verdict.parts, explanation=verdict.explanation)
     if reward is None:
         return own
     request = RewardRequest(
@@ -106,32 +92,3 @@ def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards
         extra_info={"question_type": row.kind, "question": row.question, "company": row.company, **row.extra},
     )
     return reward.score_beside(request, own)
-
-
-def _verdict(text: str, row: TextRow) -> Rewards:
-    reply = parse_reply(text)
-    if not reply.ok:
-        return _rewards(row, {}, f"No answer: {reply.error}.")
-    stated = grade(reply.answer, str(row.answer), "strict")
-    parts = {"answer": stated.reward, "format": 1.0}
-    if not reply.program:
-        return _rewards(row, {**parts, "correct": stated.reward}, f"No program. {stated.explanation}")
-    execution, equivalent, reason = _program_verdict(reply.program, row)
-    parts |= {"correct": execution, "execution": execution, "program": equivalent}
-    explanation = f"The program gives the expected result. {reason}".rstrip() if execution else reason
-    return _rewards(row, parts, explanation)
-
-
-def _program_verdict(program: str, row: TextRow) -> tuple[bool, bool, str]:
-    """Return execution, equivalence to the gold program, and what is wrong."""
-    if row.program:
-        verdict = compare(program, row.program, row.table, row.truth)
-        return verdict.execution, verdict.program, verdict.reason
-    execution = execution_accuracy(program, row.truth, row.table)
-    return execution, False, "" if execution else "The program does not give the expected result."
-
-
-def _rewards(row: TextRow, parts: Mapping[str, float], explanation: str) -> Rewards:
-    names = [name for name in _PARTS if name != "program" or row.program]
-    components = {name: float(parts.get(name, 0.0)) for name in names}
-    return Rewards(total=components["correct"], components=components, explanation=explanation)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.grading.program_reply import plain
 from finqa_cli.grading.programs import ProgramError, Step, Value, parse
 from finqa_cli.types.splits import cluster_of
 from finqa_plugins.environments._task_files.split_files import load_by_split
@@ -67,7 +68,7 @@ class TextRow:
     @property
     def answer(self) -> int | float | str:
         """The truth as people write it: 688, not 688.0."""
-        return int(self.truth) if isinstance(self.truth, float) and self.truth.is_integer() else self.truth
+        return plain(self.truth)
 
 
 def read_row(value: object) -> TextRow:
@@ -78,11 +79,11 @@ def read_row(value: object) -> TextRow:
     """
     if not isinstance(value, dict):
         raise RowError("must be an object")
-    fields = _TextFields(value, MAX_TEXT)
+    fields = PageFields(value, MAX_TEXT)
     return _prepared(fields) if "input_text" in value else _original(fields)
 
 
-def _original(fields: _TextFields) -> TextRow:
+def _original(fields: PageFields) -> TextRow:
     identity, question, table = fields.text("id"), fields.text("qa.question"), fields.table("table")
     page = page_text(fields.sentences("pre_text"), table, fields.sentences("post_text"))
     program, text = fields.text("qa.program"), question_text(page, question)
@@ -99,7 +100,7 @@ def _original(fields: _TextFields) -> TextRow:
     )
 
 
-def _prepared(fields: _TextFields) -> TextRow:
+def _prepared(fields: PageFields) -> TextRow:
     identity, table = fields.text("id"), fields.table("table", optional=True)
     program = fields.text("target_program", optional=True)
     steps = _steps("target_program", program)
@@ -132,20 +133,29 @@ def _steps(name: str, program: str) -> Sequence[Step]:
         raise FieldError(name, f"is not a program of FinQA: {error}") from error
 
 
-class _TextFields(RowFields):
-    """The fields that rows of FinQA have."""
+class PageFields(RowFields):
+    """The fields that rows of FinQA and its neighbours have."""
 
     def ticker(self) -> str:
         """Return the ticker in the file name `AAL/2018/page_13.pdf`; nothing when the row names none."""
         return self.text("filename", optional=True).partition("/")[0].strip()
 
     def sentences(self, name: str) -> str:
-        """Join a list of sentences, or return one text."""
+        """Join a list of sentences, or return one text.
+
+        Raises:
+            FieldError: It is neither.
+        """
         value = self.get(name)
         parts = value if isinstance(value, list) else [value]
         return " ".join(part for each in parts if (part := checked_text(name, each, MAX_TEXT).strip()))
 
     def table(self, name: str, *, optional: bool = False) -> Table:
+        """Return a list of rows; nothing only where it is optional.
+
+        Raises:
+            FieldError: It is missing, empty or ragged, or a cell is no text.
+        """
         value = self.get(name)
         if not value and optional:
             return ()
@@ -157,6 +167,11 @@ class _TextFields(RowFields):
         return tuple(tuple(checked_text(name, cell, MAX_TEXT) for cell in row) for row in value)
 
     def truth(self, name: str) -> Value:
+        """Return a finite number, also one that is written as a text, or yes or no.
+
+        Raises:
+            FieldError: It is none of these.
+        """
         value = self.get(name)
         if isinstance(value, str):
             word = value.strip().lower()
@@ -176,6 +191,11 @@ class _TextFields(RowFields):
         return number
 
     def extra(self) -> dict[str, Any]:
+        """Return the further facts of a row.
+
+        Raises:
+            FieldError: They are no object.
+        """
         value = self.get("extra_info")
         if value is not None and not isinstance(value, dict):
             raise FieldError("extra_info", "must be an object")

@@ -1,0 +1,97 @@
+"""The verdict on one reply of answer and program, by FinQA's own measures (arXiv 2109.00122) and those of ConvFinQA.
+
+| part        | 1 when                                                                                              |
+| ----------- | --------------------------------------------------------------------------------------------------- |
+| `correct`   | the program's result is the truth; without a program, when the stated answer is right               |
+| `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
+| `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
+| `answer`    | the stated answer is right: grading profile `strict`, in which `9.4%` and 0.094 are the same        |
+| `format`    | the reply is the JSON object that was asked for                                                     |
+
+A program is judged by its result and not by its text, as in FinQA's main measure, and a wrong one is not corrected by a
+right guess beside it. An answer without a program is taken, since it is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from finqa_cli.grading import grade
+from finqa_cli.grading.answers import parse_reply
+from finqa_cli.grading.programs import ProgramError, ProgramTable, ProgramVerdict, Value, compare, execute, parse
+from finqa_cli.grading.programs.execute import DECIMALS, number
+
+PARTS = ("correct", "execution", "program", "answer", "format")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyVerdict:
+    """The parts of the verdict, each 0 or 1, and its reason."""
+
+    parts: Mapping[str, float]
+    explanation: str
+
+
+def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, selects: bool = False) -> ReplyVerdict:
+    """Judge a reply; no reply raises anything.
+
+    Args:
+        text: The whole reply.
+        truth: What the gold program gives.
+        gold: The gold program; empty when the data has none.
+        table: What `table_*` steps read.
+        selects: A program may be a bare number, as in the turns of ConvFinQA that select one.
+
+    Raises:
+        ProgramError: The gold program cannot be read.
+    """
+    reply = parse_reply(text)
+    if not reply.ok:
+        return _verdict(gold, {}, f"No answer: {reply.error}.")
+    stated = grade(reply.answer, str(plain(truth)), "strict")
+    parts = {"answer": stated.reward, "format": 1.0}
+    if not reply.program:
+        return _verdict(gold, {**parts, "correct": stated.reward}, f"No program. {stated.explanation}")
+    found = compare_programs(reply.program, gold, table, truth, selects=selects)
+    parts |= {"correct": found.execution, "execution": found.execution, "program": found.program}
+    explanation = f"The program gives the expected result. {found.reason}".rstrip() if found.execution else found.reason
+    return _verdict(gold, parts, explanation)
+
+
+def compare_programs(
+    predicted: str, gold: str, table: ProgramTable, truth: Value, *, selects: bool = False
+) -> ProgramVerdict:
+    """Both official metrics of a program; equivalence is false where there is no gold program.
+
+    A bare number is a program with `selects` alone: its result is itself, and it is equivalent to nothing but the same
+    text (ConvFinQA, arXiv 2210.03849, and `eval_program` and `equal_program` of its repository).
+
+    Raises:
+        ProgramError: The gold program cannot be read.
+    """
+    value = number(predicted.strip()) if selects else None
+    expects_number = selects and number(gold.strip()) is not None
+    if value is not None:
+        executed = round(value, DECIMALS)
+        right, same = executed == truth, expects_number and predicted.strip() == gold.strip()
+        reason = "" if right else f"The number {predicted.strip()[:40]} is not the expected one."
+        return ProgramVerdict(executed, right, same, reason)
+    if gold and not expects_number:
+        return compare(predicted, gold, table, truth)
+    try:
+        result = execute(parse(predicted), table)
+    except ProgramError as error:
+        return ProgramVerdict(None, False, False, f"No result. {error}.")
+    right = result == truth
+    return ProgramVerdict(result, right, False, "" if right else "The program does not give the expected result.")
+
+
+def plain(truth: Value) -> int | float | str:
+    """The truth as people write it: 688, not 688.0."""
+    return int(truth) if isinstance(truth, float) and truth.is_integer() else truth
+
+
+def _verdict(gold: str, parts: Mapping[str, float], explanation: str) -> ReplyVerdict:
+    names = [name for name in PARTS if name != "program" or gold]
+    return ReplyVerdict(parts={name: float(parts.get(name, 0.0)) for name in names}, explanation=explanation)

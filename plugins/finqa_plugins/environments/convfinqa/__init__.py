@@ -1,0 +1,1 @@
+"""The `convfinqa` environment: a dialogue of questions about a report page, each answered with a program."""

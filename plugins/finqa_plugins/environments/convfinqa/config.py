@@ -1,0 +1,26 @@
+"""Options of the `convfinqa` environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ConvFinQAConfig(BaseModel):
+    """What the policy learns of its earlier answers, and how files are read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    history: Literal["own", "gold"] = Field(
+        default="own",
+        description="What later turns build on: the policy's own answers, or the right ones, told after each turn",
+    )
+    skip_bad: bool = Field(default=False, description="Leave out malformed dialogues, with a warning")
+    split: Literal["auto", "train", "dev", "test"] = Field(
+        default="auto", description="Which split a single file is; auto: its name tells (test.json, dev.json, others)"
+    )
+    holdout: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the companies of a single training file that becomes `dev`"
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the split by company")

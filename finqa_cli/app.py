@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "experiment": ("finqa_cli.commands.experiment", "Run a matrix of trainings and answer its questions."),
     "data": ("finqa_cli.commands.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.snapshot", "Build, list, show and delete compiled data sets."),
+    "score": ("finqa_cli.commands.score", "Score a file of predictions by a published evaluation."),
     "rewards": ("finqa_cli.commands.rewards", "Show, test and apply rewards."),
     "sandbox": ("finqa_cli.commands.sandbox", "List sandboxes and end those that were left behind."),
     "doctor": ("finqa_cli.commands.doctor", "Check machine, settings and services, and name the fixes."),

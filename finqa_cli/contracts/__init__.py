@@ -3,7 +3,14 @@
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole, RewritingCodec
 from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
-from finqa_cli.contracts.environment import Environment, EnvironmentContext, Session, TextSession
+from finqa_cli.contracts.environment import (
+    Environment,
+    EnvironmentContext,
+    ScoredPrediction,
+    ScoredPredictions,
+    Session,
+    TextSession,
+)
 from finqa_cli.contracts.learner import (
     Learner,
     LearnerContext,
@@ -56,6 +63,8 @@ __all__ = [
     "SandboxContext",
     "SandboxProvider",
     "Schemas",
+    "ScoredPrediction",
+    "ScoredPredictions",
     "Session",
     "ServingSandbox",
     "Sleeper",

@@ -10,6 +10,7 @@ from typing import Any
 
 from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox_provider import Sandbox
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -23,6 +24,40 @@ from finqa_cli.types import (
     ToolCall,
     Trajectory,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPrediction:
+    """What the published evaluation of a data set says of one prediction.
+
+    Attributes:
+        id: Id of its question, or of the turn of a dialogue.
+        cluster: What it shares with others.
+        figures: The measures by name, each from 0 to 1.
+        reason: Why it is not right; empty when it is.
+    """
+
+    id: str
+    cluster: str
+    figures: Mapping[str, float]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPredictions:
+    """All predictions of a file.
+
+    Attributes:
+        rows: What counts, as the published evaluation counts it.
+        known: Predictions of questions that the data has.
+        missing: Questions without a prediction.
+        unknown: Predictions of questions that the data does not have, which are left out.
+    """
+
+    rows: Sequence[ScoredPrediction]
+    known: int
+    missing: int
+    unknown: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +173,18 @@ class Environment(ABC):
         Default: None, no solution is known.
         """
         return None
+
+    def score_predictions(self, predictions: object) -> ScoredPredictions:
+        """Score predictions in the form that the published evaluation of the data set reads.
+
+        Args:
+            predictions: The JSON value of the file, or the list of the rows of a JSONL file.
+
+        Raises:
+            ConfigError: The data set has no published evaluation. This is the default.
+            DataError: The predictions have another form; the message names the entry.
+        """
+        raise ConfigError(f"{type(self).__name__} has no published evaluation.", remedy="finqa rewards score")
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Compute the environment's own figures of a set of episodes. Pure.

@@ -14,17 +14,18 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, Sandbox, TextSession
+from finqa_cli.contracts import EnvironmentContext, Sandbox, ScoredPredictions, TextSession
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.grading.program_reply import PARTS, ReplyVerdict, judge_reply, plain
+from finqa_cli.grading.program_reply import PARTS, ReplyVerdict, compare_programs, judge_reply, plain
 from finqa_cli.types import AssistantTurn, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_plugins.environments._task_files.predicted_programs import score_programs
+from finqa_plugins.environments._task_files.report_pages import PROGRAM_INSTRUCTIONS
 from finqa_plugins.environments._task_files.row_environment import RowEnvironment
 from finqa_plugins.environments.convfinqa.config import ConvFinQAConfig
 from finqa_plugins.environments.convfinqa.convfinqa_rows import Dialogue, load
-from finqa_plugins.environments.finqa_text.text_environment import SYSTEM as FINQA_SYSTEM
 
 SYSTEM = (
-    FINQA_SYSTEM
+    PROGRAM_INSTRUCTIONS
     + """
 
 Questions follow each other and may refer to earlier ones; reply to each in this form. Where the answer is a number \
@@ -103,6 +104,23 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
             EnvironmentFault: The task is not of this data.
         """
         return ConvFinQASession(self, self._row(task))
+
+    def score_predictions(self, predictions: object) -> ScoredPredictions:
+        """Score predicted programs of single turns, `DIALOGUE_0` being the id of a dialogue's first one.
+
+        Raises:
+            DataError: The predictions have another form.
+        """
+        rows = self._rows.values()
+        turns = {f"{row.id}_{place}": (row, turn) for row in rows for place, turn in enumerate(row.turns)}
+        return score_programs(
+            predictions,
+            turns,
+            cluster=lambda found: found[0].company,
+            compare=lambda found, program: compare_programs(
+                program, found[1].program, found[0].table, found[1].truth, selects=True
+            ),
+        )
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Compute accuracies in percent: of turns, over all turns; of dialogues, all turns of which are right.

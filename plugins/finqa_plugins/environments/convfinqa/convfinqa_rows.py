@@ -15,6 +15,7 @@ from typing import Any
 from finqa_cli.grading.program_reply import compare_programs
 from finqa_cli.grading.programs import ProgramError, Value
 from finqa_cli.types.splits import cluster_of
+from finqa_plugins.environments._task_files.report_pages import MAX_BYTES, MAX_TEXT, PageFields, Table, page_text
 from finqa_plugins.environments._task_files.split_files import load_by_split
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
@@ -25,7 +26,6 @@ from finqa_plugins.environments._task_files.task_rows import (
     divide_by_cluster,
 )
 from finqa_plugins.environments.convfinqa.config import ConvFinQAConfig
-from finqa_plugins.environments.finqa_text.text_rows import MAX_BYTES, MAX_TEXT, PageFields, Table, page_text
 
 _REMEDY = "--data takes a ConvFinQA json file of dialogues, or a folder with train, dev and test"
 

@@ -8,29 +8,15 @@ from __future__ import annotations
 
 import json
 
-from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
-from finqa_cli.grading.program_reply import judge_reply
+from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest, ScoredPredictions
+from finqa_cli.grading.program_reply import compare_programs, judge_reply
 from finqa_cli.types import Message, Prompt, Rewards, Task
+from finqa_plugins.environments._task_files.predicted_programs import score_programs
+from finqa_plugins.environments._task_files.report_pages import PROGRAM_INSTRUCTIONS
 from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 from finqa_plugins.environments.finqa_text.text_generate import generate
 from finqa_plugins.environments.finqa_text.text_rows import TextRow, load
-
-SYSTEM = """\
-You are a financial analyst. Answer the question about a page of a company's annual report.
-
-Reply with one JSON object and nothing else: {"answer": <number, "yes" or "no">, "program": "<calculation>"}
-
-The program is a list of steps, separated by a comma and a space. Each step is operation(argument, argument):
-- add(a, b), subtract(a, b), multiply(a, b), divide(a, b), exp(a, b) for a to the power of b
-- greater(a, b): yes when a is greater than b, else no
-- table_sum(row, none), table_average(row, none), table_max(row, none), table_min(row, none): over a row of the table, \
-given by the text of its first cell
-An argument is a number from the page, a constant such as const_2, const_100, const_1000 or const_m1 (minus one), or \
-#0, #1, ... for the result of the first, second, ... step. The last step gives the answer.
-
-Give changes and ratios as decimals: 5.2% is 0.052. Example: {"answer": 0.05085, "program": "subtract(1240, 1180), \
-divide(#0, 1180)"}"""
 
 
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
@@ -59,6 +45,19 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
         program = {"program": row.program} if row.program else {}
         return json.dumps({"answer": row.answer, **program}, ensure_ascii=False) if attempt == 1 else ""
 
+    def score_predictions(self, predictions: object) -> ScoredPredictions:
+        """Score predicted programs as FinQA's script does; see `score_programs`.
+
+        Raises:
+            DataError: The predictions have another form.
+        """
+        return score_programs(
+            predictions,
+            self._rows,
+            cluster=lambda row: row.company,
+            compare=lambda row, program: compare_programs(program, row.program, row.table, row.truth),
+        )
+
     def judge(self, row: TextRow, task: Task, text: str) -> Rewards:
         """Return the verdict of `judge`."""
         return judge(text, row, task, self._reward)
@@ -70,7 +69,9 @@ def opening(text: str) -> Prompt:
     Args:
         text: Page and question, as `question_text` joins them.
     """
-    return Prompt(messages=(Message(role="system", content=SYSTEM), Message(role="user", content=text)), tools=())
+    return Prompt(
+        messages=(Message(role="system", content=PROGRAM_INSTRUCTIONS), Message(role="user", content=text)), tools=()
+    )
 
 
 def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards:

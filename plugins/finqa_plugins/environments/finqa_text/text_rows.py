@@ -6,7 +6,6 @@ in scale or sign in a tenth of the rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,26 +14,25 @@ from typing import Any
 from finqa_cli.grading.program_reply import plain
 from finqa_cli.grading.programs import ProgramError, Step, Value, parse
 from finqa_cli.types.splits import cluster_of
+from finqa_plugins.environments._task_files.report_pages import (
+    MAX_BYTES,
+    MAX_TEXT,
+    PageFields,
+    Table,
+    page_text,
+    question_text,
+)
 from finqa_plugins.environments._task_files.split_files import load_by_split
 from finqa_plugins.environments._task_files.task_rows import (
     FieldError,
     RowError,
-    RowFields,
     RowReader,
     TaskData,
-    checked_text,
     divide_by_cluster,
 )
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 
-MAX_BYTES = 2**30
 _REMEDY = "--data takes a FinQA json file, a JSONL file of finqa data prepare, or a folder with train, dev and test"
-
-MAX_TEXT = 1_000_000
-"""Characters of one field; the longest page of FinQA has nine thousand."""
-
-Table = tuple[tuple[str, ...], ...]
-"""[R][C] cells, the header first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,93 +129,6 @@ def _steps(name: str, program: str) -> Sequence[Step]:
         return parse(program).steps if program else ()
     except ProgramError as error:
         raise FieldError(name, f"is not a program of FinQA: {error}") from error
-
-
-class PageFields(RowFields):
-    """The fields that rows of FinQA and its neighbours have."""
-
-    def ticker(self) -> str:
-        """Return the ticker in the file name `AAL/2018/page_13.pdf`; nothing when the row names none."""
-        return self.text("filename", optional=True).partition("/")[0].strip()
-
-    def sentences(self, name: str) -> str:
-        """Join a list of sentences, or return one text.
-
-        Raises:
-            FieldError: It is neither.
-        """
-        value = self.get(name)
-        parts = value if isinstance(value, list) else [value]
-        return " ".join(part for each in parts if (part := checked_text(name, each, MAX_TEXT).strip()))
-
-    def table(self, name: str, *, optional: bool = False) -> Table:
-        """Return a list of rows; nothing only where it is optional.
-
-        Raises:
-            FieldError: It is missing, empty or ragged, or a cell is no text.
-        """
-        value = self.get(name)
-        if not value and optional:
-            return ()
-        if not isinstance(value, list) or not value or not all(isinstance(row, list) and row for row in value):
-            raise FieldError(name, "must be a list of rows that are not empty")
-        for place, row in enumerate(value, start=1):
-            if len(row) != len(value[0]):
-                raise FieldError(name, f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")
-        return tuple(tuple(checked_text(name, cell, MAX_TEXT) for cell in row) for row in value)
-
-    def truth(self, name: str) -> Value:
-        """Return a finite number, also one that is written as a text, or yes or no.
-
-        Raises:
-            FieldError: It is none of these.
-        """
-        value = self.get(name)
-        if isinstance(value, str):
-            word = value.strip().lower()
-            if word == "yes":
-                return "yes"
-            if word == "no":
-                return "no"
-            value = _number(word)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise FieldError(name, "must be a number, yes or no")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise FieldError(name, "must be a finite number")
-        return number
-
-    def extra(self) -> dict[str, Any]:
-        """Return the further facts of a row.
-
-        Raises:
-            FieldError: They are no object.
-        """
-        value = self.get("extra_info")
-        if value is not None and not isinstance(value, dict):
-            raise FieldError("extra_info", "must be an object")
-        return value or {}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def page_text(before: str, table: Sequence[Sequence[str]], after: str) -> str:
-    """Return a report page: text, table, text; the table as lines of cells between bars."""
-    lines = "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in row)} |" for row in table)
-    return "\n\n".join(part for part in (before, f"Table:\n{lines}", after) if part)
-
-
-def question_text(page: str, question: str) -> str:
-    """Return the user message: the page, then the question."""
-    return f"Context:\n{page}\n\nQuestion: {question}"
 
 
 def divide(rows: Sequence[TextRow], shares: Mapping[str, float], seed: int) -> dict[str, tuple[TextRow, ...]]:

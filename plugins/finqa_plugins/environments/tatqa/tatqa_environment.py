@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from finqa_cli.contracts import EnvironmentContext, RewardRequest
+from finqa_cli.contracts import EnvironmentContext, RewardRequest, ScoredPrediction, ScoredPredictions
 from finqa_cli.errors import DataError
 from finqa_cli.grading.answers import MalformedReplyError, parse_object
-from finqa_cli.grading.tatqa import SCALES, score
+from finqa_cli.grading.tatqa import SCALES, Answer, TatQAScore, score
 from finqa_cli.types import Message, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
 from finqa_plugins.environments.tatqa.config import TatQAConfig
@@ -36,6 +36,7 @@ Reply with one JSON object and nothing else: {"answer": <answer>, "scale": "<sca
 The answer is a text copied from table or paragraphs, a list of such texts where there are several, or a number that \
 you calculated or counted, rounded to two decimals. The scale is that of the numbers in it: "thousand", "million", \
 "billion", "percent", or "" for none. Example: {"answer": 14.2, "scale": "percent"}"""
+_PREDICTIONS = 'the form is {"UID": [answer, scale], ...}, an answer being a text, a number or a list of texts'
 _PARTS = ("em", "f1", "scale")
 
 
@@ -90,6 +91,28 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         extra = {"question_type": row.kind, "question": row.question, "company": row.page, "answer_from": row.source}
         return self._reward.score_beside(RewardRequest(task=task, solution=text, truth=truth, extra_info=extra), own)
 
+    def score_predictions(self, predictions: object) -> ScoredPredictions:
+        """Score `{uid: [answer, scale]}` as TAT-QA's script does: over all questions, those without a prediction wrong.
+
+        Raises:
+            DataError: The predictions have another form.
+        """
+        if not isinstance(predictions, dict):
+            raise DataError("The predictions are no object.", remedy=_PREDICTIONS)
+        known = {uid: _predicted(uid, value) for uid, value in predictions.items() if uid in self._rows}
+        rows = [
+            ScoredPrediction(
+                id=row.id,
+                cluster=row.page,
+                figures={"em": found.exact, "f1": found.f1, "scale": found.scale},
+                reason=_reason(found) if row.id in known else "There is no prediction.",
+            )
+            for row in self._rows.values()
+            for found in [_score(row, *known.get(row.id, (None, "")))]
+        ]
+        missing, unknown = len(self._rows) - len(known), len(predictions) - len(known)
+        return ScoredPredictions(rows=rows, known=len(known), missing=missing, unknown=unknown)
+
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Compute exact match, F1 and scale score over all graded episodes and by kind of question, from 0 to 100."""
         graded = [each for each in trajectories if each.rewards is not None]
@@ -117,8 +140,7 @@ def parse(text: str) -> TatQAReply:
     if "answer" not in reply:
         raise MalformedReplyError("the key 'answer' is missing")
     answer, scale = reply["answer"], reply.get("scale", "")
-    parts = answer if isinstance(answer, list) else [answer]
-    if not all(isinstance(part, str | int | float) and not isinstance(part, bool) for part in parts):
+    if answer is None or not _is_answer(answer):
         raise MalformedReplyError("'answer' is no text, number or list of these")
     if scale not in SCALES:
         raise MalformedReplyError(f"'scale' is not one of {', '.join(SCALES[1:])} or empty")
@@ -131,8 +153,27 @@ def _verdict(text: str, row: TatQARow) -> Rewards:
     except MalformedReplyError as error:
         parts = {**dict.fromkeys(_PARTS, 0.0), "format": 0.0}
         return Rewards(total=0.0, components=parts, explanation=f"No answer: {error}.")
-    truth = list(row.answer) if isinstance(row.answer, tuple) else row.answer
-    found = score(reply.answer, reply.scale, truth=truth, kind=row.kind, truth_scale=row.scale)
+    found = _score(row, reply.answer, reply.scale)
     parts = {"em": found.exact, "f1": found.f1, "scale": found.scale, "format": 1.0}
-    wrong = "the answer" if found.scale else "the scale"
-    return Rewards(total=found.exact, components=parts, explanation="Right." if found.exact else f"Wrong: {wrong}.")
+    return Rewards(total=found.exact, components=parts, explanation=_reason(found) or "Right.")
+
+
+def _score(row: TatQARow, answer: Answer | Sequence[Answer] | None, scale: str) -> TatQAScore:
+    truth = list(row.answer) if isinstance(row.answer, tuple) else row.answer
+    return score(answer, scale, truth=truth, kind=row.kind, truth_scale=row.scale)
+
+
+def _reason(found: TatQAScore) -> str:
+    return "" if found.exact else f"Wrong: {'the answer' if found.scale else 'the scale'}."
+
+
+def _predicted(uid: str, value: object) -> tuple[Any, str]:
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str | None) and _is_answer(value[0]):
+        return value[0], value[1] or ""
+    raise DataError(f"The prediction of {uid} is no [answer, scale].", remedy=_PREDICTIONS)
+
+
+def _is_answer(value: object) -> bool:
+    """Whether it is a text, a number, None or a list of texts and numbers."""
+    parts = value if isinstance(value, list) else [value] if value is not None else []
+    return all(isinstance(part, str | int | float) and not isinstance(part, bool) for part in parts)

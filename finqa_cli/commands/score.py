@@ -1,0 +1,96 @@
+"""`finqa score`: the figures of a published evaluation script, of its own file of predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
+from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.official_scores import ENVIRONMENTS, METRICS, OfficialScores, score_file
+from finqa_cli.runs.durable_files import write_csv
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.wiring.build import open_environment
+
+app = CommandApp()
+
+SHOWN = 3
+
+
+@app.command(epilog=EXIT_CODES)
+@offers(general=("as_json",))
+def main(
+    line: CommandLine,
+    predictions: Annotated[Path, typer.Argument(help="Predictions in the form of the metric's own script.")],
+    metric: Annotated[str, typer.Option("--metric", help=f"{', '.join(METRICS)}.")],
+    truth: Annotated[Path, typer.Option("--truth", help="The data set: its file, or for openenv its folder.")],
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="CSV file to write, with figures and reason of each prediction.")
+    ] = None,
+) -> None:
+    """Score a file of predictions as the data set's own script does, with 95 % intervals and reasons.
+
+    finqa: [{"id", "predicted": [token, ...]}]; execution and program accuracy, of the predictions that there are.
+    convfinqa: the same, the id of a turn being DIALOGUE_0, DIALOGUE_1, and so on.
+    tatqa: {"UID": [answer, scale]}; exact match, F1 and scale score, of all questions.
+    openenv: {"ID": answer} or rows with id and answer; accuracy by the rules of its environment, of all questions.
+
+    Example: finqa score predictions.json --metric tatqa --truth tatqa_dataset_dev.json
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"There is no metric {metric!r}.", remedy=f"--metric {'|'.join(METRICS)}")
+    environment = None
+    if name := ENVIRONMENTS.get(metric):
+        given = {"environment.name": name, "data.path": str(truth)}
+        environment = open_environment(line.load(given, quiet=True).settings, NullReporter())
+    found = score_file(metric, predictions, truth, environment)
+    if rows is not None:
+        write_csv(rows, [_record(found, number) for number in range(len(found.scored.rows))])
+    emit(_document(found, rows), as_json=line.as_json, text=_text(found, rows))
+
+
+def _record(found: OfficialScores, number: int) -> dict[str, Any]:
+    row = found.scored.rows[number]
+    return {"id": row.id, "cluster": row.cluster, **row.figures, "reason": row.reason}
+
+
+def _document(found: OfficialScores, rows: Path | None) -> dict[str, Any]:
+    scored = found.scored
+    return {
+        "metric": found.metric,
+        "rows": len(scored.rows),
+        "missing": scored.missing,
+        "unknown": scored.unknown,
+        "figures": {
+            name: {"value": each.mean, "low": each.low, "high": each.high, "clusters": each.clusters}
+            for name, each in found.figures.items()
+        },
+        "file": str(rows) if rows else None,
+    }
+
+
+def _text(found: OfficialScores, rows: Path | None) -> str:
+    scored = found.scored
+    table = plain_table(
+        ("figure", "value", "95 % interval"),
+        [
+            (name, f"{100 * each.mean:.2f}", f"{100 * each.low:.2f} to {100 * each.high:.2f}")
+            for name, each in found.figures.items()
+        ],
+    )
+    wrong = [row for row in scored.rows if row.reason]
+    lines = [f"{found.metric}: {plural(len(scored.rows), 'row')}", table]
+    if scored.missing:
+        lines.append(f"{plural(scored.missing, 'question')} without a prediction.")
+    if scored.unknown:
+        lines.append(f"{plural(scored.unknown, 'prediction')} of no question of the data, left out.")
+    lines += [f"{row.id}: {row.reason}" for row in wrong[:SHOWN]]
+    if rows is not None:
+        lines.append(f"Rows: {rows}")
+    elif len(wrong) > SHOWN:
+        lines.append(f"... and {len(wrong) - SHOWN} more; --rows FILE writes them all")
+    return "\n".join(lines)

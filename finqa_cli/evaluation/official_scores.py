@@ -1,0 +1,93 @@
+"""Published evaluations of files of predictions: figures with intervals, and what is wrong with each prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.contracts import Environment, ScoredPrediction, ScoredPredictions
+from finqa_cli.data.data_problems import ProblemError, as_data_error
+from finqa_cli.data.openenv_layout.layout_reader import read_layout
+from finqa_cli.data.question_files.read_files import read_json
+from finqa_cli.errors import DataError
+from finqa_cli.grading import grade
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.statistics.intervals import Interval, clustered_interval
+
+ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinqa", "tatqa": "tatqa"}
+"""The environment that reads the truths of a metric and scores predictions; `openenv` needs none."""
+
+METRICS = (*ENVIRONMENTS, "openenv")
+_OPENENV = 'the form is {"ID": answer, ...}, or rows with id and answer'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficialScores:
+    """The figures of a file of predictions.
+
+    Attributes:
+        metric: One of `METRICS`.
+        figures: Mean of each measure over the rows, from 0 to 1, with its 95 % interval clustered by company or page.
+        scored: The rows.
+    """
+
+    metric: str
+    figures: Mapping[str, Interval]
+    scored: ScoredPredictions
+
+
+def score_file(metric: str, predictions: Path, truth: Path, environment: Environment | None) -> OfficialScores:
+    """Score a file of predictions.
+
+    Args:
+        metric: One of `METRICS`.
+        predictions: JSON or JSONL, in the form that the metric's own script reads.
+        truth: The data set's file or folder.
+        environment: The metric's, over the truth; None for `openenv`.
+
+    Raises:
+        DataError: A file is missing or malformed, or no prediction is of a question of the data.
+    """
+    document = _read(predictions)
+    scored = _openenv(document, truth) if environment is None else environment.score_predictions(document)
+    if not scored.known:
+        reason = f"No prediction of {predictions} is of a question of {truth}."
+        raise DataError(reason, remedy="compare their ids, and name another --truth")
+    rows = scored.rows
+    clusters = [row.cluster for row in rows]
+    figures = {name: clustered_interval([row.figures[name] for row in rows], clusters) for name in rows[0].figures}
+    return OfficialScores(metric=metric, figures=figures, scored=scored)
+
+
+def _read(path: Path) -> object:
+    try:
+        return list(read_jsonl(path)) if path.suffix == ".jsonl" else read_json(path)
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy="correct it, or name another file") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy="name another file") from error
+
+
+def _openenv(predictions: object, truth: Path) -> ScoredPredictions:
+    """Graded by the rules of OpenEnv's FinQA environment; questions without a prediction are wrong."""
+    if isinstance(predictions, list) and all(isinstance(row, dict) and "id" in row for row in predictions):
+        predictions = {str(row["id"]): row.get("answer") for row in predictions}
+    if not isinstance(predictions, dict):
+        raise DataError("The predictions are neither an object nor rows.", remedy=_OPENENV)
+    answers = {str(identity): answer for identity, answer in predictions.items()}
+    questions = read_layout(truth).questions
+    rows = []
+    for question in questions:
+        verdict = grade(answers.get(question.id, ""), question.answer, "openenv")
+        reason = verdict.explanation if question.id in answers else "There is no prediction."
+        rows.append(
+            ScoredPrediction(
+                id=question.id,
+                cluster=question.company,
+                figures={"accuracy": verdict.reward},
+                reason="" if verdict.reward == 1 else reason,
+            )
+        )
+    found = len({question.id for question in questions} & answers.keys())
+    return ScoredPredictions(rows=rows, known=found, missing=len(questions) - found, unknown=len(answers) - found)

@@ -236,7 +236,7 @@ def load(path: Path, config: FinQATextConfig) -> TaskData[TextRow]:
 def _load_folder(path: Path, reader: RowReader[TextRow], config: FinQATextConfig) -> TaskData[TextRow]:
     if config.split != "auto":
         raise DataError(f"Option split={config.split} is for a single file, but {path} is a folder.", remedy=_REMEDY)
-    files = files_by_split(path, _ENDINGS, remedy=_REMEDY, choose="leave one of them there")
+    files = files_by_split(path, _ENDINGS, remedy=_REMEDY, choose="leave one of them there", exact_first=True)
     read = {split: reader.read(file) for split, file in files.items()}
     rows = group_by_split((split, row) for split, (found, _) in read.items() for row in found)
     reader.finish(any_row=bool(rows))

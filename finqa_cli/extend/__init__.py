@@ -1,7 +1,6 @@
 """How plugins register and how names become objects."""
 
-from finqa_cli.extend.component import KINDS, Component, Kind, VenvSpec
-from finqa_cli.extend.hookspecs import GROUP, hookimpl, hookspec
+from finqa_cli.extend.hookspecs import GROUP, KINDS, Component, Kind, VenvSpec, hookimpl, hookspec
 from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, readiness, registry
 
 __all__ = [

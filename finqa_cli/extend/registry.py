@@ -30,7 +30,7 @@ from finqa_cli.contracts import (
     Tracker,
 )
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.extend.component import KINDS, Component, Kind
+from finqa_cli.extend.hookspecs import KINDS, Component, Kind
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.types import Check
 

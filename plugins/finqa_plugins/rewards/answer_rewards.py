@@ -37,27 +37,40 @@ _OPEN_QUESTION = re.compile(r"\b(?:why|how|explain)\b", re.IGNORECASE)
 _LEAST_EXPLANATION = 11
 
 
-class WeightedConfig(Strict):
-    """Options of the weighted reward; those given win over the file."""
+class SpecConfig(Strict):
+    """Options of a reward that follows a specification; those given win over the file."""
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
-    weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
-        default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
-    )
     tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
-    decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")
     format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
 
 
-class Weighted(Reward):
+class SpecReward(Reward):
+    """A reward that follows a specification."""
+
+    def __init__(self, config: SpecConfig) -> None:
+        """Raises ConfigError when the file is missing or wrong."""
+        self._spec = resolve(config, config.spec)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the specification in force, JSON-ready."""
+        return self._spec.model_dump(mode="json")
+
+
+class WeightedConfig(SpecConfig):
+    """Options of the weighted reward."""
+
+    weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
+        default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
+    )
+    decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")
+
+
+class Weighted(SpecReward):
     """The parts `exact`, `numerical`, `program` and `format` as paid; they sum to the total.
 
     Only `exact` and `numerical` exist with `format: plain`: no program is written and nothing can be malformed.
     """
-
-    def __init__(self, config: WeightedConfig) -> None:
-        """Raises ConfigError when the file is missing or wrong."""
-        self._spec = resolve(config, config.spec)
 
     def score(self, request: RewardRequest) -> Rewards:
         """Sum what the answer and its program earn; a malformed reply earns its penalty and nothing else."""
@@ -70,10 +83,6 @@ class Weighted(Reward):
             parts["format"] = 0.0 if reply.ok else weights.format
         why = _explanation(reply, match, parts) if request.truth.strip() or not reply.ok else "no truth to compare with"
         return Rewards(total=sum(parts.values()), components=parts, explanation=why)
-
-    def spec(self) -> dict[str, Any]:
-        """Return the specification in force, JSON-ready."""
-        return self._spec.model_dump(mode="json")
 
     def cases(self) -> Sequence[Case]:
         """Return built-in tests under this specification, and those of its file."""
@@ -129,21 +138,14 @@ def _share_of_steps(program: Program, right: str) -> float:
     return overlap(program, expected) * steps / max(steps, len(program.steps))
 
 
-class TernaryConfig(Strict):
-    """Options of the ternary reward; those given win over the file."""
+class TernaryConfig(SpecConfig):
+    """Options of the ternary reward."""
 
-    spec: Path | None = Field(default=None, description="A reward_spec.yaml.")
-    tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
     ternary_mapping: TernaryMapping = Field(default=TernaryMapping(), description="{exact=..., close=..., wrong=...}")
-    format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
 
 
-class Ternary(Reward):
+class Ternary(SpecReward):
     """Three values. The parts are `exact`, `close` and `wrong`: the value that was given, and 0 for the others."""
-
-    def __init__(self, config: TernaryConfig) -> None:
-        """Raises ConfigError when the file is missing or wrong."""
-        self._spec = resolve(config, config.spec)
 
     def score(self, request: RewardRequest) -> Rewards:
         """Judge an answer as exact, close or wrong.
@@ -165,10 +167,6 @@ class Ternary(Reward):
         if len(answer) >= _LEAST_EXPLANATION and _is_open(request):
             return self._rewards("close", "an explanation, which is not judged")
         return self._rewards("wrong", "wrong" if answer else "no answer")
-
-    def spec(self) -> dict[str, Any]:
-        """Return the specification in force, JSON-ready."""
-        return self._spec.model_dump(mode="json")
 
     def cases(self) -> Sequence[Case]:
         """Return built-in tests under this specification, and those of its file."""

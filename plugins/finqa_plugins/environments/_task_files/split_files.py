@@ -58,7 +58,7 @@ def _load_folder(
 ) -> TaskData[Row]:
     if split != "auto":
         raise DataError(f"Option split={split} is for a single file, but {path} is a folder.", remedy=remedy)
-    files = files_by_split(path, _ENDINGS, remedy=remedy, choose="leave one of them there")
+    files = files_by_split(path, _ENDINGS, remedy=remedy, choose="leave one of them there", exact_first=True)
     read = {name: reader.read(file) for name, file in files.items()}
     rows = group_by_split((name, row) for name, (found, _) in read.items() for row in found)
     reader.finish(any_row=bool(rows))

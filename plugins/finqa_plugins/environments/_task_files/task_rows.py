@@ -45,11 +45,12 @@ def embedded_data(rows: Mapping[str, tuple[Row, ...]], content: str) -> TaskData
 
 
 def group_by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, tuple[Row, ...]]:
-    """Group pairs of split and row by split: train, dev and test first, then others; no split is empty."""
-    found: dict[str, list[Row]] = {split: [] for split in SPLITS}
+    """Group pairs of split and row by split: train, dev and test first, then others by name; no split is empty."""
+    found: dict[str, list[Row]] = {}
     for split, row in rows:
         found.setdefault(split, []).append(row)
-    return {split: tuple(part) for split, part in found.items() if part}
+    order = [*(split for split in SPLITS if split in found), *sorted(found.keys() - set(SPLITS))]
+    return {split: tuple(found[split]) for split in order}
 
 
 class RowError(ValueError):
@@ -287,16 +288,17 @@ class RowReader(Generic[Row]):
 
 
 def files_by_split(
-    folder: Path, endings: Sequence[str], *, match: str = "", remedy: str, choose: str
+    folder: Path, endings: Sequence[str], *, remedy: str, choose: str, match: str = "", exact_first: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in a folder: one of just the split's name (dev.json) before longer names.
+    """Return the file of each split in a folder.
 
     Args:
         folder: Where to look.
         endings: Endings of the files that count.
-        match: Part of the names of the files that count.
         remedy: What to do where the folder has none.
         choose: What to do where a split has several.
+        match: Part of the names of the files that count.
+        exact_first: Take the file of just the split's name (dev.json) before longer names.
 
     Raises:
         DataError: There is none, or there are several of one split.
@@ -308,7 +310,7 @@ def files_by_split(
     chosen = {}
     for split in SPLITS:
         named = [file for file in files if split_of_name(file) == split]
-        found = [file for file in named if file.stem.isalpha()] or named
+        found = ([file for file in named if file.stem.isalpha()] if exact_first else []) or named
         if len(found) > 1:
             names = " and ".join(file.name for file in found)
             raise DataError(f"{folder} holds several files of split {split!r}: {names}.", remedy=choose)

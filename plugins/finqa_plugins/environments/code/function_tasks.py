@@ -11,12 +11,11 @@ import ast
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError, field_validator
 
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo
@@ -30,9 +29,8 @@ _READERS = (".toml", ".py")
 _REMEDY = "--data takes a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionTask:
-    """A function to write, and what it is judged by.
+class FunctionTask(BaseModel):
+    """A function to write, and what it is judged by. The names of the fields in a file are those of the seed.
 
     Attributes:
         id: The name of its table.
@@ -40,47 +38,32 @@ class FunctionTask:
         func_name: The function.
         tests: Expressions, each of which gives the argument of one test.
         reference: An expression that gives the right function, or the right result for an argument `xs`.
-        banned: What the code may not use, as `_execution.bans` reads it.
+        banned: What the code may not use, as `_execution.bans` reads it; `banned_patterns` in a file.
         split: `train`, `dev` or `test`.
         tolerance: Largest difference of floats, relative or absolute; 0 compares by `==`.
         many_arguments: Each test gives a tuple of arguments instead of one argument.
         setup: Trusted code before tests and reference; what the policy wrote never sees it.
         solution: A whole right program, for demonstrations; may be empty.
         kind: For breakdowns; may be empty.
-        careless: What a careless programmer writes instead of the solution; empty for no such demonstration.
+        careless: What a careless programmer writes instead of the solution; empty for no such demonstration. Generated
+            tasks have it, files cannot.
     """
-
-    id: str
-    prompt: str
-    func_name: str
-    tests: tuple[str, ...]
-    reference: str
-    banned: tuple[str, ...] = ()
-    split: str = "train"
-    tolerance: float = 0.0
-    many_arguments: bool = False
-    setup: str = ""
-    solution: str = ""
-    kind: str = ""
-    careless: str = field(default="", repr=False)
-
-
-class _FunctionTable(BaseModel):
-    """The fields of a task in a file, by the names that the seed gave them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
+    id: str
     prompt: str = Field(min_length=1)
     func_name: str
-    tests: list[str] = Field(min_length=1, max_length=1000)
+    tests: tuple[StrictStr, ...] = Field(min_length=1, max_length=1000, strict=False)
     reference: str = Field(min_length=1)
-    banned_patterns: list[str] = []
+    banned: tuple[StrictStr, ...] = Field(default=(), alias="banned_patterns", strict=False)
     split: str = "train"
     tolerance: float = Field(default=0.0, ge=0)
     many_arguments: bool = False
     setup: str = ""
     solution: str = ""
     kind: str = ""
+    careless: str = Field(default="", repr=False)
 
     @field_validator("func_name")
     @classmethod
@@ -96,9 +79,9 @@ class _FunctionTable(BaseModel):
             raise ValueError(f"is none of {', '.join(SPLIT_NAMES)}")
         return SPLIT_NAMES[value]
 
-    @field_validator("banned_patterns")
+    @field_validator("banned")
     @classmethod
-    def _patterns(cls, value: list[str]) -> list[str]:
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in value:
             if problem := check_pattern(pattern):
                 raise ValueError(f"{pattern!r} {problem}")
@@ -118,18 +101,15 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
     """
     if not isinstance(table, Mapping):
         raise RowError(f"task {name!r} is no table of fields")
+    if own := sorted({"id", "careless"} & table.keys()):
+        raise RowError(f"task {name!r}, field {own[0]!r}: is not for files")
     try:
-        read = _FunctionTable.model_validate({"split": split, **table})
+        return FunctionTask.model_validate({"id": name, "split": split, **table})
     except ValidationError as error:
-        raise RowError(f"task {name!r}, {_first(error)}") from error
-    fields = read.model_dump(exclude={"banned_patterns"})
-    return FunctionTask(id=name, banned=tuple(read.banned_patterns), **{**fields, "tests": tuple(read.tests)})
-
-
-def _first(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in problem["loc"])
-    return f"field {name!r}: {problem['msg'].removeprefix('Value error, ')}"
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(map(str, problem["loc"]))
+        reason = problem["msg"].removeprefix("Value error, ")
+        raise RowError(f"task {name!r}, field {field!r}: {reason}") from error
 
 
 def load_tasks(path: Path) -> tuple[DataInfo, tuple[FunctionTask, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, RewardRequest
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import ExecutionLimits, Message, Observation, Prompt, Rewards, Task, Trajectory
+from finqa_cli.types import Message, Observation, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments.code.assert_parts import ASKED, SplitTest
 from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_code
 from finqa_plugins.environments.code.config import MbppConfig
@@ -106,15 +106,15 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         Shown and hidden tests have a process each: the author reads what an error says of a shown test, so hidden ones
         must not be there.
         """
-        code, limits, shown = extract_code(text), self._config.limits, self._config.shown_tests
+        code, shown = extract_code(text), self._config.shown_tests
         if not code.strip():
             return MbppVerdict(outcomes=())
-        outcomes, error = await _outcomes(sandbox, problem, problem.tests[:shown], code, limits)
+        outcomes, error = await self._outcomes(problem, problem.tests[:shown], code, sandbox)
         if error:
             failed = AssertOutcome(passed=False, error=error)
             return MbppVerdict(outcomes=(failed,) * len(problem.tests), error=error)
         if hidden := problem.tests[shown:]:
-            more, error = await _outcomes(sandbox, problem, hidden, code, limits)
+            more, error = await self._outcomes(problem, hidden, code, sandbox)
             outcomes += more if not error else [AssertOutcome(passed=False, error=error)] * len(hidden)
         return MbppVerdict(outcomes=tuple(outcomes))
 
@@ -189,6 +189,45 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
             figures["repair_rate"] = sum(at <= self.attempts for at in failed_first) / len(failed_first)
         return figures
 
+    async def _outcomes(
+        self, problem: MbppProblem, tests: Sequence[SplitTest], code: str, sandbox: ExecutingSandbox
+    ) -> tuple[list[AssertOutcome], str]:
+        """Return one outcome for each test, or why no test could be carried out."""
+        answers = await evaluate(
+            sandbox,
+            code=code,
+            setup=problem.setup,
+            expressions=[expression for test in tests for expression in test.asked],
+            limits=self._config.limits,
+            labels={"problem": problem.id},
+            keep_going=True,
+        )
+        if answers.error and answers.failed_at is None:
+            return [], answers.error
+        outcomes, place = [], 0
+        for test in tests:
+            outcome = _compared(test, answers, place)
+            if outcome is None:
+                outcome = await self._holds(problem, test, answers.values[place : place + len(test.asked)], sandbox)
+            outcomes.append(outcome)
+            place += len(test.asked)
+        return outcomes, ""
+
+    async def _holds(
+        self, problem: MbppProblem, test: SplitTest, given: Sequence[object], sandbox: ExecutingSandbox
+    ) -> AssertOutcome:
+        """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
+        found = await evaluate(
+            sandbox,
+            code="",
+            setup="".join(f"import {module}\n" for module in test.modules),
+            expressions=[f"bool({test.verdict})"],
+            names={f"{ASKED}{number}": value for number, value in enumerate(given)},
+            limits=self._config.limits,
+            labels={"problem": problem.id},
+        )
+        return AssertOutcome(passed=found.values == (True,), error=found.error)
+
 
 def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
     if verdict is None:
@@ -199,28 +238,6 @@ def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
         return f"All tests passed at attempt {attempts}."
     failed = sum(not outcome.passed for outcome in verdict.outcomes)
     return " ".join([f"{failed} of {len(verdict.outcomes)} tests failed.", *verdict.error.splitlines()[-1:]])
-
-
-async def _outcomes(
-    sandbox: ExecutingSandbox, problem: MbppProblem, tests: Sequence[SplitTest], code: str, limits: ExecutionLimits
-) -> tuple[list[AssertOutcome], str]:
-    """Return one outcome for each test, or why no test could be carried out."""
-    answers = await evaluate(
-        sandbox,
-        code=code,
-        setup=problem.setup,
-        expressions=[expression for test in tests for expression in test.asked],
-        limits=limits,
-        labels={"problem": problem.id},
-        keep_going=True,
-    )
-    if answers.error and answers.failed_at is None:
-        return [], answers.error
-    outcomes, place = [], 0
-    for test in tests:
-        outcomes.append(await _outcome(sandbox, problem, test, answers, place, limits))
-        place += len(test.asked)
-    return outcomes, ""
 
 
 def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: int) -> str:
@@ -244,41 +261,18 @@ def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: i
     return "\n\n".join([*failed, AGAIN])
 
 
-async def _outcome(
-    sandbox: ExecutingSandbox,
-    problem: MbppProblem,
-    test: SplitTest,
-    answers: Evaluation,
-    place: int,
-    limits: ExecutionLimits,
-) -> AssertOutcome:
+def _compared(test: SplitTest, answers: Evaluation, place: int) -> AssertOutcome | None:
+    """Return the outcome of a test whose answers begin at a place; None when its verdict takes Python."""
     given = answers.values[place : place + len(test.asked)]
     if raised := next((value for value in given if isinstance(value, Raised)), None):
         return AssertOutcome(passed=False, error=raised.error)
     if len(given) < len(test.asked):
         late = answers.failed_at is not None and answers.failed_at < place
         return AssertOutcome(passed=False, error="not carried out" if late else answers.error)
-    if test.expected is not None:
-        passed = equal(given[0], test.expected.value)
-        return AssertOutcome(passed=passed, got="" if passed else shown(given[0]))
-    return await _holds(sandbox, problem, test, given, limits)
-
-
-async def _holds(
-    sandbox: ExecutingSandbox, problem: MbppProblem, test: SplitTest, given: Sequence[object], limits: ExecutionLimits
-) -> AssertOutcome:
-    """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
-    imports = "".join(f"import {module}\n" for module in test.modules)
-    found = await evaluate(
-        sandbox,
-        code="",
-        setup=imports,
-        expressions=[f"bool({test.verdict})"],
-        names={f"{ASKED}{number}": value for number, value in enumerate(given)},
-        limits=limits,
-        labels={"problem": problem.id},
-    )
-    return AssertOutcome(passed=found.values == (True,), error=found.error)
+    if test.expected is None:
+        return None
+    passed = equal(given[0], test.expected.value)
+    return AssertOutcome(passed=passed, got="" if passed else shown(given[0]))
 
 
 def _kind(error: str) -> str:

@@ -58,7 +58,16 @@ def _row(
     company = f"{ticker}, {sector}, {date}"
     if config.track_record:
         company += f"\nTrack record: {probability:.0%} of such signals came true"
-    text = render(_facts(scene, company, asked.question))
+    text = render(
+        PromptFacts(
+            company=company,
+            macro=f"Interest rates: {scene.rates}",
+            fundamental=f"Revenue growth: {scene.growth:+d}%",
+            news=(scene.headline,) if scene.headline else (),
+            closes=scene.closes,
+            question=asked.question,
+        )
+    )
     shown = needed(text, question_type) if config.inputs == "auto" else reduced(text, config.inputs)
     return ForecastRow(
         id=identity,
@@ -77,17 +86,6 @@ def _uncertainty(config: ForecastConfig, rng: random.Random) -> float:
     if config.noise is None:
         return round(rng.random(), 2)
     return rng.choice(config.noise) if isinstance(config.noise, tuple) else config.noise
-
-
-def _facts(scene: Scene, company: str, question: str) -> PromptFacts:
-    return PromptFacts(
-        company=company,
-        macro=f"Interest rates: {scene.rates}",
-        fundamental=f"Revenue growth: {scene.growth:+d}%",
-        news=(scene.headline,) if scene.headline else (),
-        closes=scene.closes,
-        question=question,
-    )
 
 
 def _tickers(count: int, seed: int) -> list[str]:
@@ -137,7 +135,7 @@ class Scene:
         return self.closes[-1] > self.closes[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SceneQuestion:
     """A question about a scene.
 
@@ -179,31 +177,22 @@ def ask(question_type: QuestionType, scene: Scene, ticker: str) -> SceneQuestion
     if question_type == "pure_forecast":
         change = (scene.closes[-1] - scene.closes[0]) / (DAYS - 1) * scene.horizon / scene.closes[-1] * 100
         others = tuple(f"{change * factor:+.1f}%" for factor in (-1.0, -2.0, 0.5, 2.0))
-        return SceneQuestion(
-            question=f"By what percentage will {ticker} change {ahead}?", signal=f"{change:+.1f}%", answers=others
-        )
+        return SceneQuestion(f"By what percentage will {ticker} change {ahead}?", f"{change:+.1f}%", others)
     if question_type == "event_detection":
-        return _question(
-            f"Will {ticker} close higher {ahead}, yes or no?", "yes" if scene.rises else "no", ("yes", "no")
-        )
+        signal = "yes" if scene.rises else "no"
+        return SceneQuestion(f"Will {ticker} close higher {ahead}, yes or no?", signal, ("yes", "no"))
     if question_type == "multi_signal_reasoning":
         agree = scene.rises == (scene.growth > 0)
         signal = ("scale in" if scene.rises else "scale out") if agree else "stay flat"
         question = f"Trend and revenue of {ticker} taken together: scale in, scale out or stay flat {ahead}?"
-        return _question(question, signal, ("scale in", "scale out", "stay flat"))
+        return SceneQuestion(question, signal, ("scale in", "scale out", "stay flat"))
     if question_type == "macro_fundamental":
         question = f"Which way does revenue growth take {ticker} {ahead}, up or down?"
-        return _question(question, "up" if scene.growth > 0 else "down", ("up", "down"))
+        return SceneQuestion(question, "up" if scene.growth > 0 else "down", ("up", "down"))
     if question_type == "news_sentiment":
         question = f"What will sentiment on {ticker} be {ahead}: positive, negative or neutral?"
-        return _question(question, scene.sentiment, ("positive", "negative", "neutral"))
-    up, down = (
-        "Up. The trend supports it.",
-        "Down. The trend weighs on it.",
+        return SceneQuestion(question, scene.sentiment, ("positive", "negative", "neutral"))
+    up, down = "Up. The trend supports it.", "Down. The trend weighs on it."
+    return SceneQuestion(
+        f"Analyse {ticker} {ahead}. Name the direction first.", up if scene.rises else down, (up, down)
     )
-    question = f"Analyse {ticker} {ahead}. Name the direction first."
-    return _question(question, up if scene.rises else down, (up, down))
-
-
-def _question(question: str, signal: str, answers: tuple[str, ...]) -> SceneQuestion:
-    return SceneQuestion(question=question, signal=signal, answers=answers)

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from finqa_cli.contracts import OWN_PREFIX
@@ -53,15 +54,15 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "direction_accuracy": "direction_correct",
         "response_words": "response_length",
     }
-    means = {name: _mean(values) for name, part in simple.items() if (values := _values(parts, part))}
-    by_type = {name: _mean(values) for name in (*QUESTION_TYPES, "fallback") if (values := _values(parts, name))}
+    means = {name: fmean(values) for name, part in simple.items() if (values := _values(parts, part))}
+    by_type = {name: fmean(values) for name in (*QUESTION_TYPES, "fallback") if (values := _values(parts, name))}
     return {
         **means,
         **calibration(judged),
         "confidence_rate": len(judged) / len(parts),
         "score_by_type": by_type,
         **_figures("uncertainty", by_uncertainty),
-        **({"confidence_by_uncertainty": {name: _mean(each) for name, each in stated_by.items()}} if stated else {}),
+        **({"confidence_by_uncertainty": {name: fmean(each) for name, each in stated_by.items()}} if stated else {}),
         **_figures("confidence", _binned(((one.confidence, float(one.correct)) for one in judged), BINS)),
     }
 
@@ -76,16 +77,16 @@ def calibration(judged: Sequence[JudgedForecast]) -> dict[str, float]:
     """
     if not judged:
         return {}
-    right = _mean([float(one.correct) for one in judged])
-    confidence = _mean([one.confidence for one in judged])
+    right = fmean([float(one.correct) for one in judged])
+    confidence = fmean([one.confidence for one in judged])
     bins: dict[int, list[JudgedForecast]] = defaultdict(list)
     for one in judged:
         bins[_bin(one.confidence, BINS)].append(one)
     gaps = (abs(math.fsum(one.confidence - one.correct for one in part)) for part in bins.values())
     return {
-        "brier": _mean([(one.confidence - one.correct) ** 2 for one in judged]),
+        "brier": fmean([(one.confidence - one.correct) ** 2 for one in judged]),
         "ece": math.fsum(gaps) / len(judged),
-        "log_score": _mean([_log_score(one) for one in judged]),
+        "log_score": fmean([_log_score(one) for one in judged]),
         "confidence": confidence,
         "overconfidence": confidence - right,
     }
@@ -126,10 +127,6 @@ def _figures(name: str, bins: Mapping[str, list[float]]) -> dict[str, dict[str, 
     if not bins:
         return {}
     return {
-        f"accuracy_by_{name}": {each: _mean(values) for each, values in bins.items()},
+        f"accuracy_by_{name}": {each: fmean(values) for each, values in bins.items()},
         f"attempts_by_{name}": {each: float(len(values)) for each, values in bins.items()},
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

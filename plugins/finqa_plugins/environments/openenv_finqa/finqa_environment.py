@@ -15,6 +15,7 @@ from typing import Any
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall, ToolSpec
+from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_client import (
     OpenEnvClient,
@@ -29,7 +30,6 @@ from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 NO_ANSWER = "no answer submitted"
 TRUTH_FILE = "truth.jsonl"
-_ORDER = ("train", "dev", "test")
 _FIELDS = ("id", "company", "user_query", "split")
 
 
@@ -44,7 +44,6 @@ class FinQAEnvironment(Environment):
         self._max_turns = context.max_turns
         self._truths = Truths(context.snapshot)
         self._judge = Judge(context.reward, self._truths) if context.reward else None
-        self._by_split: dict[str, tuple[Task, ...]] | None = None
         self._prompt = read_prompt(self._config.prompt_file)
         self._tools: Sequence[ToolSpec] = TOOL_SPECS if self._config.tools == "own" else ()
 
@@ -79,7 +78,7 @@ class FinQAEnvironment(Environment):
 
     def splits(self) -> Sequence[str]:
         """Return train, dev and test first, then others by name."""
-        return tuple(self._tasks())
+        return tuple(self._tasks)
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all tasks of a split in the order of the file.
@@ -87,13 +86,12 @@ class FinQAEnvironment(Environment):
         Raises:
             DataError: There is no such split, or tasks.jsonl is damaged.
         """
-        known = self._tasks()
-        if split not in known:
+        if split not in self._tasks:
             raise DataError(
-                f"Snapshot {self._snapshot.name!r} has no split {split!r}; it has: {', '.join(known)}.",
+                f"Snapshot {self._snapshot.name!r} has no split {split!r}; it has: {', '.join(self._tasks)}.",
                 remedy=f"finqa snapshot show {self._snapshot.name}",
             )
-        return known[split]
+        return self._tasks[split]
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> FinQASession:
         """Connect and begin an episode of exactly this task.
@@ -117,7 +115,8 @@ class FinQAEnvironment(Environment):
         try:
             if not self._tools:
                 self._tools = await client.list_tools()
-            await assign_task(client, task, seed=seed, limit=self._config.max_deals or 2 * self._count())
+            questions = sum(map(len, self._tasks.values()))
+            await assign_task(client, task, seed=seed, limit=self._config.max_deals or 2 * questions)
         except BaseException:
             await client.close()
             raise
@@ -127,17 +126,10 @@ class FinQAEnvironment(Environment):
         """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
         return self._prompt.opening(task, self._tools) if self._tools else None
 
-    def _count(self) -> int:
-        return sum(len(tasks) for tasks in self._tasks().values())
-
-    def _tasks(self) -> dict[str, tuple[Task, ...]]:
-        if self._by_split is None:
-            by_split: dict[str, list[Task]] = {}
-            for task in read_tasks(self._snapshot.path / "tasks.jsonl"):
-                by_split.setdefault(task.split, []).append(task)
-            order = [split for split in _ORDER if split in by_split] + sorted(by_split.keys() - set(_ORDER))
-            self._by_split = {split: tuple(by_split[split]) for split in order}
-        return self._by_split
+    @cached_property
+    def _tasks(self) -> Mapping[str, tuple[Task, ...]]:
+        tasks = read_tasks(self._snapshot.path / "tasks.jsonl")
+        return group_by_split((task.split, task) for task in tasks)
 
 
 class FinQASession(Session):

@@ -1,8 +1,8 @@
 """One contract per kind of plugin. Components are constructed with their own options and a context."""
 
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
-from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole, RewritingCodec
-from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
+from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
+from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
 from finqa_cli.contracts.environment import Environment, EnvironmentContext, Session, TextSession
 from finqa_cli.contracts.learner import (
     Learner,
@@ -18,7 +18,6 @@ from finqa_cli.contracts.optimizer import (
 from finqa_cli.contracts.reward import OWN_PREFIX, Reward, RewardRequest
 from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
-    ImageBuilder,
     Sandbox,
     SandboxContext,
     SandboxProvider,
@@ -33,32 +32,28 @@ __all__ = [
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
+    "Engine",
     "EngineContext",
     "Environment",
     "EnvironmentContext",
     "ExecutingSandbox",
-    "ImageBuilder",
     "Learner",
     "LearnerContext",
     "LearnerEvents",
     "LearnerProcesses",
-    "Metered",
     "Optimizer",
     "PairPlan",
     "PlayedTurn",
     "PreferenceOptimizer",
-    "Probed",
     "ReplyRole",
     "Reward",
     "RewardRequest",
-    "RewritingCodec",
     "Sandbox",
     "SandboxContext",
     "SandboxProvider",
     "Schemas",
     "Session",
     "ServingSandbox",
-    "Sleeper",
     "TextSession",
     "TokenEngine",
     "Tracker",

@@ -10,7 +10,6 @@ from finqa_cli.contracts import (
     ChatEngine,
     PlayedTurn,
     ReplyRole,
-    RewritingCodec,
     TokenEngine,
     uncounted,
 )
@@ -66,7 +65,6 @@ class TokenConversation:
         self._sampled: tuple[int, ...] = ()
         self._stopped = True
         self._prompt = prompt
-        self._rewriting = codec if isinstance(codec, RewritingCodec) else None
         self._played: list[PlayedTurn] = []
 
     async def respond(self) -> Reply:
@@ -96,12 +94,12 @@ class TokenConversation:
     def observe(self, text: str, *, tool: str | None) -> None:
         """Encodes the reply as the next prompt ids."""
         role: ReplyRole = "user" if tool is None else "tool"
-        if self._rewriting is None or not self._rewriting.rewrites(role):
+        if not self._codec.rewrites(role):
             encode = self._codec.user_reply if tool is None else self._codec.tool_reply
             self._pending = encode(text, stopped=self._stopped)
             return
         self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text, role=role))
-        rendered = self._rewriting.history(self._prompt, self._played)
+        rendered = self._codec.history(self._prompt, self._played)
         self._restarts = rendered[: len(self._history)] != self._history
         if self._restarts:
             self._history = ()

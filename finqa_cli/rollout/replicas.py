@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from finqa_cli.contracts import Metered, Probed, Sleeper, TokenEngine
+from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
 from finqa_cli.rollout.replica import Replica, ReplicaListener, is_away
 from finqa_cli.rollout.routing import Router
@@ -20,8 +19,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class EngineSet:
-    """A token engine made of several; `Probed`, `Sleeper` and `Metered` as far as they are.
+class EngineSet(TokenEngine):
+    """A token engine made of several, which are of one kind and have the same options.
 
     An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
     once on another replica. A replica that fails three times in a row, or says that it cannot be reached, gets no
@@ -42,6 +41,8 @@ class EngineSet:
         self._replicas = [Replica(number, engine, serving, on_event) for number, engine in enumerate(engines)]
         self._rejoining: set[asyncio.Task[None]] = set()
         self._router = Router(len(engines))
+        self.sleeps = any(engine.sleeps for engine in engines)
+        self.probe_tolerance = engines[0].probe_tolerance
         self._policy = serving
         self._published = {serving.number}
         self._publishing = asyncio.Lock()
@@ -61,15 +62,11 @@ class EngineSet:
                     group.create_task(replica.engine.start())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        if self.lockstep:
+        if any(replica.engine.lockstep for replica in self._replicas):
             raise ConfigError(
                 "Engine replicas in lockstep would wait for each other's episodes for ever.",
                 remedy="--engine-replicas 1, or --set engine.options.lockstep=false",
             )
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Means nothing here; see the class."""
-        return nullcontext()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """One completion of the replica that is nearest to the request's episode; if that one fails, of another.
@@ -135,20 +132,9 @@ class EngineSet:
             task.add_done_callback(self._rejoining.discard)
 
     @property
-    def lockstep(self) -> bool:
-        """Whether any replica runs in lockstep; `start` refuses it."""
-        return any(replica.engine.lockstep for replica in self._replicas)
-
-    @property
     def max_context(self) -> int:
         """The smallest of the replicas."""
         return min(replica.engine.max_context for replica in self._replicas)
-
-    @property
-    def probe_tolerance(self) -> float | Literal["measured"] | None:
-        """That of the replicas, which are alike; None when they are not to be probed."""
-        engines = (replica.engine for replica in self._replicas)
-        return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         """The completions of the replicas that are in service, by number. One that cannot be reached is left out.
@@ -160,7 +146,7 @@ class EngineSet:
 
         async def answers(replica: Replica) -> Collection[Completion]:
             await self._catch_up(replica)
-            return (await replica.engine.probe(request)).values() if isinstance(replica.engine, Probed) else ()
+            return (await replica.engine.probe(request)).values()
 
         serving = [replica for replica in self._replicas if replica.in_service]
         completions: dict[int, Completion] = {}
@@ -174,12 +160,6 @@ class EngineSet:
         if not any(replica.in_service for replica in self._replicas):
             raise self._nobody()
         return completions
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether any replica gives its device to the learner."""
-        engines = (replica.engine for replica in self._replicas)
-        return any(isinstance(engine, Sleeper) and engine.sleeps for engine in engines)
 
     async def sleep(self) -> None:
         """Sends those in service to sleep. One that cannot be reached is left out.
@@ -198,7 +178,7 @@ class EngineSet:
         """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
         total: dict[str, Any] = {}
         for engine in (replica.engine for replica in self._replicas):
-            for name, value in (engine.usage(episode) if isinstance(engine, Metered) else {}).items():
+            for name, value in engine.usage(episode).items():
                 countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))
                 total[name] = total[name] + value if countable else value
         return total
@@ -265,7 +245,7 @@ class EngineSet:
                 return
             before, replica.policy = replica.policy, None
             try:
-                if before is None and isinstance(replica.engine, Sleeper):
+                if before is None:
                     await replica.engine.wake()  # it may have been left out when the others woke
                 await replica.engine.load(policy)
             except EngineError:
@@ -285,13 +265,9 @@ class EngineSet:
             if error is not None:
                 raise error
 
-    async def _each_in_service(self, work: Callable[[Sleeper], Coroutine[Any, Any, None]]) -> None:
-        async def do(engine: TokenEngine) -> None:
-            if isinstance(engine, Sleeper):
-                await work(engine)
-
+    async def _each_in_service(self, work: Callable[[TokenEngine], Coroutine[Any, Any, None]]) -> None:
         serving = [replica for replica in self._replicas if replica.in_service]
-        outcomes = await _all_ended(do(replica.engine) for replica in serving)
+        outcomes = await _all_ended(work(replica.engine) for replica in serving)
         for replica, error in zip(serving, outcomes, strict=True):
             if is_away(error):
                 replica.policy = None  # also whether it is awake is in doubt

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finqa_cli.contracts import CallFormat, CodecContext, ReplyRole
+from finqa_cli.contracts import CallFormat, ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.call_choice import named_format
@@ -29,8 +29,8 @@ from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_stri
 _MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
 
 
-class PlainCodec:
-    """See `ChatCodec`. Episodes only append. It reads the tokenizer only, never the weights."""
+class PlainCodec(ChatCodec):
+    """A codec with a turn format of its own (see above). It reads the tokenizer only, never the weights."""
 
     def __init__(self, config: PlainCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
         """Raises ConfigError when the model has no tokenizer, or one without an end token or that changes text."""

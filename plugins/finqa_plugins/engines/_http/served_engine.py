@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import structlog
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines._http.completions import TokenReply
@@ -31,8 +30,8 @@ Revive = Callable[[], Awaitable[None]]
 """Sees to it that a server answers again (restarts it when it is dead or hung); raises EngineError if it cannot."""
 
 
-class ServedTokenEngine:
-    """Fulfils `TokenEngine`, `Probed` and `Metered`.
+class ServedTokenEngine(TokenEngine):
+    """A token engine on a server that another process runs; its requests are metered and its weights probed.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
     completion and stop `length`. A server that forgot the adapter, as restarted ones do, gets it again, once a request.
@@ -40,7 +39,7 @@ class ServedTokenEngine:
     Args:
         server: The server, reachable when `start` is called.
         context: What wiring says; `lora_rank` is the largest rank that the server takes.
-        tolerance: See `Probed.probe_tolerance`.
+        tolerance: See `TokenEngine.probe_tolerance`.
         revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
         price: Price of the model's tokens.
     """
@@ -56,7 +55,7 @@ class ServedTokenEngine:
     ) -> None:
         self._server = server
         self._context = context
-        self._tolerance = tolerance
+        self.probe_tolerance = tolerance
         self._revive = revive
         self._ledger = Ledger(price, model=context.model)
         self._changing = asyncio.Lock()
@@ -94,10 +93,6 @@ class ServedTokenEngine:
                 )
             self._facts = facts
             self._versions = await Versions.begin(server, base=facts.model, model=context.model, rank=context.lora_rank)
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Nothing: the server batches as requests come."""
-        return nullcontext()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Samples one completion under the loaded policy version. Cancellation frees its place.
@@ -150,16 +145,6 @@ class ServedTokenEngine:
         async with self._changing:
             versions = self._serving()
             await versions.give(versions.current)
-
-    @property
-    def probe_tolerance(self) -> float | Literal["measured"] | None:
-        """Nats that rounding explains, or whether the run measures them; None: no probe."""
-        return self._tolerance
-
-    @property
-    def lockstep(self) -> bool:
-        """False: the server batches."""
-        return False
 
     @property
     def max_context(self) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, ToolSpec
 
@@ -110,7 +110,7 @@ def prompt_text(label: str, default: str) -> str:
 FENCE = "```"
 
 
-class HumanEngine:
+class HumanEngine(ChatEngine):
     """Shows what is new in the conversation, then asks for a tool and its arguments until they make a call."""
 
     def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:

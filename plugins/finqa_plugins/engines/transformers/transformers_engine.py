@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class TransformersEngine:
+class TransformersEngine(TokenEngine):
     """A token engine on one CPU or CUDA device.
 
     Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
@@ -50,7 +50,7 @@ class TransformersEngine:
         self._seats = 0
         self._loads = 0
         self._exclusive = asyncio.Lock()
-        self._sleeps = context.sleep
+        self.sleeps = context.sleep
         self._asleep = False
         self._closed = False
 
@@ -67,13 +67,11 @@ class TransformersEngine:
             if self._queue is None:
                 self._queue = await self._in_worker(self._worker.start)
                 self._queue.seats = self._seats
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Announces one live episode for as long as the context is open."""
-        return self._seat()
+                self.lockstep = self._queue.lockstep
 
     @contextmanager
-    def _seat(self) -> Iterator[None]:
+    def seat(self) -> Iterator[None]:
+        """Announces one live episode for as long as the context is open."""
         self._count_seat(1)
         try:
             yield
@@ -133,11 +131,6 @@ class TransformersEngine:
             self._loads -= 1
             self._check()
 
-    @property
-    def sleeps(self) -> bool:
-        """Whether it is to leave its device to the learner for updates."""
-        return self._sleeps
-
     async def sleep(self) -> None:
         """Frees the device, after the running batch. Idempotent.
 
@@ -162,11 +155,6 @@ class TransformersEngine:
                 await self._in_worker(self._worker.wake)
                 self._asleep = False
         self._check()
-
-    @property
-    def lockstep(self) -> bool:
-        """Whether a batch is dispatched only once every seat waits; False before `start`."""
-        return self._queue is not None and self._queue.lockstep
 
     @property
     def max_context(self) -> int:

@@ -86,7 +86,9 @@ class CodeEnvironment(Environment):
         """
         problem = self._problem(task)
         if not isinstance(sandbox, ExecutingSandbox):
-            raise EnvironmentFault("The sandbox of the session does not execute code.")
+            raise EnvironmentFault(
+                "The sandbox of the session does not execute code: it is no finqa_cli.contracts.ExecutingSandbox."
+            )
         await self._source.prepare(problem, sandbox)
         return CodeSession(self._source, problem, task, sandbox)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from finqa_cli.contracts import (
     ChatCodec,
@@ -32,18 +31,6 @@ class Reply:
     stop: str = "stop"
     policy_version: int = 0
     full: bool = False
-
-
-class Conversation(Protocol):
-    """One episode's side of an engine."""
-
-    async def respond(self) -> Reply:
-        """The next assistant turn."""
-        ...
-
-    def observe(self, text: str, *, tool: str | None) -> None:
-        """Appends a reply: of the tool of this name (empty where the call could not be read), or of the user (None)."""
-        ...
 
 
 class TokenConversation:
@@ -92,7 +79,12 @@ class TokenConversation:
         )
 
     def observe(self, text: str, *, tool: str | None) -> None:
-        """Encodes the reply as the next prompt ids."""
+        """Encodes a reply as the next prompt ids.
+
+        Args:
+            text: The reply.
+            tool: Name of the tool that it is of, empty where the call could not be read; None: it is the user's.
+        """
         role: ReplyRole = "user" if tool is None else "tool"
         if not self._codec.rewrites(role):
             encode = self._codec.user_reply if tool is None else self._codec.tool_reply
@@ -133,6 +125,10 @@ class ChatConversation:
         return Reply(turn=turn, stop=turn.stop)
 
     def observe(self, text: str, *, tool: str | None) -> None:
-        """Appends the message."""
+        """Appends a reply; see `TokenConversation.observe`."""
         reply = Message(role="user", content=text) if tool is None else Message(role="tool", content=text, name=tool)
         self._messages = (*self._messages, reply)
+
+
+Conversation = TokenConversation | ChatConversation
+"""One episode's side of an engine."""

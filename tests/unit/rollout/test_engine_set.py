@@ -18,8 +18,7 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     UnreachableEngineError,
 )
-from finqa_cli.rollout.replica import FAILURES, FIRST_PAUSE_S
-from finqa_cli.rollout.replicas import EngineSet
+from finqa_cli.rollout.replicas import FAILURES, FIRST_PAUSE_S, EngineSet
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 BASE = PolicyVersion(number=0, model="m")

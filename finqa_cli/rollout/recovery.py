@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TypeVar, cast
@@ -181,7 +180,7 @@ class RecoveringSession:
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
-        self._log: list[tuple[ToolCall | str, str]] = []
+        self._log: list[tuple[ToolCall | str, bytes]] = []
         self.takes_text = False
         self.recoveries = 0
 
@@ -288,6 +287,6 @@ def _call_with(said: ToolCall | str) -> Callable[[AnySession], Awaitable[Observa
     return tell
 
 
-def _digest(observation: Observation) -> str:
-    facts = json.dumps([observation.text, observation.done, observation.is_error])
-    return hashlib.sha256(facts.encode()).hexdigest()
+def _digest(observation: Observation) -> bytes:
+    flags = bytes((observation.done, observation.is_error))
+    return hashlib.sha256(flags + observation.text.encode("utf-8", "surrogatepass")).digest()

@@ -20,10 +20,9 @@ from typing import Any
 from finqa_cli.contracts import CallFormat, ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.call_choice import named_format
 from finqa_plugins.codecs.config import PlainCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
-from finqa_plugins.codecs.parsing import parse_turn, split_reasoning
+from finqa_plugins.codecs.parsing import named_format, parse_turn, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 _MARK = free_mark([])  # any: what stands around the placeholders is this file's own text

@@ -17,11 +17,17 @@ import structlog
 from finqa_cli.contracts import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.call_choice import choose_format
 from finqa_plugins.codecs.config import CodecConfig
 from finqa_plugins.codecs.history import Replay, play_probes, reader, rewrites_history
 from finqa_plugins.codecs.loading import MODEL_REMEDY, plain_coding
-from finqa_plugins.codecs.parsing import THINK_CLOSE, opened_reasoning, parse_turn, render_reasoning, split_reasoning
+from finqa_plugins.codecs.parsing import (
+    THINK_CLOSE,
+    choose_format,
+    opened_reasoning,
+    parse_turn,
+    render_reasoning,
+    split_reasoning,
+)
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)

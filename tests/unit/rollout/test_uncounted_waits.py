@@ -13,7 +13,7 @@ from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling, Status
-from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.http_client import Gate
 
 
 class SlowEngine(ToyChatEngine):

@@ -13,14 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
-from finqa_plugins.engines.scripted.scripted_sql import Habits, Intent, parse_question, write_query
-from finqa_plugins.engines.scripted.table_reading import (
+from finqa_plugins.engines.scripted.scripted_sql import (
+    Habits,
+    Intent,
     TableInfo,
     find_labels,
     guess_label,
     parse_info,
+    parse_question,
     parse_tables,
     rank_tables,
+    write_query,
 )
 
 _MAX_TABLES = 3

@@ -12,7 +12,7 @@ from benchmarks.async_training.simulation import (
     SimulatedEnvironment,
     SimulatedLearner,
 )
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
@@ -72,7 +72,7 @@ async def train_simulated(
         )
         parts = Stage(
             environment=environment,
-            pool=NoSandboxes(),
+            pool=Pool(),
             engine=engine,
             codec=SimulatedCodec(),
             policy=policy,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finqa_cli.contracts import Environment, Learner, Sandbox, Session
+from finqa_cli.contracts import ChatCodec, Environment, Learner, Sandbox, Session, TokenEngine
 from finqa_cli.types import (
     AssistantTurn,
     Batch,
@@ -85,7 +84,7 @@ class SimulatedSession(Session):
         return Rewards(total=self._reward)
 
 
-class SimulatedCodec:
+class SimulatedCodec(ChatCodec):
     """Two ids of prompt, one of each reply; every completion is a call."""
 
     stop_ids = (1,)
@@ -111,10 +110,9 @@ class SimulatedCodec:
         return AssistantTurn(text="", tool_call=ToolCall(name="go", arguments={}))
 
 
-class SimulatedEngine:
+class SimulatedEngine(TokenEngine):
     """Each request takes `turn_s`; swaps while requests are under way, which end under their own version."""
 
-    lockstep = False
     max_context = 4096
 
     def __init__(self, turn_s: float) -> None:
@@ -124,11 +122,6 @@ class SimulatedEngine:
 
     async def start(self) -> None:
         """Nothing to do."""
-
-    @contextmanager
-    def seat(self) -> Iterator[None]:
-        """Needs to know nothing of it."""
-        yield
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Two ids."""

@@ -10,7 +10,7 @@ from benchmarks.engines.contestants import started
 from benchmarks.engines.episodes import SLOW_TOOL_S, Result, play
 from benchmarks.engines.naive import NaiveForm
 from benchmarks.figures import Figure, at_least, note
-from finqa_cli.contracts import Metered, TokenEngine
+from finqa_cli.contracts import TokenEngine
 
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "transformers": {"threads": 1},
@@ -86,11 +86,9 @@ def facts(name: str, runs: list[Result], reused: float) -> list[Figure]:
 
 def reused_share(engine: TokenEngine, result: Result) -> float:
     """Of the prompt tokens of a play, how many were not computed again: as the engine counts, or its server."""
-    if not isinstance(engine, Metered):
+    usages = [engine.usage(episode) for episode in {request.key.partition("#")[0] for request, _ in result.played}]
+    if not any(usages):
         share: float = engine.reused_share  # type: ignore[attr-defined]  # of the transformers engine
         return share
-    usages: list[Mapping[str, Any]] = [
-        engine.usage(episode) for episode in {request.key.partition("#")[0] for request, _ in result.played}
-    ]
     cached, prompts = (sum(int(usage[name]) for usage in usages) for name in ("cached_tokens", "prompt_tokens"))
     return cached / prompts

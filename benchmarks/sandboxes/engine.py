@@ -10,11 +10,12 @@ from contextlib import contextmanager
 
 from benchmarks.sandboxes.latency import LatencyModel, SharedDecoder
 from benchmarks.sandboxes.policy import next_tool_call
+from finqa_cli.contracts import ChatEngine
 from finqa_cli.types import AssistantTurn, ChatRequest
 
 
-class SimulatedEngine:
-    """A `ChatEngine` that stands for a model on GPUs of its own: it is never late, however busy this process is.
+class SimulatedEngine(ChatEngine):
+    """Simulates a model on GPUs of its own: it is never late, however busy this process is.
 
     Attributes:
         cpu_s: What the simulation itself has cost this process, to be taken off the orchestrator's account.

@@ -17,8 +17,8 @@ from benchmarks.sandboxes.rollouts import stage_of
 from benchmarks.sandboxes.world import Fleet
 from benchmarks.server_processes import resident_mib
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.scheduler import play_stream
 from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.stream import play_stream
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Task, Trajectory
 

@@ -1,8 +1,8 @@
 """One contract per kind of plugin. Components are constructed with their own options and a context."""
 
 from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
-from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole, RewritingCodec
-from finqa_cli.contracts.engine import ChatEngine, EngineContext, Metered, Probed, Sleeper, TokenEngine, uncounted
+from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
+from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
 from finqa_cli.contracts.environment import (
     Environment,
     EnvironmentContext,
@@ -25,7 +25,6 @@ from finqa_cli.contracts.optimizer import (
 from finqa_cli.contracts.reward import OWN_PREFIX, Reward, RewardRequest
 from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
-    ImageBuilder,
     Sandbox,
     SandboxContext,
     SandboxProvider,
@@ -40,25 +39,22 @@ __all__ = [
     "ChatCodec",
     "ChatEngine",
     "CodecContext",
+    "Engine",
     "EngineContext",
     "Environment",
     "EnvironmentContext",
     "ExecutingSandbox",
-    "ImageBuilder",
     "Learner",
     "LearnerContext",
     "LearnerEvents",
     "LearnerProcesses",
-    "Metered",
     "Optimizer",
     "PairPlan",
     "PlayedTurn",
     "PreferenceOptimizer",
-    "Probed",
     "ReplyRole",
     "Reward",
     "RewardRequest",
-    "RewritingCodec",
     "Sandbox",
     "SandboxContext",
     "SandboxProvider",
@@ -67,7 +63,6 @@ __all__ = [
     "ScoredPredictions",
     "Session",
     "ServingSandbox",
-    "Sleeper",
     "TextSession",
     "TokenEngine",
     "Tracker",

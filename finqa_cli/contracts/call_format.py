@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from finqa_cli.types import ToolCall
 
@@ -15,23 +16,23 @@ class CallError(Exception):
     """What is wrong with a call, in words for the model."""
 
 
-@runtime_checkable
-class CallFormat(Protocol):
-    """Constructed as `Format(None)`: it takes no options.
+class CallFormat(ABC):
+    """Base class of all call formats, constructed as `Format(None)`: it takes no options.
 
     Writes a call as the family's chat template does, and finds it in what a model wrote. It needs no care for control
     tokens: a codec renders calls with placeholders in them.
     """
 
     @property
+    @abstractmethod
     def separator(self) -> str:
         """What stands between an assistant's words and the call."""
-        ...
 
+    @abstractmethod
     def render(self, call: ToolCall) -> str:
         """The call as the family's chat template writes it."""
-        ...
 
+    @abstractmethod
     def find(self, spoken: str, schemas: Schemas) -> ToolCall:
         """The one call in `spoken`, a turn without its reasoning block, in linear time; `schemas` type what the format
         writes as text. Any text is possible.
@@ -39,8 +40,7 @@ class CallFormat(Protocol):
         Raises:
             CallError: There is none, more than one, or one that cannot be read.
         """
-        ...
 
+    @abstractmethod
     def words(self, spoken: str) -> str:
         """What stands before the call in a text in which `find` found one, without the separator."""
-        ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from finqa_cli.contracts.call_format import CallFormat
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt
 
 ReplyRole = Literal["tool", "user"]
@@ -43,64 +45,58 @@ class PlayedTurn:
     role: ReplyRole = "tool"
 
 
-@runtime_checkable
-class ChatCodec(Protocol):
-    """Constructed as `Codec(config, context)`.
+class ChatCodec(ABC):
+    """Base class of all chat codecs, constructed as `Codec(config, context)`.
 
     An episode's token sequence is appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... (`user_reply` in
     an episode without tools). Sampled ids are never decoded and encoded again. Content (questions, replies) is encoded
-    so that control-token strings inside it stay ordinary text. Where a chat template rewrites earlier turns, see
-    `RewritingCodec`.
+    so that control-token strings inside it stay ordinary text.
+
+    A chat template may write earlier turns anew, as when it drops their reasoning. Then `rewrites` returns True, and an
+    episode gets the whole prompt of each turn from `history`; it starts a new sequence where that does not begin with
+    the tokens so far. These two methods have defaults; the others are required.
     """
 
     @property
+    @abstractmethod
     def stop_ids(self) -> tuple[int, ...]:
         """Ids that end an assistant turn."""
-        ...
 
+    @abstractmethod
     def opening(self, prompt: Prompt) -> tuple[int, ...]:
         """[L] system, tools and user messages, ending where the assistant is to speak."""
-        ...
 
+    @abstractmethod
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] what follows the sampled ids: the rest of the assistant turn's end (all of it when the turn was cut and
         `stopped` is False), the tool message, and the opening of the next assistant turn.
         """
-        ...
 
+    @abstractmethod
     def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] as `tool_reply`, with a message of the user.
 
         Raises:
             ConfigError: The chat template takes no second message of the user, or not one that can be followed.
         """
-        ...
 
+    @abstractmethod
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] an assistant message as the model would have to sample it, stop id included: for demonstrations."""
-        ...
 
+    @abstractmethod
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Finds the tool call in a completion. Any input gives a turn: a call, or a reason why there is none."""
-        ...
-
-
-@runtime_checkable
-class RewritingCodec(ChatCodec, Protocol):
-    """A codec whose chat template may write earlier turns anew, as when it drops their reasoning.
-
-    An episode asks it for the whole prompt of each turn, and starts a new sequence where that does not begin with what
-    stands already.
-    """
 
     def rewrites(self, role: ReplyRole) -> bool:
-        """Whether the template of this model does in episodes whose replies have this role; False: they append, and
-        `history` is not called.
+        """Whether this model's template rewrites earlier turns in episodes whose replies have this role.
+
+        Default: False, episodes append and `history` is not called.
 
         Raises:
             ConfigError: It does so in a way that cannot be followed.
         """
-        ...
+        return False
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
         """[L] the conversation as the template renders it, ending where the assistant is to speak.
@@ -111,4 +107,4 @@ class RewritingCodec(ChatCodec, Protocol):
             prompt: How the episode opened.
             turns: All turns since, at least one.
         """
-        ...
+        raise ConfigError(f"Codec {type(self).__name__} rewrites no history.")

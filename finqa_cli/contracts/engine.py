@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
 uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("uncounted", default=nullcontext)
@@ -30,7 +32,7 @@ class EngineContext:
         tensor_parallel_size: GPUs that share one copy of the model.
         gpu_memory_utilization: Share of GPU memory that the engine may take.
         devices: CUDA devices of this replica, as this process counts them; empty: chosen by the engine.
-        sleep: The engine is to free its devices during updates (`Sleeper`).
+        sleep: The engine is to free its devices during updates (`TokenEngine.sleeps`).
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
         needs_tokens: The run trains, or plays an adapter: an engine that can also be a chat engine is to be a token
@@ -61,37 +63,82 @@ class EngineContext:
     demonstrate: Callable[[Sequence[Message]], AssistantTurn | None] | None = None
 
 
-@runtime_checkable
-class TokenEngine(Protocol):
-    """Token ids in, token ids and log-probabilities out. Constructed as `Engine(config, context)`."""
+class Engine(ABC):
+    """What token engines and chat engines have in common; an engine derives from `TokenEngine` or `ChatEngine`.
 
+    Constructed as `Engine(config, context)`.
+    """
+
+    lockstep: bool = False
+    """Whether a batch is dispatched only once every seat waits (see `seat`); known after `start`."""
+
+    @abstractmethod
     async def start(self) -> None:
-        """Loads the model. Idempotent.
+        """Get ready, and load the model where there is one. Idempotent.
 
         Raises:
             ConfigError: The model folder is incomplete or does not fit; the message says what is missing.
         """
-        ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free the model and other resources. Idempotent."""
 
     def seat(self) -> AbstractContextManager[None]:
-        """Announces one live episode for as long as the context is open.
+        """Announce one live episode for as long as the context is open. Default: the engine does not count them.
 
         The engine knows so how many requests can still arrive: when every seat is waiting there is nothing to gain
         from waiting longer, and in lockstep mode the composition of each batch, and with it each bit of the result,
         does not depend on timing.
         """
-        ...
+        return nullcontext()
 
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """Return what an episode used so far, its restarts included: JSON values, costs in US dollars.
+
+        The figures are stored in the metadata of each trajectory. Default: none, the engine does not count.
+
+        Args:
+            episode: The part of its requests' keys before `#`.
+        """
+        return {}
+
+
+class TokenEngine(Engine):
+    """Base class of engines with token ids in, token ids and log-probabilities out: what training needs.
+
+    `start`, `generate`, `load`, `max_context` and `close` are required; everything else has a default.
+    """
+
+    sleeps: bool = False
+    """Whether the engine gives its device to the learner during updates, with `sleep` and `wake`.
+
+    Nothing may be under way then, so rollouts cannot overlap with updates.
+    """
+
+    probe_tolerance: float | Literal["measured"] | None = None
+    """Largest difference to the learner's log-probabilities that rounding explains at any token (nats).
+
+    For an engine whose weights are in another process: after each sync the run shows with `probe` that it serves them.
+    "measured" where the difference is not known: the run measures it on its first version. None: no probe.
+    """
+
+    @property
+    @abstractmethod
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; known after `start`."""
+
+    @abstractmethod
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Samples one completion under the loaded policy version. Cancellation frees its place.
+        """Sample one completion under the loaded policy version. Cancellation frees its place.
 
         Raises:
             EngineError: The engine failed; other requests may still succeed.
         """
-        ...
 
+    @abstractmethod
     async def load(self, policy: PolicyVersion) -> None:
-        """Switches to another policy version. Later requests use it; those under way end under the version that they
+        """Switch to another policy version. Later requests use it; those under way end under the version that they
         began with, so that each completion is of one version. An engine that serves one at a time waits for them.
 
         Raises:
@@ -100,102 +147,41 @@ class TokenEngine(Protocol):
                 version. For `UnreachableEngineError`, where no replica is left, the run waits up to
                 `train.sync_wait_s`.
         """
-        ...
 
-    @property
-    def lockstep(self) -> bool:
-        """True when a batch is dispatched only once every seat waits (see `seat`); known after `start`."""
-        ...
-
-    @property
-    def max_context(self) -> int:
-        """Longest prompt plus completion in tokens."""
-        ...
-
-    async def close(self) -> None:
-        """Frees the model. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class ChatEngine(Protocol):
-    """Messages in, one assistant turn out. Constructed as `Engine(config, context)`."""
-
-    async def start(self) -> None:
-        """Gets ready. Idempotent."""
-        ...
-
-    async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The next assistant turn; `stop="full"` when the conversation leaves no room for one, which is no fault.
+    async def sleep(self) -> None:
+        """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.
 
         Raises:
             EngineError: The engine failed.
         """
-        ...
 
-    async def close(self) -> None:
-        """Frees resources. Idempotent."""
-        ...
+    async def wake(self) -> None:
+        """Take the device again and serve the version that was served before. Idempotent. Default: nothing.
 
-
-@runtime_checkable
-class Metered(Protocol):
-    """An engine that knows what its episodes use; its figures stand in each trajectory's metadata."""
-
-    def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the episode used so far, its restarts included: JSON values, costs in US dollars.
-
-        Args:
-            episode: The part of its requests' keys before `#`.
+        Raises:
+            EngineError: The engine failed.
         """
-        ...
-
-
-@runtime_checkable
-class Probed(Protocol):
-    """A token engine whose weights lie in another process: after each sync the run proves that it serves them."""
-
-    @property
-    def probe_tolerance(self) -> float | Literal["measured"] | None:
-        """Largest difference to the learner's log-probabilities that rounding explains at any token (nats).
-
-        "measured" where it is not known: the run measures it on its first version. None: no probe.
-        """
-        ...
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """The request's completion by number of the replica, none of them from a cache of an earlier version.
+        """Return the request's completion by number of the replica, none of them from a cache of an earlier version.
 
-        An engine without replicas is number 0. One that cannot be reached may be left out.
+        An engine without replicas is number 0. One that cannot be reached may be left out. Default: refuses, for
+        engines with `probe_tolerance` None.
 
         Raises:
             EngineError: A replica failed.
-            ServiceUnavailableError: It is gone.
+            ServiceUnavailableError: The engine is gone.
         """
-        ...
+        raise ConfigError(f"Engine {type(self).__name__} cannot be probed.")
 
 
-@runtime_checkable
-class Sleeper(Protocol):
-    """A token engine that can give its device to the learner for the time of an update."""
+class ChatEngine(Engine):
+    """Base class of engines with messages in, one assistant turn out. Only `start`, `respond`, `close` are required."""
 
-    @property
-    def sleeps(self) -> bool:
-        """Whether the settings ask for it; nothing may be under way then, so rollouts cannot overlap with updates."""
-        ...
-
-    async def sleep(self) -> None:
-        """Frees the device. Idempotent.
+    @abstractmethod
+    async def respond(self, request: ChatRequest) -> AssistantTurn:
+        """Return the next assistant turn; `stop="full"` when the conversation leaves no room for one.
 
         Raises:
             EngineError: The engine failed.
         """
-        ...
-
-    async def wake(self) -> None:
-        """Takes the device again; serves the version that it served before. Idempotent.
-
-        Raises:
-            EngineError: The engine failed.
-        """
-        ...

@@ -77,21 +77,12 @@ class EnvironmentContext:
     max_turns: int = 20
 
 
-class Session(ABC):
-    """One episode with tools. Calls are strictly serial."""
+class BaseSession(ABC):
+    """What sessions with and without tools have in common; a session derives from `Session` or `TextSession`."""
 
     @abstractmethod
     def prompt(self) -> Prompt:
-        """Return the messages and tools that the episode opens with."""
-
-    @abstractmethod
-    async def step(self, call: ToolCall) -> Observation:
-        """Execute one tool call. A refused or malformed call is an observation with `is_error`, not an exception.
-
-        Raises:
-            SandboxError: The sandbox died or does not answer; the session is unusable.
-            EnvironmentFault: The server answered outside its protocol; the session is unusable.
-        """
+        """Return the messages that the episode opens with, and the tools that it offers, if any."""
 
     @abstractmethod
     async def grade(self) -> Rewards:
@@ -106,23 +97,25 @@ class Session(ABC):
         """Free what the session uses. Idempotent, never raises."""
 
 
-class TextSession(ABC):
-    """One episode without tools: each turn of the policy is a text, and the environment answers it."""
+class Session(BaseSession):
+    """One episode with tools. Calls are strictly serial."""
 
     @abstractmethod
-    def prompt(self) -> Prompt:
-        """Return the messages that the episode opens with; it offers no tools."""
+    async def step(self, call: ToolCall) -> Observation:
+        """Execute one tool call. A refused or malformed call is an observation with `is_error`, not an exception.
+
+        Raises:
+            SandboxError: The sandbox died or does not answer; the session is unusable.
+            EnvironmentFault: The server answered outside its protocol; the session is unusable.
+        """
+
+
+class TextSession(BaseSession):
+    """One episode without tools: each turn of the policy is a text, and the environment answers it."""
 
     @abstractmethod
     async def reply(self, text: str) -> Observation:
         """Take what the policy wrote and return the environment's answer. Raises like `Session.step`."""
-
-    @abstractmethod
-    async def grade(self) -> Rewards:
-        """Return the verdict, under the same rules as `Session.grade`."""
-
-    async def close(self) -> None:  # noqa: B027 - optional: many sessions have nothing to free
-        """Free what the session uses. Idempotent, never raises."""
 
 
 class Environment(ABC):

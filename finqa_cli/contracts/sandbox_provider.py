@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
+from finqa_cli.errors import ConfigError
 from finqa_cli.types import ExecutionRequest, ExecutionResult, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 
 
@@ -23,50 +25,54 @@ class SandboxContext:
     max_concurrent_create: int = 100
 
 
-@runtime_checkable
-class Sandbox(Protocol):
+class Sandbox(ABC):
     """A running sandbox. The caller that started it stops it."""
 
     @property
+    @abstractmethod
     def id(self) -> str:
         """The provider's id."""
-        ...
 
+    @abstractmethod
     async def healthy(self) -> bool:
         """Return whether the sandbox, and the server that it runs, answers within a few seconds. Never raises."""
-        ...
 
+    @abstractmethod
     async def stop(self) -> None:
         """End the sandbox. Idempotent, never raises for a sandbox that has already ended."""
-        ...
 
 
-@runtime_checkable
-class ServingSandbox(Sandbox, Protocol):
+class ServingSandbox(Sandbox):
     """A sandbox started from a `ServerSpec`."""
 
+    @abstractmethod
     def url(self) -> str:
         """Return the base `http://` or `https://` address of the server inside, reachable from here."""
-        ...
 
 
-@runtime_checkable
-class ExecutingSandbox(Sandbox, Protocol):
+class ExecutingSandbox(Sandbox):
     """A sandbox started from an `ExecutionSpec`."""
 
+    @abstractmethod
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Execute an untrusted command; nothing of it is left when this returns. Several may run at once.
 
         Raises:
             SandboxError: The sandbox failed, so the outcome of the code is unknown. Never because of what the code did.
         """
-        ...
 
 
-@runtime_checkable
-class SandboxProvider(Protocol):
-    """Start, list and end sandboxes. Constructed as `Provider(config, context)`."""
+class SandboxProvider(ABC):
+    """Base class of all sandbox providers, constructed as `Provider(config, context)`.
 
+    `start`, `list`, `reap` and `close` are required. A provider whose sandboxes cannot see this machine's files builds
+    images of code and data: it sets `builds_images` and implements the methods for images, which have defaults.
+    """
+
+    builds_images: ClassVar[bool] = False
+    """Whether sandboxes start from images that `build_image` makes."""
+
+    @abstractmethod
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
         """Start a sandbox and wait until it, or its server, is healthy. Wait for a turn where starts are limited.
 
@@ -75,28 +81,22 @@ class SandboxProvider(Protocol):
             FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
                 image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
         """
-        ...
 
+    @abstractmethod
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         """List the sandboxes that carry all these labels, from any process of this user."""
-        ...
 
+    @abstractmethod
     async def reap(self, sandbox_id: str) -> None:
         """End a sandbox by id, also one that another process started, and return when it has ended. Idempotent.
 
         Raises:
             SandboxError: It is still there after a while.
         """
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """End every sandbox that this object started and free its resources. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class ImageBuilder(Protocol):
-    """Further methods of a provider whose sandboxes cannot see this machine's files: images of code and data."""
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Build the image that `start(spec)` will look for; `on_log` receives the log a line at a time.
@@ -107,12 +107,15 @@ class ImageBuilder(Protocol):
         Raises:
             FinqaError: The build failed; the end of its log is in the message.
         """
-        ...
+        raise self._no_images()
 
     async def images(self) -> Sequence[ImageInfo]:
-        """List the images that this product built, sorted by name and age."""
-        ...
+        """List the images that this product built, sorted by name and age. Default: none."""
+        return ()
 
     async def delete_images(self, snapshot: str) -> Sequence[str]:
         """Delete every image of a snapshot and return their names, an empty list when there is none."""
-        ...
+        raise self._no_images()
+
+    def _no_images(self) -> ConfigError:
+        return ConfigError(f"Sandbox provider {type(self).__name__} has no images.", remedy="leave --sandbox out")

@@ -20,8 +20,8 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.evaluation.evaluate import eval_tasks, policy_of
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.scheduler import play_stream
 from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.stream import play_stream
 from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import GroupCommit, read_jsonl, rewind

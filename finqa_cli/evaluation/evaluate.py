@@ -15,9 +15,8 @@ from finqa_cli.evaluation.reward_tests import reward_facts
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.measures import measured
-from finqa_cli.rollout.scheduler import play_all
 from finqa_cli.rollout.seeds import derive, draw
-from finqa_cli.rollout.stream import TrajectoryListener
+from finqa_cli.rollout.stream import TrajectoryListener, play_all
 from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter

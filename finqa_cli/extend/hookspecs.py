@@ -64,7 +64,7 @@ class Component:
         remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
         devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
             which its weights can be spread. A property `device_use` of its options, if they have one, wins.
-        sleeps: For an engine: it can free its devices for the time of an update (`Sleeper`).
+        sleeps: For an engine: it can free its devices for the time of an update (`TokenEngine.sleeps`).
         overhead_gib: For an engine: what compiled graphs and workspaces take of each device, beside the model.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as

@@ -45,7 +45,7 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
     "tracker": (Tracker,),
     "reward": (Reward,),
 }
-"""What a component of each kind fulfils, one of these at least."""
+"""The base classes of each kind; a component derives from one of them."""
 
 _CHECKOUT = Path(__file__).parents[2]
 """The folder that has `finqa_cli` in it."""
@@ -138,7 +138,7 @@ class Registry:
 
         Raises:
             ConfigError: The name or an option is wrong; or the plugin names a class that is not there, or one that does
-                not fulfil the contract of its kind, as when it was made for another version of finqa.
+                not derive from the base class of its kind, as when it was made for another version of finqa.
             MissingDependencyError: Its packages are not installed; the remedy is the pip command.
         """
         component = self.find(kind, name)
@@ -153,8 +153,8 @@ class Registry:
             raise self._unusable(component, f"{component.target} lacks {', '.join(abstract)}")
         built = target(config, *context)
         if not isinstance(built, contracts):
-            wanted = " or ".join(_unfulfilled(built, contract) for contract in contracts)
-            raise self._unusable(component, f"{component.target} {wanted}")
+            wanted = " or ".join(f"finqa_cli.contracts.{contract.__name__}" for contract in contracts)
+            raise self._unusable(component, f"{component.target} does not derive from {wanted}")
         return built
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
@@ -279,15 +279,6 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _unfulfilled(built: object, contract: type) -> str:
-    """Say what the object must have to fulfil a contract: methods that it lacks, or the base class."""
-    public = {name for base in contract.__mro__ for name in vars(base) if not name.startswith("_")}
-    needed: frozenset[str] | set[str] = getattr(contract, "__abstractmethods__", None) or public
-    if lacking := sorted(name for name in needed if not hasattr(built, name)):
-        return f"lacks {', '.join(lacking)} of {contract.__name__}"
-    return f"does not derive from {contract.__module__}.{contract.__name__}"
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
 
-from finqa_cli.contracts import ImageBuilder
+from finqa_cli.contracts import SandboxProvider
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.provisioning.trial_episode import PassedTests, boot_test
@@ -46,8 +45,8 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
         ServiceUnavailableError: The image was built but did not pass its boot test.
     """
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"path": None})})
-    async with _builder(settings) as builder:
-        if builder is None:
+    async with _provider(settings) as provider:
+        if not provider.builds_images:
             return None
         environment = open_environment(settings, reporter)
         if not isinstance(spec := environment.sandbox_spec(), ServerSpec):
@@ -55,7 +54,7 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
                 f"Environment {settings.environment.name!r} serves nothing in a sandbox, so that it needs no image.",
                 remedy="--set environment.name=finqa, without environment.options.url",
             )
-        image, new = await builder.build_image(spec, reporter.line)
+        image, new = await provider.build_image(spec, reporter.line)
     passed = PassedTests(settings.data.home)
     if passed.has(image):
         return Ready(image=image, new=new, trial=None)
@@ -66,8 +65,8 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
 
 async def list_all(settings: Settings) -> Sequence[ImageInfo]:
     """The images of every snapshot; none when the provider's sandboxes need no images."""
-    async with _builder(settings) as builder:
-        return [] if builder is None else await builder.images()
+    async with _provider(settings) as provider:
+        return await provider.images()
 
 
 async def delete(settings: Settings, snapshot: str) -> Sequence[str]:
@@ -78,10 +77,10 @@ async def delete(settings: Settings, snapshot: str) -> Sequence[str]:
         DataError: There is none of this snapshot.
     """
     name = settings.sandbox.name
-    async with _builder(settings) as builder:
-        if builder is None:
+    async with _provider(settings) as provider:
+        if not provider.builds_images:
             raise ConfigError(f"Sandbox provider {name!r} has no images.", remedy="leave --sandbox out")
-        deleted = await builder.delete_images(snapshot)
+        deleted = await provider.delete_images(snapshot)
     for image in deleted:
         PassedTests(settings.data.home).forget(image)
     if not deleted:
@@ -93,9 +92,9 @@ async def delete(settings: Settings, snapshot: str) -> Sequence[str]:
 
 
 @asynccontextmanager
-async def _builder(settings: Settings) -> AsyncIterator[ImageBuilder | None]:
+async def _provider(settings: Settings) -> AsyncIterator[SandboxProvider]:
     provider = make_provider(settings)
     try:
-        yield cast(ImageBuilder, provider) if isinstance(provider, ImageBuilder) else None
+        yield provider
     finally:
         await provider.close()

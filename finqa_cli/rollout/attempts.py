@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, Metered, TokenEngine
+from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.errors import EngineError, EpisodeError
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
@@ -80,14 +80,7 @@ class Player:
     ) -> None:
         self._environment = environment
         self._pool = pool
-        # Once and not for each episode: `isinstance` with a protocol looks at every attribute.
-        self._token_engine: TokenEngine | None = None
-        self._chat_engine: ChatEngine | None = None
-        if isinstance(engine, TokenEngine):
-            self._token_engine = engine
-        else:
-            self._chat_engine = engine
-        self._metered = engine if isinstance(engine, Metered) else None
+        self._engine = engine
         self._codec = codec
         self._limits = limits
         self._sampling = sampling
@@ -96,7 +89,7 @@ class Player:
 
     def seat(self) -> Seat:
         """Return a place among the engine's live episodes, not yet taken."""
-        return Seat(self._token_engine.seat if self._token_engine is not None else nullcontext)
+        return Seat(self._engine.seat)
 
     async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
         """Play one attempt. A lost session is recovered, or the attempt restarted; a last fault stays.
@@ -156,6 +149,7 @@ class Player:
             status, error = fault_status(fault), fault.message
             if isinstance(fault, EngineError) and self._breaker is not None:
                 self._breaker.fault(fault)
+        usage = self._engine.usage(attempt.id)
         return Trajectory(
             id=attempt.id,
             task=attempt.task,
@@ -170,13 +164,12 @@ class Player:
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,
-            metadata={"usage": dict(self._metered.usage(attempt.id))} if self._metered is not None else {},
+            metadata={"usage": dict(usage)} if usage else {},
         )
 
     def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)
-        if self._token_engine is not None:
-            assert self._codec is not None, "wiring gives every token engine a codec"
-            return TokenConversation(self._token_engine, self._codec, prompt, key=attempt.id, sampling=sampling)
-        assert self._chat_engine is not None, "an engine takes tokens or messages"
-        return ChatConversation(self._chat_engine, prompt, key=attempt.id, sampling=sampling)
+        if isinstance(self._engine, ChatEngine):
+            return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling)
+        assert self._codec is not None, "wiring gives every token engine a codec"
+        return TokenConversation(self._engine, self._codec, prompt, key=attempt.id, sampling=sampling)

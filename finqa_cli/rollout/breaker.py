@@ -21,6 +21,9 @@ class Breaker:
     The window contains two outcomes per sandbox, and the breaker judges once there is one for each. The caller counts a
     sandbox that dies once, however many sessions it cuts: so a fifth of all sandboxes may die at any moment, and the
     share of faults stays near a fifth.
+
+    Attributes:
+        error: Share, counts, the first error of the window and its remedy; None while the breaker is closed.
     """
 
     def __init__(self, size: int, limit: float) -> None:
@@ -29,12 +32,7 @@ class Breaker:
         self._enough = max(FEWEST_OUTCOMES, size)
         self._limit = limit
         self._faults = 0
-        self._error: ServiceUnavailableError | None = None
-
-    @property
-    def error(self) -> ServiceUnavailableError | None:
-        """Share, counts, the first error of the window and its remedy; None while the breaker is closed."""
-        return self._error
+        self.error: ServiceUnavailableError | None = None
 
     def fine(self) -> None:
         """Count a start or a session that succeeded."""
@@ -52,8 +50,8 @@ class Breaker:
         if outcome is not None:
             self._faults += 1
         outcomes = len(self._window)
-        if self._error is None and outcomes >= self._enough and self._faults > self._limit * outcomes:
-            self._error = self._opened()
+        if self.error is None and outcomes >= self._enough and self._faults > self._limit * outcomes:
+            self.error = self._opened()
 
     def _opened(self) -> ServiceUnavailableError:
         first = next(outcome for outcome in self._window if outcome is not None)
@@ -71,18 +69,16 @@ class EngineBreaker:
 
     An engine that stopped fails each episode only after its own repetitions, and each episode is tried again. So the
     row is twice as long as there are episodes at once: all of them have met the fault, and met it again.
+
+    Attributes:
+        error: The count, the last error and its remedy; None while the breaker is closed.
     """
 
     def __init__(self, episodes: int) -> None:
         """Judge an engine that serves at most `episodes` episodes at once."""
         self._most = max(FEWEST_OUTCOMES, 2 * episodes)
         self._faults = 0
-        self._error: ServiceUnavailableError | None = None
-
-    @property
-    def error(self) -> ServiceUnavailableError | None:
-        """The count, the last error and its remedy; None while the breaker is closed."""
-        return self._error
+        self.error: ServiceUnavailableError | None = None
 
     def fine(self) -> None:
         """Count a turn that the engine generated."""
@@ -91,8 +87,8 @@ class EngineBreaker:
     def fault(self, error: FinqaError) -> None:
         """Count an attempt that ended in a fault of the engine."""
         self._faults += 1
-        if self._error is None and self._faults >= self._most:
-            self._error = ServiceUnavailableError(
+        if self.error is None and self._faults >= self._most:
+            self.error = ServiceUnavailableError(
                 f"The latest {self._faults} attempts failed on the engine, with no turn between. "
                 f"The last error: {error.message}",
                 remedy=error.remedy or "finqa doctor, with the same --engine and options",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
     PlayedTurn,
     ReplyRole,
-    RewritingCodec,
     TokenEngine,
     uncounted,
 )
@@ -35,18 +33,6 @@ class Reply:
     full: bool = False
 
 
-class Conversation(Protocol):
-    """One episode's side of an engine."""
-
-    async def respond(self) -> Reply:
-        """The next assistant turn."""
-        ...
-
-    def observe(self, text: str, *, tool: str | None) -> None:
-        """Appends a reply: of the tool of this name (empty where the call could not be read), or of the user (None)."""
-        ...
-
-
 class TokenConversation:
     """Token in, token out: what was sampled is what the next prompt continues, never a re-encoding of it.
 
@@ -66,7 +52,6 @@ class TokenConversation:
         self._sampled: tuple[int, ...] = ()
         self._stopped = True
         self._prompt = prompt
-        self._rewriting = codec if isinstance(codec, RewritingCodec) else None
         self._played: list[PlayedTurn] = []
 
     async def respond(self) -> Reply:
@@ -94,14 +79,19 @@ class TokenConversation:
         )
 
     def observe(self, text: str, *, tool: str | None) -> None:
-        """Encodes the reply as the next prompt ids."""
+        """Encodes a reply as the next prompt ids.
+
+        Args:
+            text: The reply.
+            tool: Name of the tool that it is of, empty where the call could not be read; None: it is the user's.
+        """
         role: ReplyRole = "user" if tool is None else "tool"
-        if self._rewriting is None or not self._rewriting.rewrites(role):
+        if not self._codec.rewrites(role):
             encode = self._codec.user_reply if tool is None else self._codec.tool_reply
             self._pending = encode(text, stopped=self._stopped)
             return
         self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text, role=role))
-        rendered = self._rewriting.history(self._prompt, self._played)
+        rendered = self._codec.history(self._prompt, self._played)
         self._restarts = rendered[: len(self._history)] != self._history
         if self._restarts:
             self._history = ()
@@ -135,6 +125,10 @@ class ChatConversation:
         return Reply(turn=turn, stop=turn.stop)
 
     def observe(self, text: str, *, tool: str | None) -> None:
-        """Appends the message."""
+        """Appends a reply; see `TokenConversation.observe`."""
         reply = Message(role="user", content=text) if tool is None else Message(role="tool", content=text, name=tool)
         self._messages = (*self._messages, reply)
+
+
+Conversation = TokenConversation | ChatConversation
+"""One episode's side of an engine."""

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import structlog
 
-from finqa_cli.rollout.pooled_sandboxes import PooledSandbox
-from finqa_cli.rollout.sandbox_states import SandboxState
+from finqa_cli.rollout.pooled_sandboxes import PooledSandbox, SandboxState
 
 log = structlog.get_logger(__name__)
 

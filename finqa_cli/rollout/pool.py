@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,26 +20,102 @@ from finqa_cli.errors import (
 )
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.health import HealthChecks
-from finqa_cli.rollout.pool_protocol import NoSandboxes, Pool, PoolListener, PoolStats, Waiting
-from finqa_cli.rollout.pooled_sandboxes import Places, PooledSandbox
-from finqa_cli.rollout.sandbox_states import RUNNING, SandboxState, event_of
+from finqa_cli.rollout.pooled_sandboxes import RUNNING, Places, PooledSandbox, SandboxState, event_of
 from finqa_cli.rollout.starts import Starts
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["NoSandboxes", "Pool", "PoolListener", "PoolStats", "SandboxPool", "Waiting"]
+
+Waiting = Callable[[], AbstractContextManager[None]]
+"""A context in which an attempt waits for a sandbox: it releases its engine seat there."""
+
+PoolListener = Callable[[str, Mapping[str, object]], None]
+"""Receives each event's name and fields: small, without secrets, called in the event loop.
+
+- `sandbox_ready`: sandbox, seconds
+- `sandbox_failed`: reason, remedy
+- `sandbox_lost`: sandbox, reason, sessions that were cut
+- `sandbox_replaced`: sandbox, instead_of, seconds since the other one was lost
+- `sandbox_spent`: sandbox, whose only session has ended where each session needs a fresh one
+- `pool_reduced`: alive, size, reason, remedy
+- `breaker_open`: reason, remedy
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """Figures of a pool at a moment. Sandboxes that are not starting, idle or leased wait for their next try.
+
+    Attributes:
+        size: Sandboxes that the pool tries to keep.
+        starting: Sandboxes whose start runs or waits its turn.
+        idle: Running sandboxes without a session.
+        leased: Running sandboxes with a session or several.
+        sessions_active: Sessions on running sandboxes.
+        waiting: Leases that wait for a place.
+        waits: Leases that had to wait, in all.
+        waited_s: Seconds that they have waited together; those that still wait are not in it.
+        lost: Sandboxes that ran and died, in all.
+        replaced: Lost sandboxes in whose place another one has started.
+        start_failures: Starts that failed, in all.
+    """
+
+    size: int = 0
+    starting: int = 0
+    idle: int = 0
+    leased: int = 0
+    sessions_active: int = 0
+    waiting: int = 0
+    waits: int = 0
+    waited_s: float = 0.0
+    lost: int = 0
+    replaced: int = 0
+    start_failures: int = 0
+
+    @property
+    def alive(self) -> int:
+        """Number of running sandboxes."""
+        return self.idle + self.leased
+
+
+class Pool:
+    """Source of the sandboxes of attempts. The base class leases none: for environments whose sessions run here."""
+
+    @asynccontextmanager
+    async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
+        """Yield a sandbox with a place for one session; None for environments that need no sandbox."""
+        yield None
+
+    async def start(self) -> None:
+        """Begin to start sandboxes, without waiting."""
+
+    async def ready(self) -> None:
+        """Wait until a lease can be had; raise what a lease would raise when none can."""
+
+    async def settled(self) -> None:
+        """Wait until every start that is running has succeeded or failed."""
+
+    def stats(self) -> PoolStats:
+        """Return the figures of this moment."""
+        return PoolStats()
+
+    async def close(self) -> None:
+        """End every sandbox."""
+
+
+__all__ = ["Pool", "PoolListener", "PoolStats", "SandboxPool", "Waiting"]
 
 GOLDEN_RATIO = 0.6180339887498949
 
 
-class SandboxPool:
+class SandboxPool(Pool):
     """Up to `size` sandboxes of one spec, with `sessions_per_sandbox` places each.
 
     Where the spec needs fresh sandboxes each hosts one session, is stopped then, and another is started in its place.
 
     A worker task per sandbox starts it, has it checked, and starts another when it is lost; so there are never more
-    than `size`. `move` is the only way a sandbox changes its state, see `sandbox_states` for the table. See `Starts`
+    than `size`. `move` is the only way a sandbox changes its state, see `pooled_sandboxes` for the table. See `Starts`
     for failed starts, `HealthChecks` for when a sandbox is lost, `Places` for the order of sessions and `Breaker` for
     when the pool stops altogether.
     """
@@ -124,7 +201,7 @@ class SandboxPool:
             await self._change.wait()
 
     async def settled(self) -> None:
-        """Wait until every start that is running has succeeded or failed."""
+        """See `Pool.settled`."""
         await self._starts.settled()
 
     @asynccontextmanager
@@ -191,7 +268,7 @@ class SandboxPool:
             replaces_lost: It is READY in place of one that was lost.
 
         Raises:
-            IllegalTransitionError: The table of `sandbox_states` has no such transition.
+            IllegalTransitionError: The table of `pooled_sandboxes` has no such transition.
         """
         event = event_of(sandbox.state, to, replaces_lost=replaces_lost)
         sandbox.state = to

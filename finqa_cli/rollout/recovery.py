@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeVar, cast
 
 import structlog
@@ -181,7 +181,7 @@ class RecoveringSession:
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
-        self._log: list[tuple[ToolCall | str, str]] = []
+        self._log: list[tuple[ToolCall | str, bytes]] = []
         self.takes_text = False
         self.recoveries = 0
 
@@ -213,7 +213,7 @@ class RecoveringSession:
             SandboxError, EnvironmentFault: `Session.step` raised it, and the budget is spent.
             ReplayDiffersError: The fresh session answered the logged calls differently.
         """
-        observation = await self._persist(_call_with(said))
+        observation = await self._persist(partial(_say, said=said))
         self._log.append((said, _digest(observation)))
         return observation
 
@@ -265,7 +265,7 @@ class RecoveringSession:
 
     async def _replay(self) -> None:
         for number, (said, digest) in enumerate(self._log):
-            if _digest(await self._reach(_call_with(said))) != digest:
+            if _digest(await self._reach(partial(_say, said=said))) != digest:
                 raise ReplayDiffersError(f"Call {number} of task {self._task.id!r} was answered differently on replay.")
 
     async def _drop(self, fault: EpisodeError | None) -> None:
@@ -279,15 +279,12 @@ class RecoveringSession:
                 await lease.release(fault)
 
 
-def _call_with(said: ToolCall | str) -> Callable[[AnySession], Awaitable[Observation]]:
-    def tell(session: AnySession) -> Awaitable[Observation]:
-        if isinstance(said, str):
-            return cast(TextSession, session).reply(said)
-        return cast(Session, session).step(said)
-
-    return tell
+async def _say(session: AnySession, said: ToolCall | str) -> Observation:
+    if isinstance(said, str):
+        return await cast(TextSession, session).reply(said)
+    return await cast(Session, session).step(said)
 
 
-def _digest(observation: Observation) -> str:
-    facts = json.dumps([observation.text, observation.done, observation.is_error])
-    return hashlib.sha256(facts.encode()).hexdigest()
+def _digest(observation: Observation) -> bytes:
+    flags = bytes((observation.done, observation.is_error))
+    return hashlib.sha256(flags + observation.text.encode("utf-8", "surrogatepass")).digest()

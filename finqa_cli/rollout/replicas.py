@@ -3,25 +3,183 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeGuard, TypeVar
 
 import structlog
 
-from finqa_cli.contracts import Metered, Probed, Sleeper, TokenEngine
+from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
-from finqa_cli.rollout.replica import Replica, ReplicaListener, is_away
-from finqa_cli.rollout.routing import Router
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 
 log = structlog.get_logger(__name__)
 
+
+BLOCK = 16
+"""Tokens. vLLM shares cached beginnings in whole blocks of so many, so a few more common tokens gain nothing."""
+
+LEAST_SLACK = 2
+
+MOST_BLOCKS = 8192
+MOST_EPISODES = 16_384
+"""More than are live at once by far; an episode that is forgotten is routed like a new one."""
+
+
+def slack(least: int) -> int:
+    """Requests that a replica may have under way beyond the least loaded one and still be preferred for its cache.
+
+    A quarter of what the least loaded one has: where much waits, the members of a group stay together; where little
+    does, an idle replica is worth more than a prompt that need not be read again.
+    """
+    return max(LEAST_SLACK, least // 4)
+
+
+class Router:
+    """Keeps an episode where its cache is, and sends a new one to where its beginning was seen lately."""
+
+    def __init__(self, replicas: int) -> None:
+        self._homes: OrderedDict[str, int] = OrderedDict()
+        self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
+
+    def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
+        """The replica for an episode's request: its own, or for one that is new or homeless the one that holds the
+        longest common beginning, then the least loaded, then the first.
+
+        Args:
+            episode: What its requests have in common.
+            token_ids: The whole prompt.
+            loads: Requests under way of each replica that may be chosen; at least one.
+        """
+        home = self._homes.get(episode)
+        if home is None or home not in loads:
+            chain = tuple(_chain(token_ids))
+            least = min(loads.values())
+            near = [replica for replica, load in loads.items() if load <= least + slack(least)]
+            home = min(near, key=lambda replica: (-self._held(replica, chain), loads[replica], replica))
+            self._remember(home, chain)
+        self._homes[episode] = home
+        self._homes.move_to_end(episode)
+        if len(self._homes) > MOST_EPISODES:
+            self._homes.popitem(last=False)
+        return home
+
+    def _held(self, replica: int, chain: Sequence[int]) -> int:
+        """Leading blocks of the prompt that the replica has seen."""
+        seen = self._blocks[replica]
+        return next((count for count, block in enumerate(chain) if block not in seen), len(chain))
+
+    def _remember(self, replica: int, chain: Sequence[int]) -> None:
+        seen = self._blocks[replica]
+        for block in chain:
+            seen[block] = None
+            seen.move_to_end(block)
+        while len(seen) > MOST_BLOCKS:
+            seen.popitem(last=False)
+
+
+def _chain(token_ids: Sequence[int]) -> Iterator[int]:
+    """One hash for each whole block, of it and of everything before it."""
+    before = 0
+    for start in range(0, len(token_ids) - BLOCK + 1, BLOCK):
+        before = hash((before, *token_ids[start : start + BLOCK]))
+        yield before
+
+
+FAILURES = 3
+"""In a row, after which a replica is left out; requests that fail together count as one."""
+
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 300.0
+
+ReplicaListener = Callable[[str, Mapping[str, Any]], None]
+"""Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version)."""
+
+
+class Replica:
+    """One engine of the set.
+
+    Attributes:
+        number: Its place in the set.
+        engine: What it is.
+        policy: What it is known to serve; None while that is uncertain.
+        load: Requests under way.
+        loading: Held while the engine loads a version.
+    """
+
+    def __init__(self, number: int, engine: TokenEngine, policy: PolicyVersion, on_event: ReplicaListener) -> None:
+        self.number = number
+        self.engine = engine
+        self.policy: PolicyVersion | None = policy
+        self.load = 0
+        self.loading = asyncio.Lock()
+        self._on_event = on_event
+        self._failures = 0
+        self._failed_at = self._due = float("-inf")
+
+    @property
+    def in_service(self) -> bool:
+        """False from its last failure in a row to its next success."""
+        return self._failures < FAILURES
+
+    def usable(self, now: float) -> bool:
+        """In service, or due for a trial with one request."""
+        return self.in_service or (now >= self._due and not self.load)
+
+    def failed(self, error: Exception, *, began: float, now: float) -> None:
+        """A request that began then failed now. One death takes many requests with it and counts once."""
+        if began < self._failed_at:
+            return
+        self.leave(error, now, failures=max(self._failures + 1, FAILURES if is_away(error) else 0))
+
+    def leave(self, reason: BaseException, now: float, *, failures: int = FAILURES) -> None:
+        """Counts so many failures in a row, and pauses longer after each one above the limit."""
+        told = self.in_service
+        self._failures, self._failed_at = failures, now
+        if not self.in_service:
+            self._due = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(10, failures - FAILURES))
+            if told:
+                log.warning("an engine replica is left out", replica=self.number, reason=str(reason))
+                self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})
+
+    def away(self, reason: ServiceUnavailableError, now: float) -> None:
+        """It could not be reached to load a version."""
+        self.leave(reason, now, failures=max(self._failures + 1, FAILURES))
+
+    def due(self) -> None:
+        """It loaded a version while it was left out, so the next request may try it."""
+        self._due = float("-inf")
+
+    def succeeded(self) -> None:
+        """It answered."""
+        if not self.in_service:
+            log.info("an engine replica is back", replica=self.number)
+            self._on_event(
+                "engine_back", {"replica": self.number, "version": self.policy.number if self.policy else None}
+            )
+        self._failures = 0
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """One request is under way."""
+        self.load += 1
+        try:
+            yield
+        finally:
+            self.load -= 1
+
+
+def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
+    """Whether an engine says that it cannot be reached, and not only that it failed this time."""
+    return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)
+
+
 T = TypeVar("T")
 
 
-class EngineSet:
-    """A token engine made of several; `Probed`, `Sleeper` and `Metered` as far as they are.
+class EngineSet(TokenEngine):
+    """A token engine made of several, which are of one kind and have the same options.
 
     An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
     once on another replica. A replica that fails three times in a row, or says that it cannot be reached, gets no
@@ -42,6 +200,8 @@ class EngineSet:
         self._replicas = [Replica(number, engine, serving, on_event) for number, engine in enumerate(engines)]
         self._rejoining: set[asyncio.Task[None]] = set()
         self._router = Router(len(engines))
+        self.sleeps = any(engine.sleeps for engine in engines)
+        self.probe_tolerance = engines[0].probe_tolerance
         self._policy = serving
         self._published = {serving.number}
         self._publishing = asyncio.Lock()
@@ -61,15 +221,11 @@ class EngineSet:
                     group.create_task(replica.engine.start())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        if self.lockstep:
+        if any(replica.engine.lockstep for replica in self._replicas):
             raise ConfigError(
                 "Engine replicas in lockstep would wait for each other's episodes for ever.",
                 remedy="--engine-replicas 1, or --set engine.options.lockstep=false",
             )
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Means nothing here; see the class."""
-        return nullcontext()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """One completion of the replica that is nearest to the request's episode; if that one fails, of another.
@@ -135,20 +291,9 @@ class EngineSet:
             task.add_done_callback(self._rejoining.discard)
 
     @property
-    def lockstep(self) -> bool:
-        """Whether any replica runs in lockstep; `start` refuses it."""
-        return any(replica.engine.lockstep for replica in self._replicas)
-
-    @property
     def max_context(self) -> int:
         """The smallest of the replicas."""
         return min(replica.engine.max_context for replica in self._replicas)
-
-    @property
-    def probe_tolerance(self) -> float | Literal["measured"] | None:
-        """That of the replicas, which are alike; None when they are not to be probed."""
-        engines = (replica.engine for replica in self._replicas)
-        return next((engine.probe_tolerance for engine in engines if isinstance(engine, Probed)), None)
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         """The completions of the replicas that are in service, by number. One that cannot be reached is left out.
@@ -160,7 +305,7 @@ class EngineSet:
 
         async def answers(replica: Replica) -> Collection[Completion]:
             await self._catch_up(replica)
-            return (await replica.engine.probe(request)).values() if isinstance(replica.engine, Probed) else ()
+            return (await replica.engine.probe(request)).values()
 
         serving = [replica for replica in self._replicas if replica.in_service]
         completions: dict[int, Completion] = {}
@@ -174,12 +319,6 @@ class EngineSet:
         if not any(replica.in_service for replica in self._replicas):
             raise self._nobody()
         return completions
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether any replica gives its device to the learner."""
-        engines = (replica.engine for replica in self._replicas)
-        return any(isinstance(engine, Sleeper) and engine.sleeps for engine in engines)
 
     async def sleep(self) -> None:
         """Sends those in service to sleep. One that cannot be reached is left out.
@@ -198,7 +337,7 @@ class EngineSet:
         """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
         total: dict[str, Any] = {}
         for engine in (replica.engine for replica in self._replicas):
-            for name, value in (engine.usage(episode) if isinstance(engine, Metered) else {}).items():
+            for name, value in engine.usage(episode).items():
                 countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))
                 total[name] = total[name] + value if countable else value
         return total
@@ -265,7 +404,7 @@ class EngineSet:
                 return
             before, replica.policy = replica.policy, None
             try:
-                if before is None and isinstance(replica.engine, Sleeper):
+                if before is None:
                     await replica.engine.wake()  # it may have been left out when the others woke
                 await replica.engine.load(policy)
             except EngineError:
@@ -285,13 +424,9 @@ class EngineSet:
             if error is not None:
                 raise error
 
-    async def _each_in_service(self, work: Callable[[Sleeper], Coroutine[Any, Any, None]]) -> None:
-        async def do(engine: TokenEngine) -> None:
-            if isinstance(engine, Sleeper):
-                await work(engine)
-
+    async def _each_in_service(self, work: Callable[[TokenEngine], Coroutine[Any, Any, None]]) -> None:
         serving = [replica for replica in self._replicas if replica.in_service]
-        outcomes = await _all_ended(do(replica.engine) for replica in serving)
+        outcomes = await _all_ended(work(replica.engine) for replica in serving)
         for replica, error in zip(serving, outcomes, strict=True):
             if is_away(error):
                 replica.policy = None  # also whether it is awake is in doubt

@@ -26,9 +26,8 @@ from finqa_cli.contracts import (
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import missing_requirements, registry
-from finqa_cli.rollout.pool import NoSandboxes, Pool, PoolListener, SandboxPool
-from finqa_cli.rollout.replica import ReplicaListener
-from finqa_cli.rollout.replicas import EngineSet
+from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
+from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import PolicyVersion, Snapshot
@@ -102,7 +101,7 @@ async def make_pool(
     """The pool of sandboxes that the environment needs; the reporter shows sandboxes that earlier runs left behind."""
     spec = environment.sandbox_spec()
     if spec is None:
-        return NoSandboxes()
+        return Pool()
     provider = make_provider(settings)
     await offer_strays(provider, reporter, settings.sandbox.name)
     return SandboxPool(

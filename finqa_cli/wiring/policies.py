@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import ChatEngine, Sleeper, TokenEngine
+from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
@@ -98,7 +98,7 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
     """
     name = settings.engine.name
     if isinstance(engine, TokenEngine):
-        if trains and settings.train.max_staleness and isinstance(engine, Sleeper) and engine.sleeps:
+        if trains and settings.train.max_staleness and engine.sleeps:
             raise ConfigError(
                 f"Engine {name!r} is to sleep during updates, but with train.max_staleness = "
                 f"{settings.train.max_staleness} rollouts continue while the learner updates.",

@@ -117,7 +117,7 @@ async def stage(
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
-            if isinstance(engine, TokenEngine) and engine.lockstep:
+            if engine.lockstep:
                 # else the first batches would depend on which sandbox came up first
                 await _side_by_side(pool.settled(), check_stop=check_stop)
             if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):

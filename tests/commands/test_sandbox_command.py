@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from finqa_cli.app import main
+from finqa_cli.contracts import SandboxProvider
 from finqa_cli.diagnostics import sandbox_listing
 from finqa_cli.errors import SandboxError
 from finqa_cli.runs.reporter import NullReporter
@@ -28,7 +29,7 @@ def ended_pid() -> int:
         return process.pid
 
 
-class MemoryProvider:
+class MemoryProvider(SandboxProvider):
     """Boxes in a dictionary: `stuck` cannot be ended."""
 
     def __init__(self) -> None:
@@ -38,6 +39,9 @@ class MemoryProvider:
             for name, run, age in (("old", "one", 7200.0), ("young", "one", 60.0), ("other", "two", 10.0))
         }
         self.opened = self.closed = 0
+
+    async def start(self, spec: object, labels: object) -> NoReturn:
+        raise AssertionError("no command here starts a sandbox")
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         return [box for box in self.boxes.values() if labels.items() <= box.labels.items()]

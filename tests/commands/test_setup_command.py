@@ -26,8 +26,8 @@ from finqa_cli.provisioning.venv_setup import drop_half_installed, pins_digest, 
 from finqa_cli.settings import facts
 from finqa_cli.venvs import find_venv, venv_folder
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
-from finqa_plugins.engines.vllm.setup_check import check
 from finqa_plugins.engines.vllm.vllm_command import launch
+from finqa_plugins.engines.vllm.vllm_doctor import check
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

@@ -17,7 +17,7 @@ from fixtures.small_snapshot import build_small_snapshot, settings_for
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.openenv_layout.layout import write_layout
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import PolicyVersion, Status
 from finqa_cli.wiring.stage import stage

@@ -8,7 +8,8 @@ import pytest_asyncio
 from contract import executing_suite, sandbox_suite
 from contract.sandbox_suite import ProviderFactory
 
-from finqa_cli.contracts import ImageBuilder, SandboxContext
+from finqa_cli.contracts import SandboxContext
+from finqa_cli.errors import ConfigError
 from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
 from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 from finqa_cli.types import ExecutionSpec, SandboxSpec
@@ -60,4 +61,7 @@ async def test_coreweave_executions(check: executing_suite.Check, make: Provider
 
 
 async def test_coreweave_builds_no_images(make: ProviderFactory) -> None:
-    assert not isinstance(make(), ImageBuilder)
+    provider = make()
+    assert not provider.builds_images and not await provider.images()
+    with pytest.raises(ConfigError, match="has no images"):
+        await provider.delete_images("mine")

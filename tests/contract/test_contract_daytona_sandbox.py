@@ -8,7 +8,6 @@ from contract import executing_suite, sandbox_suite
 from contract.sandbox_suite import ProviderFactory
 from fixtures.daytona_provider import DaytonaBench
 
-from finqa_cli.contracts import ImageBuilder
 from finqa_cli.testing import LoopbackProcess
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 
@@ -78,4 +77,4 @@ async def test_daytona_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_daytona_builds_images(bench: DaytonaBench) -> None:
-    assert isinstance(bench.provider(), ImageBuilder)
+    assert bench.provider().builds_images

@@ -12,7 +12,7 @@ from pathlib import Path
 from finqa_cli.evaluation.evaluate import evaluate
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.pool import SandboxPool
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter

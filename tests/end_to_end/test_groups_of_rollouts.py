@@ -7,7 +7,7 @@ from fixtures.toy_environment import SANDBOX_TROUBLE, ToyChatEngine, ToyCodec, T
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.groups import Collected, Collection, shuffle_rewards
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.stream import streaming
 from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.settings import Settings
@@ -39,7 +39,7 @@ async def collect(
 ) -> Collected:
     player = Player(
         environment,
-        NoSandboxes(),
+        Pool(),
         Sometimes(mixed),
         ToyCodec(),
         limits=Limits(),

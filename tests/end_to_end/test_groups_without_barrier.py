@@ -18,7 +18,7 @@ from finqa_cli.algorithms.group_report import group_statistics
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.groups import Collected, Collection
-from finqa_cli.rollout.pool import NoSandboxes, Pool
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.stream import streaming
 from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.settings import Settings
@@ -44,7 +44,7 @@ async def _collect(
 ) -> tuple[Collected, list[Trajectory]]:
     player = Player(
         world,
-        pool or NoSandboxes(),
+        pool or Pool(),
         engine or ToyChatEngine(submit(1)),  # type: ignore[arg-type]
         ToyCodec(),
         limits=Limits(max_turns=99, max_parse_errors=99),

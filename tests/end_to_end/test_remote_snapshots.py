@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.contracts import ImageBuilder
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
@@ -113,7 +112,6 @@ def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings
 
 async def without_test(settings: Settings) -> ImageInfo:
     provider = make_provider(settings)
-    assert isinstance(provider, ImageBuilder)
     spec = open_environment(settings, NullReporter()).sandbox_spec()
     try:
         return (await provider.build_image(spec, lambda _: None))[0]

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 from fixtures.fake_boxes import FakeBox, FakeProvider
 
-from finqa_cli.contracts import ChatEngine
+from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, InterruptedRun, SandboxError, ServiceUnavailableError
 from finqa_cli.evaluation.evaluate import evaluate, play
 from finqa_cli.runs.interrupts import Stopper, run
@@ -30,7 +30,7 @@ REFUSED = AuthenticationError("The key is refused.", remedy="export DAYTONA_API_
 NOBODY = PolicyVersion(number=0, model="")
 
 
-class LargeEngine:
+class Loading:
     """Takes ten minutes to load, or fails at once."""
 
     def __init__(self, failure: Exception | None = None) -> None:
@@ -46,10 +46,15 @@ class LargeEngine:
         self.closed = True
 
 
-class LargeTokenEngine(LargeEngine):
+class LargeEngine(Loading, ChatEngine):
+    async def respond(self, request: object) -> NoReturn:
+        raise AssertionError("it is not ready")
+
+
+class LargeTokenEngine(Loading, TokenEngine):
     """One that could serve training, if it were ever ready."""
 
-    lockstep, max_context = False, 1024
+    max_context = 1024
 
     def seat(self) -> NoReturn:
         raise AssertionError("it is not ready")

@@ -16,8 +16,8 @@ from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.pool import NoSandboxes
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import PolicyVersion, Rewards, Snapshot, Status, Task, ToolCall, Trajectory
 from finqa_cli.wiring.stage import stage
@@ -54,7 +54,7 @@ async def play(home: Path, url: str, *, concurrency: int, retries: int = 3) -> l
     chosen = settings_for(home, url=url, retries=retries)
     policy = PolicyVersion(number=0, model="")
     async with stage(chosen, policy, run_id="stock", reporter=NullReporter()) as parts:
-        assert isinstance(parts.pool, NoSandboxes), "a running server needs no box"
+        assert isinstance(parts.pool, Pool), "a running server needs no box"
         tasks = [task for split in parts.environment.splits() for task in parts.environment.tasks(split)]
         attempts = [Attempt(id=f"t/{task.id}/0", task=task, member=0, seed=1) for task in tasks]
         player = parts.player(chosen, temperature=0.0)

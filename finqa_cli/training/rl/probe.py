@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finqa_cli.contracts import ChatCodec, Learner, Probed, TokenEngine
+from finqa_cli.contracts import ChatCodec, Learner, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.training.training_loop import RunContext
@@ -128,7 +128,7 @@ class Probe:
 
     Args:
         context: What the parts of the run share; events record the tolerance and every difference beyond it.
-        engine: Not probed unless it is `Probed`.
+        engine: Not probed where its `probe_tolerance` is None.
         learner: Has the weights of the version that is probed.
         codec: Codec of the engine's model.
         tasks: Tasks that are trained on, at least one.
@@ -203,7 +203,7 @@ class Probe:
         raise self._error(policy, wrong[0], found[wrong[0]], tolerance)
 
     def _nats(self) -> float | str | None:
-        return self._engine.probe_tolerance if isinstance(self._engine, Probed) else None
+        return self._engine.probe_tolerance
 
     def _known(self, state: Mapping[str, Any] | None) -> Tolerance | None:
         match self._nats():
@@ -256,7 +256,6 @@ class Probe:
         return {replica: texts[replica] + continued[replica] for replica in sorted(texts.keys() & continued.keys())}
 
     async def _complete(self, policy: PolicyVersion, requests: Sequence[GenerateRequest]) -> Played:
-        assert isinstance(self._engine, Probed), "there is no tolerance otherwise"
         answers = await asyncio.gather(*(self._engine.probe(request) for request in requests))
         for answer in answers:
             for replica, completion in answer.items():

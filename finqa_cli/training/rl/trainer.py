@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.algorithms.group_report import token_ages, without_over_age
-from finqa_cli.contracts import Learner, Optimizer, Sleeper, TokenEngine
+from finqa_cli.contracts import Learner, Optimizer, TokenEngine
 from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
 from finqa_cli.rollout.groups import Collected, Collection
@@ -293,7 +293,7 @@ class Trainer(TrainingLoop):
         A block that fails leaves it asleep: the run ends, and the learner may still hold the device.
         """
         engine = self.engine
-        if not (isinstance(engine, Sleeper) and engine.sleeps):
+        if not engine.sleeps:
             yield
             return
         await engine.sleep()

@@ -12,7 +12,7 @@ from typing import Any
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
-from finqa_cli.contracts import Learner, Sleeper, TokenEngine
+from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import DataError, FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
 from finqa_cli.rollout.seeds import derive, draw
@@ -87,9 +87,8 @@ class HeldOutQuestions:
             ThresholdError: More answers ended in faults than the settings allow.
         """
         context = self._context
-        sleeps = isinstance(self._engine, Sleeper) and self._engine.sleeps
-        if sleeps:
-            await self._engine.wake()  # type: ignore[attr-defined]
+        if self._engine.sleeps:
+            await self._engine.wake()
         await self._serve(learner, step)
         answered: list[Trajectory] = []
         await evaluate_tasks(
@@ -101,9 +100,13 @@ class HeldOutQuestions:
             stopper=context.stopper,
             key=f"valid/{step}",
         )
-        if sleeps:
-            await self._engine.sleep()  # type: ignore[attr-defined]
+        await self.rest()
         return None if context.stopper.requested else self._rates(answered, step)
+
+    async def rest(self) -> None:
+        """Leaves the engine's device to the learner, where they share one, until the next call of `ask`."""
+        if self._engine.sleeps:
+            await self._engine.sleep()
 
     async def _serve(self, learner: Learner, step: int) -> None:
         policies = self._context.folder.path / "policies"
@@ -311,9 +314,9 @@ async def held_out_questions(
             check_stop=context.check_stop,
             on_event=lambda name, facts: folder.event(name, **facts),
         ) as parts:
-            if isinstance(parts.engine, Sleeper) and parts.engine.sleeps:
-                await parts.engine.sleep()
-            yield HeldOutQuestions(replace(context, settings=greedy), parts, tasks)
+            questions = HeldOutQuestions(replace(context, settings=greedy), parts, tasks)
+            await questions.rest()
+            yield questions
     finally:
         # The engine has served them; checkpoints stay.
         shutil.rmtree(folder.path / "policies", ignore_errors=True)

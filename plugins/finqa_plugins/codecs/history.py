@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from finqa_cli.contracts import PlayedTurn, ReplyRole, RewritingCodec
+from finqa_cli.contracts import ChatCodec, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.config import HistoryMode
@@ -49,7 +49,7 @@ class Probe:
 
 
 def play_probes(
-    codec: RewritingCodec,
+    codec: ChatCodec,
     render: Callable[[Sequence[Message], Sequence[ToolSpec]], str],
     decode: Callable[[Sequence[int]], str],
     *,

@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any
 
-from finqa_cli.contracts import CallError, Schemas
+from finqa_cli.contracts import CallError, CallFormat, Schemas
 from finqa_cli.types import ToolCall
 
 MAX_DEPTH = 64
@@ -155,7 +155,7 @@ def words_before(spoken: str) -> str:
 HERMES_EXAMPLE = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{...}}}}\n{CALL_CLOSE}'
 
 
-class HermesFormat:
+class HermesFormat(CallFormat):
     """See `CallFormat`."""
 
     separator = "\n"
@@ -184,7 +184,7 @@ _PYTHON_TAG = "<|python_tag|>"
 LLAMA3_EXAMPLE = '{"name": "<tool>", "parameters": {...}}'
 
 
-class Llama3JsonFormat:
+class Llama3JsonFormat(CallFormat):
     """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it."""
 
     separator = "\n"

@@ -17,20 +17,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finqa_cli.contracts import CallFormat, CodecContext, ReplyRole
+from finqa_cli.contracts import CallFormat, ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.call_choice import named_format
 from finqa_plugins.codecs.config import PlainCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
-from finqa_plugins.codecs.parsing import parse_turn, split_reasoning
+from finqa_plugins.codecs.parsing import named_format, parse_turn, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 _MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
 
 
-class PlainCodec:
-    """See `ChatCodec`. Episodes only append. It reads the tokenizer only, never the weights."""
+class PlainCodec(ChatCodec):
+    """A codec with a turn format of its own (see above). It reads the tokenizer only, never the weights."""
 
     def __init__(self, config: PlainCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
         """Raises ConfigError when the model has no tokenizer, or one without an end token or that changes text."""

@@ -14,14 +14,20 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import CodecContext, PlayedTurn, ReplyRole
+from finqa_cli.contracts import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
-from finqa_plugins.codecs.call_choice import choose_format
 from finqa_plugins.codecs.config import CodecConfig
 from finqa_plugins.codecs.history import Replay, play_probes, reader, rewrites_history
 from finqa_plugins.codecs.loading import MODEL_REMEDY, plain_coding
-from finqa_plugins.codecs.parsing import THINK_CLOSE, opened_reasoning, parse_turn, render_reasoning, split_reasoning
+from finqa_plugins.codecs.parsing import (
+    THINK_CLOSE,
+    choose_format,
+    opened_reasoning,
+    parse_turn,
+    render_reasoning,
+    split_reasoning,
+)
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 log = structlog.get_logger(__name__)
@@ -51,8 +57,8 @@ class Family:
     thinking: bool = False
 
 
-class TemplateCodec:
-    """See `RewritingCodec`. It reads the tokenizer only, never the weights."""
+class TemplateCodec(ChatCodec):
+    """A codec that follows the model's own chat template. It reads the tokenizer only, never the weights."""
 
     def __init__(self, tokenizer: Any, family: Family, options: CodecConfig, context: CodecContext) -> None:
         """Raises ConfigError when the tokenizer or its chat template is not of this family.
@@ -104,7 +110,7 @@ class TemplateCodec:
         return self._openings[key]
 
     def rewrites(self, role: ReplyRole) -> bool:
-        """See `RewritingCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
+        """See `ChatCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
         that cannot take them serves episodes with tools all the same.
         """
         if role not in self._rewrites:
@@ -112,7 +118,7 @@ class TemplateCodec:
         return self._rewrites[role]
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
-        """[L] see `RewritingCodec.history`."""
+        """[L] see `ChatCodec.history`."""
         messages, tools, contents, mark = self._as_chats(prompt)
         replay = Replay(self._reader, self._family.turn_end, self._reasoning_open, contents, mark)
         for turn in turns:

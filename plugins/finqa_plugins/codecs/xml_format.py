@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from finqa_cli.contracts import CallError, Schemas
+from finqa_cli.contracts import CallError, CallFormat, Schemas
 from finqa_cli.types import ToolCall
 from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, words_before
 
@@ -27,7 +27,7 @@ _CALL_CONTINUES = re.compile(r"\s*(?:<parameter=|</function>|\Z)")
 EXAMPLE = f"{CALL_OPEN}\n<function=<tool>>\n<parameter=<name>>\nvalue\n{_VALUE_CLOSE}\n{_FUNCTION_CLOSE}\n{CALL_CLOSE}"
 
 
-class XmlFormat:
+class XmlFormat(CallFormat):
     """See `CallFormat`."""
 
     separator = "\n\n"

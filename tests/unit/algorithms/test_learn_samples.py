@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
+from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import DataError
 from finqa_cli.types import (
     AssistantTurn,
@@ -29,7 +30,7 @@ def trajectory(*turns: Turn) -> Trajectory:
     return Trajectory(id="train/q1/0", task=TASK, member=0, seed=1, status=Status.COMPLETED, turns=turns)
 
 
-class ByteCodec:
+class ByteCodec(ChatCodec):
     """A complete codec over bytes: 256 opens, 257 ends an assistant turn, 258 frames a tool reply."""
 
     stop_ids = (257,)

@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("transformers")
 
 from chat_families import FORKING, as_prompt, codec_of, controls, decode, rendered
+from fixtures.toy_environment import ToyTokenEngine
 
-from finqa_cli.contracts import PlayedTurn, RewritingCodec
+from finqa_cli.contracts import PlayedTurn
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.types import Completion, GenerateRequest, Message, Sampling, ToolCall
 
@@ -31,7 +32,7 @@ def played(codec: Any, *turns: tuple[Message, str]) -> list[PlayedTurn]:
 @pytest.mark.parametrize("name", list(FORKING))
 def test_history_is_what_the_template_renders(name: str) -> None:
     codec = codec_of(name)
-    assert isinstance(codec, RewritingCodec) and codec.rewrites("tool")
+    assert codec.rewrites("tool")
     # Llama's template leaves out the words beside a call, so there are none here.
     turns = [(said(codec, "", thought=f"weigh {place}"), f"[[{place}]]") for place in range(3)]
     for count in (1, 2, 3):
@@ -70,10 +71,11 @@ def test_reasoning_that_was_closed_in_plain_letters_is_dropped_too() -> None:
     assert ids == (*codec.opening(PROMPT), *spelled[-2:], *codec.tool_reply("r", stopped=False))
 
 
-class Script:
+class Script(ToyTokenEngine):
     """Answers with the given completions."""
 
     def __init__(self, completions: Sequence[tuple[int, ...]], max_context: int = 10_000) -> None:
+        super().__init__()
         self.max_context = max_context
         self.asked: list[tuple[int, ...]] = []
         self._completions = list(completions)

@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("transformers")
 
 from chat_families import CONTROL_STRINGS, as_prompt
+from fixtures.toy_environment import ToyTokenEngine
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_families import ENDS, codec_of, folder_of, tokenizer_of
 
 from finqa_cli.algorithms.samples import trajectory_samples
-from finqa_cli.contracts import ChatCodec, RewritingCodec
+from finqa_cli.contracts import ChatCodec
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.types import (
     Completion,
@@ -60,7 +61,7 @@ def said(text: str = "", call: ToolCall | None = None) -> Message:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_fulfils_the_contract_and_only_appends(family: str) -> None:
     codec = codec_of(family)
-    assert isinstance(codec, ChatCodec) and not isinstance(codec, RewritingCodec)
+    assert isinstance(codec, ChatCodec) and not codec.rewrites("tool") and not codec.rewrites("user")
     assert read(codec, codec.stop_ids) == ENDS[family]
 
 
@@ -177,12 +178,13 @@ def test_any_sampled_ids_give_a_turn(family: str, ids: list[int]) -> None:
     assert (turn.tool_call is None) == bool(turn.parse_error)
 
 
-class Sampler:
+class Sampler(ToyTokenEngine):
     """Answers with given ids, and keeps what it was asked."""
 
     max_context = 1_000_000
 
     def __init__(self, turns: list[tuple[tuple[int, ...], bool]]) -> None:
+        super().__init__()
         self._turns = turns
         self.asked: list[tuple[int, ...]] = []
 

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from chat_families import CASES, CONTROL_STRINGS, FORKING, THINKING, as_prompt, codec_of, controls
+from fixtures.toy_environment import ToyTokenEngine
 
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.contracts import PlayedTurn
@@ -101,12 +102,13 @@ def segment(name: str, text: str, rng: random.Random) -> list[int]:
     return ids
 
 
-class FuzzEngine:
+class FuzzEngine(ToyTokenEngine):
     """Samples by a seed and keeps what it was asked and what it answered."""
 
     max_context = 1_000_000
 
     def __init__(self, name: str, rng: random.Random) -> None:
+        super().__init__()
         self._name, self._rng = name, rng
         self.asked: list[tuple[int, ...]] = []
         self.sampled: list[tuple[int, ...]] = []

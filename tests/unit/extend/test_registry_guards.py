@@ -10,6 +10,7 @@ import pytest
 from fixtures.plugin_entry_points import PACKAGE, entry
 
 import finqa_cli
+from finqa_cli import contracts
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import KINDS, Component, Registry, hookimpl
 from finqa_cli.extend.registry import CONTRACTS, checkout_entries
@@ -175,7 +176,7 @@ MISTAKEN = """
         targets = {
             "no-module": "mistaken_modul:Older",
             "no-class": "mistaken_plugin:Oldr",
-            "no-methods": "mistaken_plugin:Older",
+            "no-base": "mistaken_plugin:Older",
             "needy": "fixtures_need:Class",
         }
         found = [Component(kind="optimizer", name=name, target=target) for name, target in targets.items()]
@@ -194,7 +195,7 @@ MISTAKEN = """
         ("no-module", "there is no module mistaken_modul"),
         ("no-class", "mistaken_plugin has no 'Oldr'"),
         ("no-config", "mistaken_plugin has no 'Keyd'"),
-        ("no-methods", "lacks loss of Optimizer"),
+        ("no-base", "mistaken_plugin:Older does not derive from finqa_cli.contracts.Optimizer"),
     ],
 )
 def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reason: str) -> None:
@@ -205,34 +206,61 @@ def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reaso
 
 
 STRANGERS = """
-    from finqa_cli.contracts import Reward
-    from finqa_cli.extend import Component, hookimpl
+    from finqa_cli.contracts import Reward, TokenEngine
+    from finqa_cli.extend import KINDS, Component, hookimpl
 
     class Duck:
         def __init__(self, config): ...
-        def score(self, request): ...
+        def __getattr__(self, name):
+            return lambda *arguments: None
 
-    class Unfinished(Reward):
-        def __init__(self, config): ...
+    class UnfinishedReward(Reward): ...
+    class UnfinishedEngine(TokenEngine): ...
 
     @hookimpl
     def register_components():
-        names = ("Duck", "Unfinished")
-        return [Component(kind="reward", name=name.lower(), target=f"strange_rewards:{name}") for name in names]
+        ducks = [Component(kind=kind, name="duck", target="strangers:Duck") for kind in KINDS]
+        unfinished = [
+            Component(kind=kind, name="unfinished", target=f"strangers:Unfinished{kind.title()}")
+            for kind in ("reward", "engine")
+        ]
+        return [*ducks, *unfinished]
     """
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("kind", "bases"),
     [
-        ("duck", "strange_rewards:Duck does not derive from finqa_cli.contracts.reward.Reward"),
-        ("unfinished", "strange_rewards:Unfinished lacks score"),
+        ("sandbox", "finqa_cli.contracts.SandboxProvider"),
+        ("environment", "finqa_cli.contracts.Environment"),
+        ("engine", "finqa_cli.contracts.TokenEngine or finqa_cli.contracts.ChatEngine"),
+        ("codec", "finqa_cli.contracts.ChatCodec"),
+        ("call_format", "finqa_cli.contracts.CallFormat"),
+        ("optimizer", "finqa_cli.contracts.Optimizer"),
+        ("learner", "finqa_cli.contracts.Learner"),
+        ("tracker", "finqa_cli.contracts.Tracker"),
+        ("reward", "finqa_cli.contracts.Reward"),
     ],
 )
-def test_a_component_derives_from_the_class_of_its_kind(written: Written, name: str, reason: str) -> None:
-    registry = Registry([written("strange_rewards", STRANGERS)])
-    with pytest.raises(ConfigError, match=reason):
-        registry.create("reward", name, {})
+def test_a_component_that_only_looks_like_its_kind_is_told_what_to_derive_from(
+    written: Written, kind: str, bases: str
+) -> None:
+    registry = Registry([written("strangers", STRANGERS)])
+    with pytest.raises(ConfigError) as caught:
+        registry.create(kind, "duck", {})
+    assert f"strangers:Duck does not derive from {bases}. This is a fault of plugin" in caught.value.message
+    for base in bases.split(" or "):
+        assert hasattr(contracts, base.removeprefix("finqa_cli.contracts."))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking"),
+    [("reward", "Reward lacks score"), ("engine", "Engine lacks close, generate, load")],
+)
+def test_a_component_has_the_required_methods(written: Written, kind: str, lacking: str) -> None:
+    registry = Registry([written("strangers", STRANGERS)])
+    with pytest.raises(ConfigError, match=f"strangers:Unfinished{lacking}"):
+        registry.create(kind, "unfinished", {})
 
 
 def test_a_package_that_a_target_needs_is_missing_and_not_its_module(written: Written) -> None:

@@ -10,8 +10,8 @@ from finqa_cli.errors import EngineError, ServiceUnavailableError
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.types import AssistantTurn, ChatRequest, Sampling, Status, Trajectory
 
 
@@ -32,7 +32,7 @@ class FailingEngine(ToyChatEngine):
 def play(engine: FailingEngine, heard: list[Trajectory]) -> list[Trajectory]:
     player = Player(
         ToyEnvironment(boxed=False),
-        NoSandboxes(),
+        Pool(),
         engine,
         ToyCodec(),
         limits=Limits(),

@@ -24,8 +24,8 @@ from finqa_cli.contracts import Sandbox
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.pool import Pool, SandboxPool
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.types import AssistantTurn, Rewards, Sampling, Status, Task, ToolCall, Trajectory
 
 
@@ -36,7 +36,7 @@ def attempt(number: int = 0, member: int = 0) -> Attempt:
 def player(environment: ToyEnvironment, engine: object, pool: Pool | None = None, **limits: object) -> Player:
     return Player(
         environment,
-        pool or NoSandboxes(),
+        pool or Pool(),
         engine,  # type: ignore[arg-type]
         ToyCodec(),
         limits=Limits(**limits),  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ async def test_a_full_context_ends_the_episode_with_its_own_status() -> None:
 
     one = Player(
         ToyEnvironment(boxed=False),
-        NoSandboxes(),
+        Pool(),
         ToyTokenEngine(),  # type: ignore[arg-type]
         Endless(),
         limits=Limits(max_turns=100),

@@ -12,7 +12,7 @@ from fixtures.pool_play import filled, hold, lease_for
 from fixtures.virtual_time import run_virtually
 
 from finqa_cli.errors import EngineError, SandboxError
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 
 
 def test_sessions_go_to_the_least_loaded_box() -> None:
@@ -217,7 +217,7 @@ async def test_leases_are_cheap_with_five_hundred_boxes() -> None:
 
 
 async def test_an_environment_without_boxes_needs_no_pool() -> None:
-    pool = NoSandboxes()
+    pool = Pool()
     await pool.start()
     await pool.ready()
     await pool.settled()

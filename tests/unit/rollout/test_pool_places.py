@@ -6,8 +6,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.rollout.pooled_sandboxes import Places, PooledSandbox
-from finqa_cli.rollout.sandbox_states import SandboxState
+from finqa_cli.rollout.pooled_sandboxes import Places, PooledSandbox, SandboxState
 
 Step = tuple[str, int]
 STEPS = st.lists(

@@ -25,8 +25,8 @@ from finqa_cli.contracts import Sandbox, Session, TextSession
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError, ServiceUnavailableError
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes, Pool, SandboxPool, Waiting
-from finqa_cli.rollout.scheduler import play_all
+from finqa_cli.rollout.pool import Pool, SandboxPool, Waiting
+from finqa_cli.rollout.stream import play_all
 from finqa_cli.types import (
     AssistantTurn,
     ChatRequest,
@@ -128,7 +128,7 @@ class LossyTexts(LossyBase, TextSession):
 def player(environment: Lossy, engine: object, pool: Pool | None, retries: int, seconds: float = 0.0) -> Player:
     return Player(
         environment,
-        pool or NoSandboxes(),
+        pool or Pool(),
         engine,  # type: ignore[arg-type]
         ToyCodec(),
         limits=Limits(seconds=seconds),
@@ -223,7 +223,7 @@ def test_a_fault_of_the_engine_starts_the_attempt_again() -> None:
     assert told(trajectory) == told(CLEAN) and (trajectory.recoveries, trajectory.retries) == (0, 1)
 
 
-class Boxes:
+class Boxes(Pool):
     """A pool that cuts a lease as the real one does, `wait_s` slow; it hears what each lease ended with."""
 
     def __init__(self, *, wait_s: float = 0.0, refusal: Exception | None = None) -> None:
@@ -256,12 +256,6 @@ class Boxes:
             self.ended.append(error)
             raise
         self.ended.append(None)
-
-    async def start(self) -> None: ...
-
-    async def settled(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Thinking(ToyChatEngine):

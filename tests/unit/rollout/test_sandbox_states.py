@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.rollout.pool import SandboxPool
-from finqa_cli.rollout.pooled_sandboxes import PooledSandbox
-from finqa_cli.rollout.sandbox_states import (
+from finqa_cli.rollout.pooled_sandboxes import (
     EVENTS,
     RUNNING,
     TRANSITIONS,
     IllegalTransitionError,
+    PooledSandbox,
     SandboxState,
     event_of,
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from finqa_cli.errors import StorageError
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes
-from finqa_cli.rollout.scheduler import play_all, play_stream
+from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.stream import play_all, play_stream
 from finqa_cli.types import Sampling, Trajectory
 
 
@@ -23,7 +23,7 @@ def attempts(count: int) -> list[Attempt]:
 def player(environment: TimedEnvironment, engine: object | None = None) -> Player:
     return Player(
         environment,
-        NoSandboxes(),
+        Pool(),
         engine or ToyChatEngine(submit(1)),  # type: ignore[arg-type]
         ToyCodec(),
         limits=Limits(max_turns=99, max_parse_errors=99),

@@ -10,7 +10,7 @@ from finqa_cli.contracts import Sandbox
 from finqa_cli.errors import StorageError
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.stream import streaming
 from finqa_cli.types import Observation, Sampling, Task, ToolCall, Trajectory
 
@@ -34,7 +34,7 @@ class Numbered:
 def player(length: int = 1, world: TimedEnvironment | None = None) -> Player:
     return Player(
         world or TimedEnvironment(length=lambda about, seed: length),
-        NoSandboxes(),
+        Pool(),
         ToyChatEngine(submit(1)),
         ToyCodec(),
         limits=Limits(max_turns=99),

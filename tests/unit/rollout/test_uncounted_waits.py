@@ -11,9 +11,9 @@ from fixtures.virtual_time import run_virtually
 from finqa_cli.contracts import uncounted
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling, Status
-from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.http_client import Gate
 
 
 class SlowEngine(ToyChatEngine):
@@ -35,7 +35,7 @@ def test_only_what_the_policy_does_counts(waits_s: float, thinks_s: float, statu
     async def scene() -> None:
         player = Player(
             ToyEnvironment(boxed=False),
-            NoSandboxes(),
+            Pool(),
             SlowEngine(waits_s, thinks_s),
             ToyCodec(),
             limits=Limits(seconds=10),
@@ -72,7 +72,7 @@ def test_the_queue_of_a_token_engine_does_not_count() -> None:
     async def scene() -> None:
         player = Player(
             ToyEnvironment(boxed=False),
-            NoSandboxes(),
+            Pool(),
             SlowTokenEngine(3000),
             ToyCodec(),
             limits=Limits(seconds=10),
@@ -104,7 +104,7 @@ def test_a_wait_for_a_free_place_does_not_count() -> None:
     async def play(asks_s: float) -> Status:
         player = Player(
             ToyEnvironment(boxed=False),
-            NoSandboxes(),
+            Pool(),
             Placed(asks_s),
             ToyCodec(),
             limits=Limits(seconds=10 if asks_s < 10 else 0),

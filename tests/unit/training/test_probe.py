@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 from fixtures.fake_engines import FakeEngine
@@ -201,7 +201,7 @@ async def test_every_replica_is_probed_and_the_wrong_one_is_named(
         await a_probe(EngineSet([honest, stale], serving=policy), learner, run).prove(policy)
 
 
-class ScriptedSet:
+class ScriptedSet(TokenEngine):
     """Replicas of one engine, of which `present` says who answers a request."""
 
     probe_tolerance = 1e-4
@@ -209,8 +209,19 @@ class ScriptedSet:
     def __init__(self, engine: ProbedEngine, present: Callable[[int], set[int]]) -> None:
         self._engine, self._present, self.asked = engine, present, 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> NoReturn:
+        raise AssertionError("a probe does not generate")
+
+    async def load(self, policy: PolicyVersion) -> NoReturn:
+        raise AssertionError("a probe does not load")
+
+    async def close(self) -> None: ...
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         present, self.asked = self._present(self.asked), self.asked + 1

@@ -10,7 +10,7 @@ from fixtures.finqa_text_rows import prepared, write
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment
 
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.rollout.pool import NoSandboxes
+from finqa_cli.rollout.pool import Pool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
 from finqa_cli.training.training_data import training_tasks
@@ -43,7 +43,7 @@ def settings(limit: int | None, **data: Any) -> Settings:
 def parts(chosen: Settings, **changes: Any) -> Stage:
     fields: dict[str, Any] = {
         "environment": open_environment(chosen, NullReporter()),
-        "pool": NoSandboxes(),
+        "pool": Pool(),
         "engine": ToyChatEngine(),
         "codec": WordCodec(),
         "policy": PolicyVersion(number=0, model=""),

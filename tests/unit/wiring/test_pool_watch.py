@@ -13,7 +13,7 @@ from fixtures.virtual_time import run_virtually
 
 from finqa_cli.commands.shared import output
 from finqa_cli.commands.shared.output import PlainReporter
-from finqa_cli.rollout.pool import NoSandboxes, SandboxPool
+from finqa_cli.rollout.pool import Pool, SandboxPool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.types import Status, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, watch_pool
@@ -86,7 +86,7 @@ def test_a_log_has_few_lines_and_the_last_state(
 def test_an_environment_without_boxes_shows_none() -> None:
     async def run() -> None:
         shown, events = Shown(), Events()
-        async with watch_pool(NoSandboxes(), 0, shown, events):
+        async with watch_pool(Pool(), 0, shown, events):
             await asyncio.sleep(30)
         assert (shown.states, events) == ([], [])
 

@@ -7,10 +7,11 @@ import difflib
 import json
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, ToolSpec
 
@@ -29,30 +30,33 @@ class PersonLeftError(FinqaError):
         super().__init__("The episode was ended at the terminal before an answer was submitted.")
 
 
-class LineReader(Protocol):
+class LineReader(ABC):
     """Asks for one line."""
 
     async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
-        """The line, stripped; `default` when it is empty.
+        """The line, stripped; `default` when it is empty. Raises as `line`.
+
+        Args:
+            label: What is asked for.
+            words: What the line may be completed to.
+            default: Shown behind the label.
+        """
+        shown = f"{label} [{default}]: " if default else f"{label}: "
+        return (await self.line(shown, words)).strip() or default
+
+    @abstractmethod
+    async def line(self, label: str, words: Sequence[str] = ()) -> str:
+        """The line as it was typed, for text in which spaces mean something.
 
         Raises:
             PersonLeftError: The input ended, or the person interrupted it.
         """
-        ...
-
-    async def line(self, label: str) -> str:
-        """The line as it was typed, for text in which spaces mean something; raises as `ask`."""
-        ...
 
 
-class PlainReader:
-    """Lines of standard input that is not a terminal."""
+class PlainReader(LineReader):
+    """Lines of standard input that is not a terminal; nothing is completed."""
 
-    async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
-        """One line; `words` have no use here."""
-        return (await self.line(prompt_text(label, default))).strip() or default
-
-    async def line(self, label: str) -> str:
+    async def line(self, label: str, words: Sequence[str] = ()) -> str:
         """See `LineReader.line`."""
         show(label, end="")
         try:
@@ -66,7 +70,7 @@ class PlainReader:
         return str(line).rstrip("\r\n")
 
 
-class TerminalReader:
+class TerminalReader(LineReader):
     """A terminal, with completion by Tab and history by the arrow keys."""
 
     def __init__(self, source: Input | None = None, target: Output | None = None) -> None:
@@ -76,10 +80,6 @@ class TerminalReader:
         self.session: PromptSession[str] = PromptSession(
             input=source, output=target or create_output(stdout=sys.stderr), complete_while_typing=True
         )
-
-    async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
-        """One line, completed from `words`."""
-        return (await self.line(prompt_text(label, default), words)).strip() or default
 
     async def line(self, label: str, words: Sequence[str] = ()) -> str:
         """See `LineReader.line`."""
@@ -102,15 +102,10 @@ def show(text: str, *, end: str = "\n") -> None:
     print(safe, end=end, file=sys.stderr, flush=True)
 
 
-def prompt_text(label: str, default: str) -> str:
-    """`label [default]: `."""
-    return f"{label} [{default}]: " if default else f"{label}: "
-
-
 FENCE = "```"
 
 
-class HumanEngine:
+class HumanEngine(ChatEngine):
     """Shows what is new in the conversation, then asks for a tool and its arguments until they make a call."""
 
     def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import AssistantTurn, ChatRequest
 from finqa_plugins.engines._http.adapter_files import vocabulary
@@ -26,7 +26,7 @@ from finqa_plugins.engines.openai.config import CHAT_ONLY, OpenAIEngineConfig
 log = structlog.get_logger(__name__)
 
 
-class OpenAIEngine:
+class OpenAIEngine(ChatEngine):
     """Stateless but for the count of what was used: each request carries the whole conversation."""
 
     def __init__(self, config: OpenAIEngineConfig | None, context: EngineContext) -> None:

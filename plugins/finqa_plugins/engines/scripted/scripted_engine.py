@@ -10,17 +10,20 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
-from finqa_plugins.engines.scripted.scripted_sql import Habits, Intent, parse_question, write_query
-from finqa_plugins.engines.scripted.table_reading import (
+from finqa_plugins.engines.scripted.scripted_sql import (
+    Habits,
+    Intent,
     TableInfo,
     find_labels,
     guess_label,
     parse_info,
+    parse_question,
     parse_tables,
     rank_tables,
+    write_query,
 )
 
 _MAX_TABLES = 3
@@ -42,8 +45,8 @@ class ScriptedConfig(BaseModel):
     undivided_percentages: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
-class ScriptedEngine:
-    """A `ChatEngine` without state: each turn follows from the messages, the habits from the request's seed."""
+class ScriptedEngine(ChatEngine):
+    """An expert without state: each turn follows from the messages, the habits from the request's seed."""
 
     def __init__(self, config: ScriptedConfig | None, context: EngineContext) -> None:
         self._config = config or ScriptedConfig()

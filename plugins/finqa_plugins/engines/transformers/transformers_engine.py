@@ -6,25 +6,113 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.decode import Job
-from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
 from finqa_plugins.engines.transformers.worker import Worker
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One caller inside `generate`.
+
+    Attributes:
+        job: Its request.
+        answer: Resolved when the row ends.
+        arrived: Seconds on the loop's clock.
+    """
+
+    job: Job
+    answer: asyncio.Future[Completion]
+    arrived: float
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was interrupted and continues."""
+        return self.job.outcome is None and not self.job.abandoned
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """Tickets that no batch has taken yet, and the seats they may come from.
+
+    Attributes:
+        lockstep: A batch is dispatched only once every seat waits.
+        wait_seconds: Otherwise also when the oldest ticket has waited this long, or `enough` tickets are here.
+        enough: Tickets that fill a batch.
+        seats: Live episodes.
+    """
+
+    lockstep: bool
+    wait_seconds: float
+    enough: int
+    seats: int = 0
+    tickets: list[Ticket] = field(default_factory=list)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether every seat is waiting, so that no further request can arrive."""
+        return bool(self.seats) and len(self.tickets) - len(self._guests()) >= self.seats
+
+    def due_in(self, now: float) -> float | None:
+        """Seconds until a batch is due: 0 is now, None is not before something happens."""
+        if not self.tickets:
+            return None
+        if not self.seats or self.everyone or self._guests():
+            return 0.0
+        if self.lockstep:
+            return None
+        if len(self.tickets) >= self.enough:
+            return 0.0
+        return max(0.0, self.tickets[0].arrived + self.wait_seconds - now)
+
+    def joins_in(self, now: float, decoding: int) -> float | None:
+        """Seconds until those who wait should join a running batch with `decoding` live rows; None is never.
+
+        Joining copies the keys and values of every live row, so a few wait `wait_seconds` for more; as many as are
+        decoding do not.
+        """
+        if self.lockstep or not self.tickets or not decoding:
+            return None
+        if len(self.tickets) >= min(decoding, self.enough):
+            return 0.0
+        return max(0.0, self.tickets[0].arrived + self.wait_seconds - now)
+
+    def take(self) -> list[Ticket]:
+        """Who is dispatched, in the order of their keys: all, but in lockstep guests alone while there are seats.
+
+        So guests, who come at any time, change no batch of the episodes.
+        """
+        guests = self._guests()
+        chosen = guests if self.lockstep and self.seats and guests else self.tickets
+        self.tickets = [ticket for ticket in self.tickets if ticket not in chosen]
+        return sorted(chosen, key=lambda ticket: ticket.job.request.key)
+
+    def leave(self, ticket: Ticket) -> None:
+        """A caller gave up; harmless when a batch has taken it."""
+        if ticket in self.tickets:
+            self.tickets.remove(ticket)
+
+    def _guests(self) -> list[Ticket]:
+        """Tickets of no episode, and so of no seat: no further request is known that could share their batch."""
+        return [ticket for ticket in self.tickets if not ticket.job.episode]
+
+
 T = TypeVar("T")
 
 
-class TransformersEngine:
+class TransformersEngine(TokenEngine):
     """A token engine on one CPU or CUDA device.
 
     Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
@@ -39,7 +127,9 @@ class TransformersEngine:
     """
 
     def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
-        self._worker = Worker(config or TransformersEngineConfig(), context)
+        self._config = config or TransformersEngineConfig()
+        self._context = context
+        self._worker = Worker(self._config, context)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finqa-engine")
         self._starting = asyncio.Lock()
         self._queue: RequestQueue | None = None
@@ -50,7 +140,7 @@ class TransformersEngine:
         self._seats = 0
         self._loads = 0
         self._exclusive = asyncio.Lock()
-        self._sleeps = context.sleep
+        self.sleeps = context.sleep
         self._asleep = False
         self._closed = False
 
@@ -65,15 +155,17 @@ class TransformersEngine:
             if self._closed:
                 raise EngineError("The engine is closed.")
             if self._queue is None:
-                self._queue = await self._in_worker(self._worker.start)
-                self._queue.seats = self._seats
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Announces one live episode for as long as the context is open."""
-        return self._seat()
+                self.lockstep = await self._in_worker(self._worker.start)
+                self._queue = RequestQueue(
+                    lockstep=self.lockstep,
+                    wait_seconds=self._context.dispatch_wait_ms / 1000,
+                    enough=self._config.max_batch,
+                    seats=self._seats,
+                )
 
     @contextmanager
-    def _seat(self) -> Iterator[None]:
+    def seat(self) -> Iterator[None]:
+        """Announces one live episode for as long as the context is open."""
         self._count_seat(1)
         try:
             yield
@@ -133,11 +225,6 @@ class TransformersEngine:
             self._loads -= 1
             self._check()
 
-    @property
-    def sleeps(self) -> bool:
-        """Whether it is to leave its device to the learner for updates."""
-        return self._sleeps
-
     async def sleep(self) -> None:
         """Frees the device, after the running batch. Idempotent.
 
@@ -162,11 +249,6 @@ class TransformersEngine:
                 await self._in_worker(self._worker.wake)
                 self._asleep = False
         self._check()
-
-    @property
-    def lockstep(self) -> bool:
-        """Whether a batch is dispatched only once every seat waits; False before `start`."""
-        return self._queue is not None and self._queue.lockstep
 
     @property
     def max_context(self) -> int:

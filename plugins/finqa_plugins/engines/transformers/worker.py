@@ -26,7 +26,6 @@ from finqa_plugins.engines.transformers.device_placement import (
 )
 from finqa_plugins.engines.transformers.generator import Generator
 from finqa_plugins.engines.transformers.lora_adapter import AdapterSlot, Patch, read_adapter
-from finqa_plugins.engines.transformers.request_queue import RequestQueue
 from finqa_plugins.engines.transformers.served_model import (
     CausalModel,
     check_finite,
@@ -59,8 +58,8 @@ class Worker:
         self.vocabulary = 0
         self.max_context = 0
 
-    def start(self) -> RequestQueue:
-        """Loads the base model as version 0; returns the rules by which batches become due.
+    def start(self) -> bool:
+        """Loads the base model as version 0; returns whether batches are dispatched in lockstep, see `RequestQueue`.
 
         Raises:
             ConfigError: Something does not fit; see `load_model`.
@@ -92,11 +91,7 @@ class Worker:
             )
         )
         lockstep = self._config.lockstep
-        return RequestQueue(
-            lockstep=self._device.type == "cpu" if lockstep is None else lockstep,
-            wait_seconds=self._context.dispatch_wait_ms / 1000,
-            enough=self._config.max_batch,
-        )
+        return self._device.type == "cpu" if lockstep is None else lockstep
 
     def run(self, jobs: list[Job], everyone: bool, interrupted: Callable[[], bool]) -> None:
         """Sets every job's outcome, or as many as there are until it is interrupted; see `Generator.run`."""

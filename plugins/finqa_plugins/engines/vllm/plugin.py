@@ -29,7 +29,7 @@ def register_components() -> list[Component]:
                 requirements="finqa_plugins.engines.vllm:requirements.txt",
                 pythons=("3.11", "3.14"),
                 gigabytes=14.0,
-                check="finqa_plugins.engines.vllm.setup_check:check",
+                check="finqa_plugins.engines.vllm.vllm_doctor:check",
             ),
         )
     ]

@@ -1,23 +1,29 @@
-"""What `finqa doctor` finds out about vLLM: its interpreter, devices and ranks, or whether running servers answer."""
+"""What `finqa doctor` and `finqa setup vllm` find out about vLLM: interpreter, devices, and whether servers answer."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError
-from finqa_cli.types import Check
+from finqa_cli.extend import registry
+from finqa_cli.types import Check, GenerateRequest, Sampling
 from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines._http.http_client import Client
 from finqa_plugins.engines.vllm import machine
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
+from finqa_plugins.engines.vllm.diagnosis import last_words
 from finqa_plugins.engines.vllm.machine import interpreter, remedy
 from finqa_plugins.engines.vllm.vllm_command import server_rank
+from finqa_plugins.engines.vllm.vllm_engine import VllmEngine
 
 DEADLINE_S = 5.0
 # Not an import of vllm: that takes 20 s.
@@ -85,3 +91,85 @@ async def _names(client: Client) -> list[str]:
         return [card.name for card in await client.listing() or ()]
     finally:
         await client.close()
+
+
+IMPORT_S = 600.0
+"""Everything is compiled and read from disk for the first time."""
+
+TOKENS = 8
+_IMPORT = """
+import importlib.metadata as m, json, vllm
+names = {*m.packages_distributions().get("vllm", ()), "torch", "transformers"}
+there = {one.metadata["Name"] for one in m.distributions()}
+print(json.dumps({name: m.version(name) for name in sorted(names & there, key=lambda n: (n[:4] != "vllm", n))}))
+"""
+_NO_DEVICE = ("infer device type", "libcuda.so", "No CUDA", "no NVIDIA driver", "platform")
+
+
+def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -> Mapping[str, str]:
+    """Versions of vllm, torch and transformers; see `VenvSpec.check`.
+
+    A server is started where it can compute: on a GPU, or when vllm is built for the CPU. Elsewhere its arguments are
+    read by `--help`.
+
+    Raises:
+        FinqaError: Something does not work; says the program's own words.
+    """
+    log = folder / "check.log"
+    written = _run([str(python), "-I", "-c", _IMPORT], log, "vllm cannot be imported")
+    versions: dict[str, str] = json.loads(written.splitlines()[-1])
+    say("    imports " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+    for_cpu = any("cpu" in f"{name} {version}" for name, version in versions.items() if name.startswith("vllm"))
+    if start and (for_cpu or machine.has_gpu()):
+        say("    starts a server once; this takes up to some minutes")
+        began = time.monotonic()
+        asyncio.run(_serve(python, folder))
+        say(f"    the server started, sampled {TOKENS} tokens and ended, in {time.monotonic() - began:.0f} s")
+        return versions
+    try:
+        _run([str(python), "-m", "vllm.entrypoints.openai.api_server", "--help"], log, "vllm's server cannot be run")
+    except FinqaError as error:
+        if machine.has_gpu() or not any(words in error.message for words in _NO_DEVICE):
+            raise
+        say(f"    its arguments cannot be read without a GPU: {error.message}")
+    reason = "no GPU here" if start else "as asked"
+    say(f"    no server was started ({reason}): finqa doctor --engine vllm, on the machine that is to train")
+    return versions
+
+
+async def _serve(python: Path, folder: Path) -> None:
+    """A server of the embedded policy, in the way in which a training uses it, with little memory."""
+    policy = registry().hook.resolve_policy(reference="embedded")
+    config = VllmEngineConfig(python=python, enforce_eager=True, max_num_seqs=8)
+    context = EngineContext(
+        model=policy.model, lora_rank=8, gpu_memory_utilization=0.3, max_context=256, log_dir=folder
+    )
+    engine = VllmEngine(config, context)
+    try:
+        await engine.start()
+        sampling = Sampling(max_tokens=TOKENS, seed=0)
+        completion = await engine.generate(GenerateRequest(key="setup", token_ids=(1, 2, 3, 4), sampling=sampling))
+        if not completion.token_ids or len(completion.logprobs) != len(completion.token_ids):
+            raise FinqaError("The server answered without tokens or without their log-probabilities.")
+    except FinqaError as error:
+        remedy = f"{error.remedy}; or finqa setup vllm --no-start, which takes the environment as it is"
+        raise type(error)(error.message, remedy=remedy.removeprefix("; or ")) from error
+    finally:
+        await engine.close()
+
+
+def _run(command: list[str], log: Path, what: str) -> str:
+    """What it wrote on stdout.
+
+    Raises:
+        FinqaError: It failed or did not end.
+    """
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FinqaError(f"{what}: {error}.", remedy="finqa setup vllm --recreate") from error
+    log.write_text(f"{ended.stdout}\n{ended.stderr}")
+    if ended.returncode or not ended.stdout.strip():
+        said = last_words(ended.stderr)
+        raise FinqaError(f"{what}: {said} All of its output is in {log}.", remedy="finqa setup vllm --recreate")
+    return ended.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from finqa_cli.contracts import EngineContext
+from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines._http.adapter_files import vocabulary, write_adapter
@@ -33,8 +32,8 @@ FLOAT32_TOLERANCE = 1e-4
 """Nats; 1e-6 was measured between vLLM and transformers on one CPU, and long sums differ more."""
 
 
-class VllmEngine:
-    """Fulfils `TokenEngine`, `Probed`, `Sleeper` and `Metered`.
+class VllmEngine(TokenEngine):
+    """A vLLM server; it batches continuously, so that seats mean nothing to it.
 
     A policy version is an adapter under a name of its own, so that swaps pass requests under way; a version without
     adapter whose model is another folder (full training) is loaded in place, after the requests under way.
@@ -54,6 +53,8 @@ class VllmEngine:
         self._neutral: tempfile.TemporaryDirectory[str] | None = None
         self._asleep = False
         self._closed = False
+        self.sleeps = context.sleep
+        self.probe_tolerance = self._find_tolerance()
 
     async def start(self) -> None:
         """Starts the server, or finds the running one, and proves that it gives token ids and log-probabilities.
@@ -95,10 +96,6 @@ class VllmEngine:
                 await self._end(served)
                 raise
             self._served = served
-
-    def seat(self) -> AbstractContextManager[None]:
-        """Nothing to announce: the server batches continuously."""
-        return nullcontext()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Samples one completion under the loaded policy version. Cancellation frees its place.
@@ -153,9 +150,8 @@ class VllmEngine:
         async with self._requests.shared():
             return await served.probe(request)
 
-    @property
-    def probe_tolerance(self) -> float | Literal["measured"] | None:
-        """Largest difference to the learner's log-probabilities that rounding explains (nats).
+    def _find_tolerance(self) -> float | Literal["measured"]:
+        """Return the largest difference to the learner's log-probabilities that rounding explains (nats).
 
         Server and learner both compute in float32 where there is no GPU. In bfloat16 every kernel rounds in another
         way, so there the run measures it.
@@ -171,11 +167,6 @@ class VllmEngine:
         if self._config.seeded is not None:
             return self._config.seeded
         return not self._gpu and not self._config.addresses
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether the server is to leave its GPU to the learner for updates."""
-        return self._context.sleep
 
     async def sleep(self) -> None:
         """Frees the GPU. Idempotent.
@@ -216,11 +207,6 @@ class VllmEngine:
     def usage(self, episode: str) -> Mapping[str, Any]:
         """Tokens that the episode used."""
         return self._served.usage(episode) if self._served is not None else {}
-
-    @property
-    def lockstep(self) -> bool:
-        """Never: the server decides what shares a batch."""
-        return False
 
     @property
     def max_context(self) -> int:

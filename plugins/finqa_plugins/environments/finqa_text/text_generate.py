@@ -13,16 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from finqa_cli.grading.programs import execute, parse
+from finqa_plugins.environments._task_files.report_pages import Table, page_text, question_text
 from finqa_plugins.environments._task_files.task_rows import TaskData, embedded_data
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
-from finqa_plugins.environments.finqa_text.text_rows import (
-    Table,
-    TextRow,
-    divide,
-    kind_of,
-    page_text,
-    question_text,
-)
+from finqa_plugins.environments.finqa_text.text_rows import TextRow, divide, kind_of
 
 SHARES = {"dev": 0.15, "test": 0.15}
 

@@ -1,4 +1,4 @@
-"""Client of OpenEnv's wire protocol over one websocket. Needs only `websockets`.
+"""Client of OpenEnv's wire protocol over one websocket. Needs `websockets` and `pydantic_core`.
 
 The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
 socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A unexpected
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
@@ -174,7 +175,10 @@ class OpenEnvClient:
 
     def _frame(self, raw: str | bytes) -> tuple[str, dict[str, Any]]:
         try:
-            reply = json.loads(raw)
+            try:
+                reply = from_json(raw)
+            except ValueError:  # a lone surrogate or deep nesting, which `json` takes, or no JSON
+                reply = json.loads(raw)
             kind, data = reply["type"], reply["data"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise self._breach("a reply that is no frame") from error

@@ -100,10 +100,14 @@ class FinQAEnvironment(Environment):
             SandboxError: The server cannot be reached or has no session free.
             EnvironmentFault: The server does not know the task, or never yields it.
         """
-        url = self._config.url or (sandbox.url() if isinstance(sandbox, ServingSandbox) else "")
-        if not url:
+        if isinstance(sandbox, ServingSandbox):
+            url = self._config.url or sandbox.url()
+        elif not (url := self._config.url):
+            given = (
+                f"a {type(sandbox).__name__} is no finqa_cli.contracts.ServingSandbox" if sandbox else "none was given"
+            )
             raise ConfigError(
-                "The finqa environment runs on a server in a sandbox, but none was given.", remedy="--sandbox local"
+                f"The finqa environment runs on a server in a sandbox, but {given}.", remedy="--sandbox local"
             )
         client = OpenEnvClient(
             url,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from cwsandbox import Sandbox, SandboxStatus
 
-from finqa_cli.contracts import SandboxContext
+from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
@@ -29,8 +29,8 @@ _STATES = {
 }
 
 
-class CoreWeaveSandboxProvider:
-    """See `finqa_cli.contracts.SandboxProvider`; all its sandboxes execute code.
+class CoreWeaveSandboxProvider(SandboxProvider):
+    """Sandboxes of CoreWeave, all of which execute code.
 
     A sandbox carries a name of ours and the labels of its run as tags from its very create on, so that `list` and
     `reap` find what a lost reply or a killed process left behind.

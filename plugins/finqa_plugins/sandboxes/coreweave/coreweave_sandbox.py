@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from cwsandbox import ProcessResult, Sandbox, SandboxExecutionError, SandboxStatus
 
+from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult
 from finqa_plugins.sandboxes._execution.calls import command, deadline_s, result
@@ -22,8 +23,8 @@ MakeBox = Callable[[str], Awaitable[Sandbox]]
 """Makes the sandbox in the service; takes the problem that it is made for, or an empty text."""
 
 
-class CoreWeaveSandbox:
-    """See `finqa_cli.contracts.ExecutingSandbox`. Its id is a name of ours, and a tag of the sandbox in the service.
+class CoreWeaveSandbox(ExecutingSandbox):
+    """A sandbox that executes code. Its id is a name of ours, and a tag of the sandbox in the service.
 
     A sandbox that is used once is made by its first execution, which knows the problem; until then there is nothing of
     it.

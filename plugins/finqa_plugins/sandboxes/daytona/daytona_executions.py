@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from daytona import AsyncSandbox, DaytonaError, DaytonaNotFoundError
 
+from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult
 from finqa_plugins.sandboxes._execution.calls import command, deadline_s, result
@@ -22,8 +23,8 @@ OLDEST_PYTHON = (3, 11)
 _END = "FINQA"
 
 
-class DaytonaExecutingSandbox(DaytonaSandboxBase):
-    """See `finqa_cli.contracts.ExecutingSandbox`.
+class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
+    """A sandbox of Daytona that executes code.
 
     Executions take turns. Sandboxes have one virtual CPU unless they are told otherwise, and what two of them could see
     of each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up

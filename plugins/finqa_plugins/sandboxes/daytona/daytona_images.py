@@ -38,7 +38,7 @@ _NOISE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|SnapshotS
 
 
 class Images:
-    """See `finqa_cli.contracts.ImageBuilder`."""
+    """The methods for images of `finqa_cli.contracts.SandboxProvider`."""
 
     def __init__(self, cloud: Cloud, config: DaytonaSandboxConfig) -> None:
         self._cloud = cloud

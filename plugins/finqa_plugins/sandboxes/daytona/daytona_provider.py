@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
 
-from finqa_cli.contracts import SandboxContext
+from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
@@ -46,12 +46,14 @@ SECOND_TRY_S = 5.0
 """For a sandbox that could not be ended before."""
 
 
-class DaytonaSandboxProvider:
-    """See `finqa_cli.contracts.SandboxProvider` and `ImageBuilder`.
+class DaytonaSandboxProvider(SandboxProvider):
+    """Sandboxes in the Daytona cloud, whose servers start from images that it builds.
 
     Every sandbox has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
     cancelled start or a killed process leaves no sandbox that `list` and `reap` could not find.
     """
+
+    builds_images = True
 
     def __init__(self, config: DaytonaSandboxConfig | None, context: SandboxContext) -> None:
         self._config = config or DaytonaSandboxConfig()
@@ -162,15 +164,15 @@ class DaytonaSandboxProvider:
             )
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
-        """See `ImageBuilder`."""
+        """See `SandboxProvider`."""
         return await self._images.build_image(spec, on_log)
 
     async def images(self) -> Sequence[ImageInfo]:
-        """See `ImageBuilder`."""
+        """See `SandboxProvider`."""
         return await self._images.images()
 
     async def delete_images(self, snapshot: str) -> Sequence[str]:
-        """See `ImageBuilder`."""
+        """See `SandboxProvider`."""
         return await self._images.delete_images(snapshot)
 
     async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 from daytona import AsyncSandbox, DaytonaError
 
+from finqa_cli.contracts import Sandbox, ServingSandbox
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ServerSpec
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
@@ -28,8 +29,8 @@ _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
 way to its login (daytonaio/daytona #3891, #4117)."""
 
 
-class DaytonaSandboxBase(ABC):
-    """What sandboxes of both kinds have in common; see `finqa_cli.contracts.Sandbox`.
+class DaytonaSandboxBase(Sandbox):
+    """What sandboxes of both kinds have in common.
 
     Attributes:
         remote: The SDK's object.
@@ -80,8 +81,8 @@ class DaytonaSandboxBase(ABC):
         await self._end(self)
 
 
-class DaytonaSandbox(DaytonaSandboxBase):
-    """A sandbox with a server; see `finqa_cli.contracts.ServingSandbox`.
+class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
+    """A sandbox with a server.
 
     Attributes:
         command: Id of the session command that runs the server.

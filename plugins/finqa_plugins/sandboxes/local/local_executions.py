@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult, SandboxInfo
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
@@ -85,8 +86,8 @@ class LocalExecutingSandboxes:
         return self._launcher
 
 
-class LocalExecutingSandbox:
-    """See `finqa_cli.contracts.ExecutingSandbox`."""
+class LocalExecutingSandbox(ExecutingSandbox):
+    """A sandbox on this machine that executes code."""
 
     def __init__(
         self, sandbox_id: str, launcher: Launcher, threads: ThreadPoolExecutor, sandboxes: LocalExecutingSandboxes

@@ -15,7 +15,7 @@ from typing import overload
 
 import structlog
 
-from finqa_cli.contracts import SandboxContext
+from finqa_cli.contracts import SandboxContext, SandboxProvider, ServingSandbox
 from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
@@ -29,8 +29,8 @@ ANSWER_HOLDS_S = 1.0
 """Seconds for which the good answer of a server to a health check is the answer for all its sandboxes."""
 
 
-class LocalSandboxProvider:
-    """See `finqa_cli.contracts.SandboxProvider`.
+class LocalSandboxProvider(SandboxProvider):
+    """Sandboxes on this machine.
 
     A server process ends with its last sandbox. When one dies, its sandboxes are unhealthy from then on and the next
     start gets a fresh process. Servers die with the thread that called `start`: call it from a thread that lives on.
@@ -129,8 +129,8 @@ class LocalSandboxProvider:
             await server.stop()
 
 
-class LocalSandbox:
-    """A lease on a server process. See `finqa_cli.contracts.Sandbox`."""
+class LocalSandbox(ServingSandbox):
+    """A lease on a server process."""
 
     def __init__(self, provider: LocalSandboxProvider, server: _Server, sandbox_id: str) -> None:
         self._provider = provider

@@ -21,7 +21,7 @@ from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 HOST = Host(canary="canary", address="127.0.0.1", port=9, name="nobody", files=())
 
 
-class Saying:
+class Saying(ExecutingSandbox):
     """A box in which every program says the same."""
 
     id = "saying"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,33 +14,44 @@ from benchmarks.engines.episodes import play
 from benchmarks.engines.speed import reused_share
 from benchmarks.engines.swaps import swap
 from benchmarks.engines.versions import Versions
-from finqa_cli.types import Completion, GenerateRequest
+from finqa_cli.contracts import TokenEngine
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 
 OPTIONS = {"threads": 1, "lockstep": False}
 
 
-class Lying:
+class Lying(TokenEngine):
     """An engine that names the version before the one that served, for every tenth request."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: TokenEngine) -> None:
         self._engine = engine
         self._asked = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        completion: Completion = await self._engine.generate(request)
+        completion = await self._engine.generate(request)
         self._asked += 1
         if self._asked % 10 or not completion.policy_version:
             return completion
         return replace(completion, policy_version=completion.policy_version - 1)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    async def start(self) -> None:
+        await self._engine.start()
+
+    async def load(self, policy: PolicyVersion) -> None:
+        await self._engine.load(policy)
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 @pytest.mark.parametrize("lying", [False, True])
 async def test_completions_of_another_version_than_they_say_are_found(tmp_path: Path, lying: bool) -> None:
     async with started("transformers", OPTIONS) as engine:
-        chosen: Any = Lying(engine) if lying else engine
+        chosen = Lying(engine) if lying else engine
         figures = await swap("it", chosen, Versions(tmp_path), requests=40, swaps=4)
     passed = {figure.name: figure.passed for figure in figures if figure.limit}
     assert len(passed) == 2

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError
-from finqa_plugins.engines._http.start_check import COOL, wrong_distribution
+from finqa_plugins.engines._http.served_engine import COOL, wrong_distribution
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.engines._http.pacing import Pace
+from finqa_plugins.engines._http.http_client import Pace
 from finqa_plugins.engines._http.refusals import Meaning, read_refusal, retry_after_s
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from fixtures.openai_server import Fault, OpenAIServer, calls, error_body, opena
 from finqa_cli.errors import EngineError
 from finqa_cli.types import ToolCall
 from finqa_plugins.engines._http import usage
-from finqa_plugins.engines._http.pacing import Gate
+from finqa_plugins.engines._http.http_client import Gate
 
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
 

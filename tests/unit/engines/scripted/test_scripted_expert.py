@@ -18,8 +18,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import AssistantTurn, ChatRequest, Message, Sampling, ToolCall, ToolSpec
 from finqa_plugins.engines.scripted.scripted_engine import UNKNOWN, ScriptedConfig, ScriptedEngine, next_call
-from finqa_plugins.engines.scripted.scripted_sql import Habits, parse_question
-from finqa_plugins.engines.scripted.table_reading import rank_tables
+from finqa_plugins.engines.scripted.scripted_sql import Habits, parse_question, rank_tables
 
 TOOLS = (ToolSpec(name="submit_answer", description="", parameters={}),)
 NUMBERS = generate(GenerateSpec(companies=25, questions=60, seed=31))

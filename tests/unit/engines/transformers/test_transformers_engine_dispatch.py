@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
-from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
-from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_plugins.engines.transformers.transformers_engine import RequestQueue, Ticket, TransformersEngine
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

@@ -14,8 +14,7 @@ from fixtures.engine_play import VOCABULARY, Played, play_episodes, worst_differ
 
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
-from finqa_plugins.engines.transformers.request_queue import RequestQueue, Ticket
-from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_plugins.engines.transformers.transformers_engine import RequestQueue, Ticket, TransformersEngine
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 MakeAdapter = Callable[..., Path]

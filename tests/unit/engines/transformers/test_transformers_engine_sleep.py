@@ -11,7 +11,7 @@ import pytest
 import torch
 from fixtures.engine_play import play_episodes
 
-from finqa_cli.contracts import EngineContext, Sleeper
+from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import EngineError
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
@@ -27,7 +27,7 @@ async def test_it_serves_the_same_version_after_sleep(
     started: MakeEngine, tiny_model: Path, adapter: Callable[..., Path], dtype: str
 ) -> None:
     async with started(dtype=dtype, context={"sleep": True}) as engine:
-        assert isinstance(engine, Sleeper) and engine.sleeps
+        assert engine.sleeps
         await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=adapter(1)))
         before = await play_episodes(engine)
         for _ in range(2):  # both are idempotent

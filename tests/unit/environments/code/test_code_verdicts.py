@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from fixtures.code_play import environment, judged
 
+from finqa_cli.contracts import ExecutingSandbox, Sandbox
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import ExecutionRequest, ExecutionResult, Task
 from finqa_plugins.sandboxes._execution.python_values import decode
@@ -85,7 +86,7 @@ def _arguments(request: ExecutionRequest) -> object:
     return {name: decode(text) for name, text in json.loads(request.stdin)["names"].items()}
 
 
-class Failing:
+class Failing(ExecutingSandbox):
     id = "failing"
 
     async def healthy(self) -> bool:
@@ -121,7 +122,7 @@ async def test_sessions_need_a_task_of_the_data_and_a_box_that_executes() -> Non
         await played.open(played.tasks("train")[0], seed=1, sandbox=_Serving())
 
 
-class _Serving:
+class _Serving(Sandbox):
     id = "serving"
 
     async def healthy(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from daytona import AsyncDaytona, CreateSnapshotParams, DaytonaBadRequestError, DaytonaConfig, Image
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
-from finqa_cli.contracts import ImageBuilder, SandboxContext
+from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import AuthenticationError, FinqaError, ServiceUnavailableError
 from finqa_cli.testing import Delay, Faults, Latency, LoopbackConfig, LoopbackDaytona
 from finqa_cli.types import ServerSpec, Snapshot
@@ -38,9 +38,9 @@ class Cloud:
         self.name = image_name(self.spec, DaytonaSandboxConfig())
 
     @asynccontextmanager
-    async def builder(self, **options: Any) -> AsyncIterator[ImageBuilder]:
+    async def builder(self, **options: Any) -> AsyncIterator[SandboxProvider]:
         provider = DaytonaSandboxProvider(DaytonaSandboxConfig(**options), SandboxContext(home=self.folder))
-        assert isinstance(provider, ImageBuilder)
+        assert provider.builds_images
         try:
             yield provider
         finally:

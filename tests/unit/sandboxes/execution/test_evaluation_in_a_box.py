@@ -9,6 +9,7 @@ from fixtures.plain_executions import PlainBox
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import Ending, ExecutionLimits, ExecutionRequest, ExecutionResult
 from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
@@ -129,7 +130,7 @@ async def test_the_request_asks_for_the_python_of_the_box_and_carries_labels_and
     assert request.limits == limits and request.labels == {"problem": "p1"}
 
 
-class Saying:
+class Saying(ExecutingSandbox):
     """A box that answers with given bytes, or with a fault."""
 
     id = "saying"

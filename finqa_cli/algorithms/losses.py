@@ -1,7 +1,7 @@
-"""The losses that come with finqa, as typed models, and how much each sample weighs in a batch. No torch.
+"""The losses of tokens that come with finqa, as typed models, and how much each sample weighs in a batch. No torch.
 
 The functions that compute them are in the learner: `finqa_plugins.learners.torch.loss_functions` maps each class to its
-own.
+own. The loss on pairs is in `pair_batches`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from finqa_cli.errors import ConfigError
 from finqa_cli.types import KlEstimator, Loss, Sample
 
 OffPolicy = Literal["none", "token", "sequence", "icepop", "geometric"]
-
-OFF_POLICY_BOUNDS: dict[OffPolicy, tuple[float, float]] = {
-    "none": (0.0, 0.0),
-    "token": (0.0, 2.0),
-    "sequence": (0.0, 2.0),
-    "icepop": (0.5, 5.0),
-    "geometric": (0.99, 1.01),
-}
-"""Floor and cap where none is set. token, sequence: verl's default; icepop: as published; geometric: SkyRL's."""
 
 
 class CrossEntropyLoss(Loss):
@@ -115,79 +105,6 @@ class PolicyGradientLoss(Loss):
             return self
         unclipped = {"clip_low": 0.0, "clip_high": 0.0, "dual_clip": 0.0, "value_clip": 0.0}
         return self.model_copy(update={"form": "ppo", **unclipped})
-
-
-class PreferenceLoss(Loss):
-    """A loss on pairs, of h = log pi/ref(chosen) - log pi/ref(rejected), each a sum over its tokens with loss."""
-
-    of_pairs: ClassVar[bool] = True
-
-    form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
-    """DPO's -log sigmoid(beta h), max(0, 1 - beta h), or (h - 1 / (2 beta))^2."""
-    beta: float = Field(default=0.1, gt=0)
-    """Strength of the pull towards the reference policy."""
-    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """Share of preferences that may be the wrong way round, for `sigmoid`; at 0.5 nothing would be preferred."""
-    reference_free: bool = False
-    """All sequences are equally likely under the reference, so its log-probabilities are not needed."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.label_smoothing and self.form != "sigmoid":
-            raise ValueError(f"label_smoothing belongs to form sigmoid, not to {self.form}")
-        return self
-
-    @property
-    def needs_reference(self) -> bool:
-        """Unless the loss is free of it."""
-        return not self.reference_free
-
-
-def correct_off_policy(
-    loss: Loss,
-    *,
-    mode: OffPolicy | Literal["auto"],
-    max_staleness: int,
-    cap: float | None = None,
-    floor: float | None = None,
-) -> Loss:
-    """The optimizer's loss, corrected for a sampler that is not the anchor.
-
-    The sampler differs from the learner's weights for two reasons: rollouts run ahead, so that older weights sampled,
-    and an engine rounds differently, so that even equal weights give other log-probabilities.
-
-    Args:
-        loss: What the optimizer wants.
-        mode: See `PolicyGradientLoss.off_policy`. `auto` is `token`, and leaves a loss unchanged that is corrected. At
-            staleness 0 as well: with one step per iteration the gradient is then that of a ratio to the sampler, as
-            far as neither a clip nor the cap acts.
-        max_staleness: How many iterations rollouts may run ahead of the learner.
-        cap: Largest ratio that passes, at least 1; None for the mode's own.
-        floor: Smallest ratio that passes, at most 1, of `icepop` and `geometric`; None for the mode's own.
-
-    Raises:
-        ConfigError: The loss does not use the sampler's log-probabilities, or corrects itself already.
-    """
-    if not isinstance(loss, PolicyGradientLoss):
-        if mode in ("auto", "none") and max_staleness == 0:
-            return loss
-        explicit = "" if mode == "auto" else " --set train.off_policy=auto"
-        raise ConfigError(
-            f"train.off_policy={mode} with max_staleness {max_staleness}: {type(loss).__name__} does not use the "
-            "sampler's log-probabilities, so tokens of older weights would be trained on uncorrected.",
-            remedy="--max-staleness 0" + explicit,
-        )
-    if loss.off_policy != "none":
-        if mode == "auto":
-            return loss
-        raise ConfigError(
-            f"train.off_policy={mode}, but the optimizer's loss brings a correction of its own.",
-            remedy="--set train.off_policy=auto",
-        )
-    chosen: OffPolicy = "token" if mode == "auto" else mode
-    lowest, highest = OFF_POLICY_BOUNDS[chosen]
-    bounds = {"off_policy_floor": lowest and (floor or lowest), "off_policy_cap": highest and (cap or highest)}
-    return loss.model_copy(update={"off_policy": chosen, **bounds})
 
 
 def counts_neutral(loss: Loss) -> bool:

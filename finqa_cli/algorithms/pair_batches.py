@@ -1,15 +1,43 @@
-"""Pairs of attempts -> batches, and what a policy makes of pairs. Pure."""
+"""Pairs of attempts: the loss on them, their batches, and what a policy makes of them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from finqa_cli.algorithms.penalties import estimate_kl
 from finqa_cli.algorithms.samples import attach_rows, masked
-from finqa_cli.types import Batch, RowLike, Sample
+from finqa_cli.types import Batch, Loss, RowLike, Sample
+
+
+class PreferenceLoss(Loss):
+    """A loss on pairs, of h = log pi/ref(chosen) - log pi/ref(rejected), each a sum over its tokens with loss."""
+
+    of_pairs: ClassVar[bool] = True
+
+    form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    """DPO's -log sigmoid(beta h), max(0, 1 - beta h), or (h - 1 / (2 beta))^2."""
+    beta: float = Field(default=0.1, gt=0)
+    """Strength of the pull towards the reference policy."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of preferences that may be the wrong way round, for `sigmoid`; at 0.5 nothing would be preferred."""
+    reference_free: bool = False
+    """All sequences are equally likely under the reference, so its log-probabilities are not needed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.label_smoothing and self.form != "sigmoid":
+            raise ValueError(f"label_smoothing belongs to form sigmoid, not to {self.form}")
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Unless the loss is free of it."""
+        return not self.reference_free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

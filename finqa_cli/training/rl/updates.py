@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal
 
 from pydantic import ValidationError
 
 from finqa_cli.algorithms.credit import assign_credit_again, attempt_weight, batch_credit, credited_samples
 from finqa_cli.algorithms.gae import estimate_advantages, value_metrics
-from finqa_cli.algorithms.losses import correct_off_policy, counts_neutral, weigh_samples
+from finqa_cli.algorithms.losses import OffPolicy, PolicyGradientLoss, counts_neutral, weigh_samples
 from finqa_cli.algorithms.packing import pack, step_rows
 from finqa_cli.algorithms.penalties import (
     LengthLimit,
@@ -28,6 +29,15 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.settings import TrainSettings
 from finqa_cli.types import AdvantageEstimation, Credit, Group, Loss, Passes, Sample, UpdateReport
+
+OFF_POLICY_BOUNDS: dict[OffPolicy, tuple[float, float]] = {
+    "none": (0.0, 0.0),
+    "token": (0.0, 2.0),
+    "sequence": (0.0, 2.0),
+    "icepop": (0.5, 5.0),
+    "geometric": (0.99, 1.01),
+}
+"""Floor and cap where none is set. token, sequence: verl's default; icepop: as published; geometric: SkyRL's."""
 
 
 def training_loss(optimizer: Optimizer, train: TrainSettings) -> Loss:
@@ -53,6 +63,53 @@ def training_loss(optimizer: Optimizer, train: TrainSettings) -> Loss:
         cap=train.off_policy_cap,
         floor=train.off_policy_floor,
     )
+
+
+def correct_off_policy(
+    loss: Loss,
+    *,
+    mode: OffPolicy | Literal["auto"],
+    max_staleness: int,
+    cap: float | None = None,
+    floor: float | None = None,
+) -> Loss:
+    """The optimizer's loss, corrected for a sampler that is not the anchor.
+
+    The sampler differs from the learner's weights for two reasons: rollouts run ahead, so that older weights sampled,
+    and an engine rounds differently, so that even equal weights give other log-probabilities.
+
+    Args:
+        loss: What the optimizer wants.
+        mode: See `PolicyGradientLoss.off_policy`. `auto` is `token`, and leaves a loss unchanged that is corrected. At
+            staleness 0 as well: with one step per iteration the gradient is then that of a ratio to the sampler, as
+            far as neither a clip nor the cap acts.
+        max_staleness: How many iterations rollouts may run ahead of the learner.
+        cap: Largest ratio that passes, at least 1; None for the mode's own.
+        floor: Smallest ratio that passes, at most 1, of `icepop` and `geometric`; None for the mode's own.
+
+    Raises:
+        ConfigError: The loss does not use the sampler's log-probabilities, or corrects itself already.
+    """
+    if not isinstance(loss, PolicyGradientLoss):
+        if mode in ("auto", "none") and max_staleness == 0:
+            return loss
+        explicit = "" if mode == "auto" else " --set train.off_policy=auto"
+        raise ConfigError(
+            f"train.off_policy={mode} with max_staleness {max_staleness}: {type(loss).__name__} does not use the "
+            "sampler's log-probabilities, so tokens of older weights would be trained on uncorrected.",
+            remedy="--max-staleness 0" + explicit,
+        )
+    if loss.off_policy != "none":
+        if mode == "auto":
+            return loss
+        raise ConfigError(
+            f"train.off_policy={mode}, but the optimizer's loss brings a correction of its own.",
+            remedy="--set train.off_policy=auto",
+        )
+    chosen: OffPolicy = "token" if mode == "auto" else mode
+    lowest, highest = OFF_POLICY_BOUNDS[chosen]
+    bounds = {"off_policy_floor": lowest and (floor or lowest), "off_policy_cap": highest and (cap or highest)}
+    return loss.model_copy(update={"off_policy": chosen, **bounds})
 
 
 def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:

@@ -1,14 +1,15 @@
 """GRPO and its variants: a member's advantage is its reward less that of its group.
 
-What it shares with other policy gradients is here as well: `PolicyGradient` with its options, and `group_credit`.
+What it shares with other policy gradients is here as well: `PolicyGradient` with its options. The loss is
+`finqa_cli.algorithms.losses.PolicyGradientLoss`, which `finqa_plugins.learners.torch.policy_loss` computes.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -75,13 +76,36 @@ class PolicyGradientOptions(BaseModel):
 
 
 class PolicyGradient(Optimizer):
-    """What policy gradients share: KL in the reward, and which options have no effect."""
+    """What policy gradients share: credit by group, KL in the reward, and which options have no effect."""
 
+    minimum_members = 2
+    """Groups with fewer scored members are dropped."""
     more_steps = "--set train.updates_per_iteration=2"
     """Flags that bring several optimizer steps."""
 
     def __init__(self, config: PolicyGradientOptions) -> None:
         self._options = config
+
+    def credit(self, group: Group) -> Credit:
+        """Excludes faulted and ungraded members; drops a group that has too few others, or no spread in their rewards.
+
+        Raises:
+            FinqaError: A reward is not a finite number.
+        """
+        rewards = scored_rewards(group)
+        scored = [reward for reward in rewards if reward is not None]
+        nothing = tuple(None if reward is None else 0.0 for reward in rewards)
+        if len(scored) < self.minimum_members:
+            return Credit(advantages=nothing, dropped="too_few")
+        if max(scored) - min(scored) <= ZERO_VARIANCE:
+            return Credit(advantages=nothing, dropped="zero_variance")
+        advantages = iter(self.advantages(scored))
+        return Credit(advantages=tuple(None if reward is None else next(advantages) for reward in rewards))
+
+    def advantages(self, rewards: Sequence[float]) -> list[float]:
+        """[G] the advantages of the scored members of a group, from their rewards [G]: less their mean."""
+        centre = fmean(rewards)
+        return [reward - centre for reward in rewards]
 
     def kl_penalty(self) -> KlPenalty | None:
         """What is taken from each reward, or each token's with a value function."""
@@ -201,6 +225,11 @@ class GrpoConfig(PolicyGradientOptions):
         """The normalization that applies."""
         return self.normalization or PRESETS[self.variant].normalization
 
+    def resolve(self) -> Preset:
+        """The variant's values, but for the options that are set."""
+        given = {name: getattr(self, name) for name in ("normalize_std", "ratio", "clip_low", "clip_high")}
+        return replace(PRESETS[self.variant], **{name: value for name, value in given.items() if value is not None})
+
 
 class Grpo(PolicyGradient):
     """Group-relative policy optimization.
@@ -215,30 +244,27 @@ class Grpo(PolicyGradient):
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(config)
-        self._config, self._preset = config, PRESETS[config.variant]
-        self._std = config.normalize_std or self._preset.normalize_std
+        self._config, self._preset = config, config.resolve()
+        self.minimum_members = config.minimum_members
 
-    def credit(self, group: Group) -> Credit:
-        """Faulted and ungraded members are excluded; a group without spread in its rewards is dropped.
-
-        Raises:
-            FinqaError: A reward is not a finite number.
-        """
-        return group_credit(group, self._advantages, minimum_members=self._config.minimum_members)
+    def advantages(self, rewards: Sequence[float]) -> list[float]:
+        """[G] rewards less the baseline, divided by the group's deviation where the options say so."""
+        baseline = fmean(rewards) if self._config.baseline == "mean" else median(rewards)
+        scale = 1.0 / standard_deviation(rewards) if self._preset.normalize_std == "group" else 1.0
+        return [(reward - baseline) * scale for reward in rewards]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
         """Divides by the batch's deviation where the options say so."""
-        return divide_by_batch_std(groups, credits) if self._std == "batch" else tuple(credits)
+        return divide_by_batch_std(groups, credits) if self._preset.normalize_std == "batch" else tuple(credits)
 
     def loss(self) -> PolicyGradientLoss:
         """The clipped policy gradient, or the variant's own form of it."""
-        config, preset = self._config, self._preset
-        by_sequence = (config.ratio or preset.ratio) == "sequence"
-        return config.make_loss(
-            form="gspo" if by_sequence else "cispo" if config.variant == "cispo" else "ppo",
-            clip_low=preset.clip_low if config.clip_low is None else config.clip_low,
-            clip_high=preset.clip_high if config.clip_high is None else config.clip_high,
-            dual_clip=config.dual_clip,
+        form = "cispo" if self._config.variant == "cispo" else "ppo"
+        return self._config.make_loss(
+            form="gspo" if self._preset.ratio == "sequence" else form,
+            clip_low=self._preset.clip_low,
+            clip_high=self._preset.clip_high,
+            dual_clip=self._config.dual_clip,
         )
 
     def idle_forms(self) -> dict[str, str]:
@@ -246,30 +272,6 @@ class Grpo(PolicyGradient):
         found = {"ratio": _ONE_STEP} if self._config.ratio == "sequence" else {}
         other = {"gspo": "grpo", "cispo": "dapo"}.get(self._config.variant or "")
         return found | ({"variant": f"{_ONE_STEP}, so that {self._config.variant} is {other}"} if other else {})
-
-    def _advantages(self, rewards: list[float]) -> list[float]:
-        baseline = mean(rewards) if self._config.baseline == "mean" else statistics.median(rewards)
-        scale = 1.0 / standard_deviation(rewards) if self._std == "group" else 1.0
-        return [(reward - baseline) * scale for reward in rewards]
-
-
-def group_credit(
-    group: Group, advantages_of: Callable[[list[float]], Sequence[float]], *, minimum_members: int
-) -> Credit:
-    """Credit from the rewards of the scored members; a group without spread in them, or with too few, is dropped.
-
-    Raises:
-        FinqaError: A reward is not a finite number.
-    """
-    rewards = scored_rewards(group)
-    scored = [reward for reward in rewards if reward is not None]
-    nothing = tuple(None if reward is None else 0.0 for reward in rewards)
-    if len(scored) < minimum_members:
-        return Credit(advantages=nothing, dropped="too_few")
-    if max(scored) - min(scored) <= ZERO_VARIANCE:
-        return Credit(advantages=nothing, dropped="zero_variance")
-    advantages = iter(advantages_of(scored))
-    return Credit(advantages=tuple(None if reward is None else next(advantages) for reward in rewards))
 
 
 def scored_rewards(group: Group) -> list[float | None]:
@@ -286,14 +288,9 @@ def scored_rewards(group: Group) -> list[float | None]:
 
 
 def batch_rewards(groups: Sequence[Group], credits: Sequence[Credit]) -> list[float]:
-    """The rewards of all members with an advantage in the groups that are not dropped."""
-    return [
-        reward
-        for group, credit in zip(groups, credits, strict=True)
-        if not credit.dropped
-        for reward, advantage in zip(scored_rewards(group), credit.advantages, strict=True)
-        if reward is not None and advantage is not None
-    ]
+    """The rewards of all scored members of the groups that are not dropped."""
+    kept = [group for group, credit in zip(groups, credits, strict=True) if not credit.dropped]
+    return [reward for group in kept for reward in scored_rewards(group) if reward is not None]
 
 
 def divide_by_batch_std(groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
@@ -319,12 +316,7 @@ def change_advantages(credits: Sequence[Credit], change: Callable[[float], float
     )
 
 
-def mean(rewards: Sequence[float]) -> float:
-    """The mean, rounded once, so that the order of the members does not matter."""
-    return math.fsum(rewards) / len(rewards)
-
-
 def standard_deviation(rewards: Sequence[float]) -> float:
     """The population's, plus 1e-8."""
-    centre = mean(rewards)
+    centre = fmean(rewards)
     return math.sqrt(math.fsum((reward - centre) ** 2 for reward in rewards) / len(rewards)) + _STD_FLOOR

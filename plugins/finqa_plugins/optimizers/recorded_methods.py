@@ -6,7 +6,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from finqa_cli.algorithms.losses import CrossEntropyLoss, PreferenceLoss
+from finqa_cli.algorithms.losses import CrossEntropyLoss
+from finqa_cli.algorithms.pair_batches import PreferenceLoss
 from finqa_cli.contracts import Optimizer, PairPlan, PreferenceOptimizer
 from finqa_cli.types import Credit, Group
 

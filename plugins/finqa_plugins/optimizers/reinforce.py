@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -16,8 +17,6 @@ from finqa_plugins.optimizers.grpo import (
     batch_rewards,
     change_advantages,
     divide_by_batch_std,
-    group_credit,
-    mean,
     scored_rewards,
 )
 
@@ -54,7 +53,7 @@ class Reinforce(PolicyGradient):
             FinqaError: A reward is not a finite number.
         """
         if self._config.baseline == "group":
-            return group_credit(group, _center, minimum_members=2)
+            return super().credit(group)
         rewards = tuple(scored_rewards(group))
         if all(reward is None for reward in rewards):
             return Credit(advantages=rewards, dropped="too_few")
@@ -67,17 +66,12 @@ class Reinforce(PolicyGradient):
         rewards = batch_rewards(groups, credits)
         if self._config.baseline != "batch" or not rewards:
             return tuple(credits)
-        baseline = mean(rewards)
+        baseline = fmean(rewards)
         return change_advantages(credits, lambda advantage: advantage - baseline)
 
     def loss(self) -> PolicyGradientLoss:
         """The policy gradient without a clip."""
         return self._config.make_loss()
-
-
-def _center(rewards: list[float]) -> list[float]:
-    centre = mean(rewards)
-    return [reward - centre for reward in rewards]
 
 
 class RlooConfig(PolicyGradientOptions):
@@ -110,14 +104,13 @@ class Rloo(PolicyGradient):
     def __init__(self, config: RlooConfig) -> None:
         super().__init__(config)
         self._config = config
+        self.minimum_members = config.minimum_members
 
-    def credit(self, group: Group) -> Credit:
-        """Faulted and ungraded members are excluded; a group without spread in its rewards is dropped.
-
-        Raises:
-            FinqaError: A reward is not a finite number.
-        """
-        return group_credit(group, self._advantages, minimum_members=self._config.minimum_members)
+    def advantages(self, rewards: Sequence[float]) -> list[float]:
+        """[K] rewards less the mean of the other members, or of all of them."""
+        members = len(rewards)
+        factor = members / (members - 1) if self._config.baseline == "leave_one_out" else 1.0
+        return [factor * advantage for advantage in super().advantages(rewards)]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
         """Whitens where the options say so."""
@@ -126,9 +119,3 @@ class Rloo(PolicyGradient):
     def loss(self) -> PolicyGradientLoss:
         """The clipped policy gradient."""
         return self._config.make_loss(clip_low=self._config.clip_low, clip_high=self._config.clip_high)
-
-    def _advantages(self, rewards: list[float]) -> list[float]:
-        members = len(rewards)
-        factor = members / (members - 1) if self._config.baseline == "leave_one_out" else 1.0
-        centre = mean(rewards)
-        return [factor * (reward - centre) for reward in rewards]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
+from finqa_cli.algorithms.samples import attach_rows, demonstration_sample, trajectory_samples
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import DataError
 from finqa_cli.types import (
@@ -145,3 +145,16 @@ def test_a_demonstration_must_alternate(roles: list[str]) -> None:
     messages = [Message(role=role, content="x") for role in roles]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="alternate"):
         demonstration_sample(PROMPT, messages, ByteCodec(), name="d1")
+
+
+def test_proximal_logprobs_join_their_samples() -> None:
+    samples = [
+        Sample(token_ids=(1, token), loss_mask=(False, True), logprobs=(0.0, -1.0), advantages=(0.0, 1.0))
+        for token in (2, 3)
+    ]
+    joined = attach_rows(samples, proximal_logprobs=[(0.0, -2.0), (0.0, -3.0)])
+    assert [sample.proximal_logprobs.tolist() for sample in joined] == [[0.0, -2.0], [0.0, -3.0]]
+    assert [sample.token_ids.tolist() for sample in joined] == [[1, 2], [1, 3]]
+    assert [sample.logprobs.tolist() for sample in joined] == [[0.0, -1.0]] * 2
+    with pytest.raises(ValueError, match="1 rows of proximal_logprobs for 2 samples"):
+        attach_rows(samples, proximal_logprobs=[(0.0, -2.0)])

@@ -4,7 +4,7 @@ import pytest
 from fixtures.graded_groups import graded_group
 from pydantic import ValidationError
 
-from finqa_cli.algorithms.losses import PreferenceLoss
+from finqa_cli.algorithms.pair_batches import PreferenceLoss
 from finqa_cli.contracts import PreferenceOptimizer
 from finqa_cli.errors import ConfigError
 from finqa_plugins.optimizers.recorded_methods import Dpo, DpoConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
@@ -131,29 +132,16 @@ def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = F
     )
 
 
-def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -> Iterator[list[int]]:
+def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -> list[list[int]]:
     """Indices of the samples with loss, in forwards of at most 16,384 tokens with padding, but for a longer sample.
 
-    Packed, sequences that begin alike are neighbours; padded, sequences of like length. `most` above 0: a lower limit.
+    They are cut as steps are; see `pack`. `most` above 0: a lower limit.
     """
-    largest = min(most or _TOKENS_PER_SCORING_FORWARD, _TOKENS_PER_SCORING_FORWARD)
     bearing = [index for index, sample in enumerate(samples) if sample.loss_mask.any()]
-    order = sorted(bearing, key=lambda index: -len(samples[index].token_ids))
-    if packed:
-        order = sorted(bearing, key=lambda index: samples[index].token_ids.tolist())
-    part: list[int] = []
-    used = 0
-    for index in order:
-        length = len(samples[index].token_ids)
-        # padded, the first sample of a part is its longest
-        cost = length if packed or not part else len(samples[part[0]].token_ids)
-        if part and used + cost > largest:
-            yield part
-            part, used, cost = [], 0, length
-        part.append(index)
-        used += cost
-    if part:
-        yield part
+    budget = min(most or _TOKENS_PER_SCORING_FORWARD, _TOKENS_PER_SCORING_FORWARD)
+    chosen = [samples[index] for index in bearing]
+    batch = pack(chosen, token_budget=budget, max_rows=max(1, len(chosen)), padded=not packed)
+    return [[bearing[row] for row in rows] for rows in batch.microbatches]
 
 
 def predicting_states(causal: Any, inputs: Inputs) -> torch.Tensor:

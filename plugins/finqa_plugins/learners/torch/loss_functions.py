@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss, PreferenceLoss
+from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
+from finqa_cli.algorithms.pair_batches import PreferenceLoss
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Loss, Sample
 from finqa_plugins.learners.torch.forward import Inputs

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as functional
 
-from finqa_cli.algorithms.losses import PreferenceLoss
+from finqa_cli.algorithms.pair_batches import PreferenceLoss
 from finqa_plugins.learners.torch.forward import Inputs
 from finqa_plugins.learners.torch.step_metrics import TokenLoss
 

@@ -20,7 +20,7 @@ from finqa_cli.errors import ConfigError, StorageError
 from finqa_plugins.learners.torch.distributed.sharding import shard_like
 
 _SCHEMA_VERSION = 1
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 LARGEST_FILE = "5GB"
 """Largest file of a published model: safetensors copies the tensors of a file before it writes them."""
 
@@ -82,7 +82,7 @@ def moments(trained: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Op
         f"{moment}.{name}": optimizer.state[parameter][moment]
         for name, parameter in trained.items()
         if parameter in optimizer.state
-        for moment in _MOMENTS
+        for moment in MOMENTS
     }
 
 
@@ -99,7 +99,7 @@ def save(
         StorageError: The disk is full or may not be written to.
     """
     about = {"schema_version": _SCHEMA_VERSION, "step": step, "identity": asdict(identity)}
-    with _storing(folder):
+    with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / _WEIGHTS)
         save_file(optimizer_moments, folder / _OPTIMIZER)
@@ -118,15 +118,15 @@ def load(
     try:
         weights, saved = load_file(folder / _WEIGHTS), load_file(folder / _OPTIMIZER)
     except (OSError, SafetensorError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise damaged(folder, str(error)) from error
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if shapes != {name: tuple(parameter.shape) for name, parameter in trained.items()}:
-        raise _damaged(folder, f"{_WEIGHTS} does not hold the weights that are trained")
-    expected = {f"{moment}.{name}" for name in trained for moment in _MOMENTS} if step else set()
+        raise damaged(folder, f"{_WEIGHTS} does not hold the weights that are trained")
+    expected = {f"{moment}.{name}" for name in trained for moment in MOMENTS} if step else set()
     if set(saved) != expected:
-        raise _damaged(folder, f"{_OPTIMIZER} does not hold the moments of the weights that are trained")
+        raise damaged(folder, f"{_OPTIMIZER} does not hold the moments of the weights that are trained")
     state = {
-        index: {moment: _fitting(saved[f"{moment}.{name}"], parameter) for moment in _MOMENTS}
+        index: {moment: _fitting(saved[f"{moment}.{name}"], parameter) for moment in MOMENTS}
         for index, (name, parameter) in enumerate(trained.items())
         if step
     }
@@ -147,9 +147,9 @@ def _check_identity(folder: Path, identity: Identity) -> int:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         saved, step, version = dict(about["identity"]), int(about["step"]), about["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"{_ABOUT}: {type(error).__name__}: {error}") from error
+        raise damaged(folder, f"{_ABOUT}: {type(error).__name__}: {error}") from error
     if version != _SCHEMA_VERSION:
-        raise _damaged(folder, f"it has schema version {version}, this finqa reads {_SCHEMA_VERSION}")
+        raise damaged(folder, f"it has schema version {version}, this finqa reads {_SCHEMA_VERSION}")
     for field, here in json.loads(json.dumps(asdict(identity))).items():
         if saved.get(field) != here:
             what = "base model" if field == "base" else field
@@ -160,26 +160,32 @@ def _check_identity(folder: Path, identity: Identity) -> int:
     return step
 
 
-def _damaged(folder: Path, reason: str) -> ConfigError:
+def damaged(folder: Path, reason: str) -> ConfigError:
+    """The error for a saved state that cannot be loaded."""
     return ConfigError(
         f"Learner state {str(folder)!r} cannot be loaded: {reason}", remedy="resume from an earlier checkpoint"
     )
 
 
 @contextlib.contextmanager
-def _storing(folder: Path) -> Iterator[None]:
+def storing(path: Path) -> Iterator[None]:
+    """Names the file or folder that is written where that fails.
+
+    Raises:
+        StorageError: The disk is full or may not be written to.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"Writing {str(folder)!r} failed: {error}", remedy="free space, or choose --run-dir"
+            f"Writing {str(path)!r} failed: {error}", remedy="free space, or choose --run-dir"
         ) from error
 
 
 @contextlib.contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
     """A temporary neighbour that takes the folder's place when the block ends well, and goes when it does not."""
-    with _storing(folder):
+    with storing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:

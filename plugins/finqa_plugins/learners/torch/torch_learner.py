@@ -234,7 +234,7 @@ class TorchLearner(Learner):
     ) -> tuple[FloatRow, ...]:
         result = [np.zeros(len(sample.token_ids), dtype=np.float32) for sample in samples]
         whole = scoring_batches(samples, packed=self._packs, most=self._context.token_budget)
-        batches = micro_batches.cut(list(whole), samples, self._scoring_budget, packed=self._packs, pairs=False)
+        batches = micro_batches.cut(whole, samples, self._scoring_budget, packed=self._packs, pairs=False)
         own: dict[int, FloatRow] = {}
         for rows, idle in self._own(batches, samples):
             self._tried = rows, samples, False

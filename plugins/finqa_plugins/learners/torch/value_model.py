@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from finqa_cli.algorithms.losses import PolicyGradientLoss
-from finqa_cli.errors import ConfigError, StorageError
+from finqa_plugins.learners.torch import state
 from finqa_plugins.learners.torch.forward import Inputs
 
 _FILE = "values.safetensors"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class ValueHead:
@@ -76,16 +75,10 @@ class ValueHead:
         Raises:
             StorageError: The disk is full or may not be written to.
         """
-        tensors = {name: part.detach().contiguous() for name, part in self._named.items()}
-        for name, part in self._named.items():
-            for moment in _MOMENTS if part in self._optimizer.state else ():
-                tensors[f"{moment}.{name}"] = self._optimizer.state[part][moment].contiguous()
-        try:
-            save_file(tensors, folder / _FILE)
-        except (OSError, SafetensorError) as error:
-            raise StorageError(
-                f"Writing {str(folder / _FILE)!r} failed: {error}", remedy="free space, or choose --run-dir"
-            ) from error
+        tensors = {name: part.detach() for name, part in self._named.items()}
+        tensors |= state.moments(self._named, self._optimizer)
+        with state.storing(folder / _FILE):
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / _FILE)
 
     @classmethod
     def load(cls, folder: Path, width: int, device: torch.device) -> ValueHead | None:
@@ -100,17 +93,17 @@ class ValueHead:
         try:
             tensors = load_file(folder / _FILE)
         except (OSError, SafetensorError) as error:
-            raise _damaged(folder, str(error)) from error
-        moments = {f"{moment}.{name}" for moment in _MOMENTS for name in head._named}
+            raise state.damaged(folder, str(error)) from error
+        moments = {f"{moment}.{name}" for moment in state.MOMENTS for name in head._named}
         fits = all(name in tensors and tensors[name].shape == part.shape for name, part in head._named.items())
         if not fits or set(tensors) - set(head._named) not in (set(), moments):
-            raise _damaged(folder, f"{_FILE} does not hold a value function of width {width} and its moments")
+            raise state.damaged(folder, f"{_FILE} does not hold a value function of width {width} and its moments")
         with torch.no_grad():
             for name, part in head._named.items():
                 part.copy_(tensors[name])
         if moments <= set(tensors):
             states = {
-                place: {moment: tensors[f"{moment}.{name}"] for moment in _MOMENTS}
+                place: {moment: tensors[f"{moment}.{name}"] for moment in state.MOMENTS}
                 for place, name in enumerate(head._named)
             }
             groups = head._optimizer.state_dict()["param_groups"]
@@ -144,9 +137,3 @@ def value_loss(
     with torch.no_grad():
         sums = {"value_loss": losses.sum(), "value_clip_fraction": (largest > errors).sum()}
     return loss.value_coef * losses.sum(), sums
-
-
-def _damaged(folder: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"Learner state {str(folder)!r} cannot be loaded: {reason}", remedy="resume from an earlier checkpoint"
-    )

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finqa_cli.algorithms.losses import OffPolicy, correct_off_policy
+from finqa_cli.algorithms.losses import OffPolicy
+from finqa_cli.training.rl.updates import correct_off_policy
 from finqa_plugins.learners.torch.forward import Inputs
 from finqa_plugins.learners.torch.step_metrics import TokenLoss
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig

@@ -7,11 +7,11 @@ import pytest
 from fixtures.typed_losses import typed
 from pydantic import ValidationError
 
-from finqa_cli.algorithms.losses import CrossEntropyLoss, OffPolicy, PolicyGradientLoss, correct_off_policy
-from finqa_cli.algorithms.samples import attach_rows
+from finqa_cli.algorithms.losses import CrossEntropyLoss, OffPolicy, PolicyGradientLoss
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings import TrainSettings
-from finqa_cli.types import Loss, Sample
+from finqa_cli.training.rl.updates import correct_off_policy
+from finqa_cli.types import Loss
 
 CLIPPED = PolicyGradientLoss(clip_low=0.2, clip_high=0.3)
 CROSS_ENTROPY = CrossEntropyLoss()
@@ -91,16 +91,3 @@ def test_bounds_that_the_mode_does_not_have_are_refused(train: dict[str, Any], r
     with pytest.raises(ValidationError, match=reason):
         TrainSettings(**train)
     TrainSettings(off_policy="icepop", off_policy_floor=0.3, off_policy_cap=3.0)
-
-
-def test_proximal_logprobs_join_their_samples() -> None:
-    samples = [
-        Sample(token_ids=(1, token), loss_mask=(False, True), logprobs=(0.0, -1.0), advantages=(0.0, 1.0))
-        for token in (2, 3)
-    ]
-    joined = attach_rows(samples, proximal_logprobs=[(0.0, -2.0), (0.0, -3.0)])
-    assert [sample.proximal_logprobs.tolist() for sample in joined] == [[0.0, -2.0], [0.0, -3.0]]
-    assert [sample.token_ids.tolist() for sample in joined] == [[1, 2], [1, 3]]
-    assert [sample.logprobs.tolist() for sample in joined] == [[0.0, -1.0]] * 2
-    with pytest.raises(ValueError, match="1 rows of proximal_logprobs for 2 samples"):
-        attach_rows(samples, proximal_logprobs=[(0.0, -2.0)])

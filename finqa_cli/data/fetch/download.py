@@ -2,6 +2,9 @@
 
 Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that no longer has the ETag, or supports no
 ranges, answers 200 with the whole file, and the part starts over.
+
+Neither library does this: huggingface_hub 2.4 deletes its partial file when a download fails and sends no `If-Range`,
+and pooch 1.9 sends no `Range`. `test_fetch_resumes.py` asserts that a second run continues what the first one received.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ from cwsandbox import (
     disable_signal_handlers,
 )
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
 from finqa_plugins.sandboxes.coreweave.coreweave_access import Access, access
 from finqa_plugins.sandboxes.coreweave.coreweave_errors import explained, is_passing, pause_asked_s
 
 PATIENCE_S = 20.0
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 8.0
+BACKOFF = Backoff(first_s=0.3, longest_s=10.0)
 STATUS_TIMEOUT_S = 5.0
 STATUSES_AT_ONCE = 32
 
@@ -139,9 +139,9 @@ class Cloud:
 
     def _pause_s(self, tries: int, error: CWSandboxError) -> float:
         """Seconds before the next try: as long as the service asks, else doubling with jitter."""
-        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
         asked = pause_asked_s(error)
-        return backoff if asked is None else asked + 0.2 * self._random.random()
+        spread = self._random.random()
+        return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
 
     def _told(self, error: CWSandboxError, doing: str) -> FinqaError:
         told = explained(error, doing)

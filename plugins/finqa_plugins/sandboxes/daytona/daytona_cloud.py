@@ -20,6 +20,7 @@ from daytona import (
     DaytonaNotFoundError,
 )
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
@@ -33,8 +34,7 @@ PATIENCE_S = 20.0
 REQUEST_TIMEOUT_S = 30.0
 DELETE_TRY_S = 15.0
 """A deletion that is not done by then is asked for again: its reply may never come."""
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 8.0
+BACKOFF = Backoff(first_s=0.3, longest_s=10.0)
 
 T = TypeVar("T")
 
@@ -173,9 +173,9 @@ class Cloud:
 
     def pause_s(self, tries: int, error: DaytonaError) -> float:
         """Seconds before the next try: as long as the service asks, else doubling with jitter."""
-        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
         asked = retry_after_s(error.headers)
-        return backoff if asked is None else asked + 0.2 * self._random.random()
+        spread = self._random.random()
+        return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
 
     def explain(self, error: DaytonaError, doing: str) -> FinqaError:
         """`explained`, with the key blotted out should the service have repeated it."""

@@ -16,8 +16,8 @@ from daytona import (
     DaytonaTimeoutError,
 )
 
+from finqa_cli import backoff
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, SandboxError, ServiceUnavailableError
-from finqa_cli.http_dates import seconds_until
 
 KEYS_PAGE = "https://app.daytona.io/dashboard/keys"
 LIMITS_PAGE = "https://app.daytona.io/dashboard/limits"
@@ -134,11 +134,8 @@ def create_limit(headers: Mapping[str, object]) -> int | None:
 
 
 def _seconds(text: str, now: datetime | None) -> float | None:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return seconds_until(text, now)
-    return seconds if 0.0 <= seconds < 86_400.0 else None
+    seconds = backoff.retry_after_s(text, now)
+    return seconds if seconds is None or seconds < 86_400.0 else None
 
 
 def _told(message: str) -> str:

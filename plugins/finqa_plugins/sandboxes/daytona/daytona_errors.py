@@ -31,7 +31,7 @@ DOCTOR_REMEDY = "finqa doctor --sandbox daytona"
 
 _QUOTA = re.compile(r"\b(limit|quota) exceeded|exceeds? .*\bquota\b|quota .*\bexhausted", re.I)
 _SUSPENDED = re.compile(r"\bsuspended\b|insufficient (funds|credits?)|\bdepleted\b", re.I)
-_PER_BOX = re.compile(r"per[- ]sandbox", re.I)
+_PER_SANDBOX = re.compile(r"per[- ]sandbox", re.I)
 _NO_RUNNER = re.compile(r"no available runners", re.I)
 _PASSING = re.compile(r"no available runners|state change in progress", re.I)
 _KEY = re.compile(r"dtn_\w+")
@@ -85,7 +85,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
         return AuthenticationError(f"Daytona refused the API key: {_told(error.message)}", remedy=KEY_REMEDY)
     if is_passing(error):
         return SandboxError(message, remedy=DOCTOR_REMEDY)
-    if _PER_BOX.search(error.message):
+    if _PER_SANDBOX.search(error.message):
         return ConfigError(
             message,
             remedy="less for each sandbox: --set sandbox.options.cpu=1, .memory_gib=1, .disk_gib=3, and build again",

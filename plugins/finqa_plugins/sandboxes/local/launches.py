@@ -20,8 +20,8 @@ from finqa_plugins.sandboxes.local.bubblewrap import (
     Isolation,
     argv_of,
     as_user,
-    box_command,
     limit_flags,
+    sandbox_command,
 )
 from finqa_plugins.sandboxes.local.control_groups import ControlGroups, Group
 from finqa_plugins.sandboxes.local.seccomp import filter_program
@@ -74,7 +74,7 @@ class BubblewrapLauncher:
                     stack.callback(os.close, filter_fd)
             except OSError as error:
                 raise SandboxError(f"Cannot start an execution: {error}") from error
-            command = box_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
+            command = sandbox_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
             children = (status_fd,) if filter_fd is None else (status_fd, filter_fd)
             argv = (*ENTRANCE, *group.entrances, "--", *command)
             yield Launch(argv=argv, env={}, child_fds=children, status_fd=status_fd, starved=group.starved)

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import structlog
 
-from finqa_cli.errors import SandboxError, StorageError
+from finqa_cli.errors import SandboxError
 from finqa_cli.processes import start_time
 from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult, SandboxInfo
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.control_groups import find_control_groups
 from finqa_plugins.sandboxes.local.isolation import find_bare, find_isolation
 from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher, Launcher
+from finqa_plugins.sandboxes.local.local_ledger import write_record
 from finqa_plugins.sandboxes.local.supervision import supervise
 
 log = structlog.get_logger(__name__)
@@ -54,16 +55,7 @@ class ExecutingSandboxFiles:
             "labels": dict(labels),
             "created": time.time(),
         }
-        path = self._path(sandbox_id)
-        temporary = path.with_suffix(".tmp")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(row), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
+        write_record(self._path(sandbox_id), row)
         return sandbox_id
 
     def holds(self, sandbox_id: str) -> bool:

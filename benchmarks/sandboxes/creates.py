@@ -54,7 +54,7 @@ async def creates(world: World) -> list[Figure]:
         await pool.close()
         await control.set_faults(Faults())
     left = await control.sandboxes()
-    made = stats["boxes_ever"] - before["boxes_ever"]
+    made = stats["sandboxes_ever"] - before["sandboxes_ever"]
     ours = [box for box in boxes if box["labels"].get("finqa.run") == "storm"]
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(stats["faults"].items()))
     return [

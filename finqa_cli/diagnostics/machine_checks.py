@@ -19,6 +19,7 @@ from typing import Any, Literal
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.placement.placement_types import Device, Refusal, plan_document, plan_line, plan_text
+from finqa_cli.processes import count_threads
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Check
@@ -241,7 +242,7 @@ def processes_left() -> int | None:
     left: list[float] = []
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt, see setrlimit(2)
-        left.append(soft - _threads_of_user())
+        left.append(soft - count_threads(os.geteuid()))
     for folder in ("", "pids/"):
         most, used = _cgroup(f"{folder}pids.max"), _cgroup(f"{folder}pids.current")
         if most is not None and used is not None:
@@ -265,18 +266,6 @@ def _servers(settings: Settings) -> int:
     if settings.sandbox.name != "local":
         return 0
     return min(os.cpu_count() or 1, math.ceil(settings.pool.sandboxes / SANDBOXES_PER_SERVER))
-
-
-def _threads_of_user() -> int:
-    """Threads count as processes for RLIMIT_NPROC."""
-    own, threads = os.geteuid(), 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if folder.stat().st_uid == own:
-                threads += sum(1 for _ in (folder / "task").iterdir())
-        except OSError:
-            continue
-    return threads
 
 
 def _cgroup(name: str) -> float | None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from finqa_cli import __version__
+from finqa_cli.backoff import retry_after_s
 from finqa_cli.data.fetch.known_sources import checked_endpoint
-from finqa_cli.data.fetch.retries import Patience, Transient, retry_after_s
+from finqa_cli.data.fetch.retries import Patience, Transient
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,

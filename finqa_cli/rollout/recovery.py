@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import structlog
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.rollout.pool import Pool, Waiting
@@ -20,8 +21,7 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 AnySession = Session | TextSession
 
-FIRST_BACKOFF_S = 0.25
-LONGEST_BACKOFF_S = 5.0
+BACKOFF = Backoff(first_s=0.25, longest_s=5.0)
 
 
 class RetryBudget:
@@ -36,7 +36,7 @@ class RetryBudget:
         if self._spent >= self._limit:
             return False
         self._spent += 1
-        await asyncio.sleep(min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._spent - 1)))
+        await asyncio.sleep(BACKOFF.pause_s(self._spent))
         return True
 
 

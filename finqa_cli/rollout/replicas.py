@@ -10,6 +10,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import structlog
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
@@ -90,8 +91,7 @@ def _chain(token_ids: Sequence[int]) -> Iterator[int]:
 FAILURES = 3
 """In a row, after which a replica is left out; requests that fail together count as one."""
 
-FIRST_PAUSE_S = 10.0
-LONGEST_PAUSE_S = 300.0
+BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version)."""
@@ -138,7 +138,7 @@ class Replica:
         told = self.in_service
         self._failures, self._failed_at = failures, now
         if not self.in_service:
-            self._due = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(10, failures - FAILURES))
+            self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
             if told:
                 log.warning("an engine replica is left out", replica=self.number, reason=str(reason))
                 self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})

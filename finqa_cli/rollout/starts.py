@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Sandbox
 from finqa_cli.errors import EpisodeError
 from finqa_cli.rollout.pooled_sandboxes import PooledSandbox
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 60.0
+BACKOFF = Backoff(first_s=0.5, longest_s=60.0)
 REFUSED_PAUSE_S = 30.0
 STOP_PATIENCE_S = 15.0
 FAILURES_TO_STOP = 3
@@ -139,11 +139,10 @@ class Starts:
     async def _pause(self, failures: int, spread: float) -> None:
         if not failures:
             return
-        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10))
         pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pausing.append(pause)
         try:
-            await asyncio.wait({pause}, timeout=longest * (0.5 + spread / 2))
+            await asyncio.wait({pause}, timeout=BACKOFF.pause_s(failures, spread))
         finally:
             if not pause.done():
                 self._pausing.remove(pause)

@@ -17,7 +17,7 @@ FLOORS = {
     "masking": 0,
     "processes": 0,
     "venvs": 0,
-    "http_dates": 0,
+    "backoff": 0,
     "grading": 0,
     "contracts": 1,
     "placement": 1,
@@ -49,7 +49,7 @@ FOR_PLUGINS = (
     "extend",
     "algorithms",
     "grading",
-    "http_dates",
+    "backoff",
     "processes",
     "venvs",
 )

@@ -25,17 +25,13 @@ STANDARD = re.compile(r"(toolbox|inbox|checkbox|boxed|\\box|bounding box|latex)"
 FIXED = {
     "finqa_cli/commands/data.py": {"mended"},
     "finqa_cli/commands/shared/output.py": {"box"},
-    "finqa_cli/testing/coreweave/coreweave_loopback.py": {"boxes"},
-    "finqa_cli/testing/daytona/loopback.py": {"boxes"},
-    "finqa_cli/testing/daytona/loopback_control.py": {"boxes"},
     "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
-    "plugins/finqa_plugins/sandboxes/daytona/daytona_provider.py": {"left alone"},
     "plugins/finqa_plugins/sandboxes/local/bubblewrap.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/control_groups.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/isolation.py": {"nobody"},
     "plugins/finqa_plugins/sandboxes/local/local_ledger.py": {"boxes"},
     "plugins/finqa_plugins/sandboxes/local/local_provider.py": {"boxes"},
-    "plugins/finqa_plugins/sandboxes/local/sandbox_files.py": {"box"},
+    "plugins/finqa_plugins/sandboxes/local/local_executions.py": {"box"},
 }
 """Words that are JSON keys, labels, names of files and users, or of a library's API."""
 

@@ -154,4 +154,4 @@ def test_a_build_that_was_interrupted_is_picked_up_again(
     assert first.startswith("Nothing to do: there was already snapshot stopped ") and Path(path).is_dir()
     assert " image finqa-stopped-" in last and last.endswith("(reward 1). It is ready."), "built, or built by then"
     assert loopback.control.stats()["requests"]["POST /api/snapshots"] == {"200": builds + 1}, "it was sent once"
-    assert loopback.control.stats()["boxes"] == 0
+    assert loopback.control.stats()["sandboxes"] == 0

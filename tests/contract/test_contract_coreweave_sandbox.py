@@ -39,7 +39,7 @@ async def make(
         monkeypatch.setenv(name, value)
     yield lambda: CoreWeaveSandboxProvider(None, SandboxContext(home=tmp_path))
     stats = await loopback.control.stats()
-    assert (stats["boxes"], stats["duplicates"]) == ([], 0)
+    assert (stats["sandboxes"], stats["duplicates"]) == ([], 0)
 
 
 @pytest.mark.parametrize("check", WORKING)

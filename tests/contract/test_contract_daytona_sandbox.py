@@ -42,7 +42,7 @@ async def test_daytona(
         monkeypatch.setenv(name, value)
     await check(bench.provider, bench.spec)
     stats = await loopback.async_control.stats()
-    assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
+    assert (stats["sandboxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("check", executing_suite.CHECKS)
@@ -53,7 +53,7 @@ async def test_daytona_executes(
         monkeypatch.setenv(name, value)
     await check(bench.provider)
     stats = await loopback.async_control.stats()
-    assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
+    assert (stats["sandboxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("check", WORKING[3:])
@@ -64,7 +64,7 @@ async def test_daytona_boxes_that_execute(
         monkeypatch.setenv(name, value)
     await check(bench.provider, ExecutionSpec())
     stats = await loopback.async_control.stats()
-    assert (stats["boxes"], stats["duplicates"], bench.files()) == (0, 0, [])
+    assert (stats["sandboxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 
 
 async def test_daytona_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ async def test_daytona_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async with bench.loopback(broken_images=[bench.image]) as loopback:
         bench.use(loopback)
         await sandbox_suite.check_a_failed_start_leaves_nothing(bench.provider, bench.spec)
-        assert (await loopback.control.stats())["boxes"] == 0
+        assert (await loopback.control.stats())["sandboxes"] == 0
         assert not bench.files()
 
 

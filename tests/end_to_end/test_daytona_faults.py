@@ -46,8 +46,8 @@ async def test_sixty_boxes_in_a_storm(bench: DaytonaBench) -> None:
         boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(60)))
         await loopback.control.set_faults(Faults())
         stats = await loopback.control.stats()
-        assert stats["boxes"] == stats["boxes_ever"] == len({box.id for box in boxes}) == 60
-        assert stats["boxes_by_label"]["finqa.run=r"] == 60
+        assert stats["sandboxes"] == stats["sandboxes_ever"] == len({box.id for box in boxes}) == 60
+        assert stats["sandboxes_by_label"]["finqa.run=r"] == 60
         assert stats["duplicates"] == 0
         assert stats["busiest_window"] <= 40
         assert stats["creates"]["limited"] == 0
@@ -102,11 +102,11 @@ async def test_a_create_that_hangs_is_found_by_its_name(bench: DaytonaBench, mon
         bench.use(loopback)
         provider = bench.provider()
         start = asyncio.create_task(provider.start(bench.spec, RUN))
-        await happens(loopback, lambda stats: stats["boxes"])
+        await happens(loopback, lambda stats: stats["sandboxes"])
         await loopback.control.set_faults(Faults())
         box = await asyncio.wait_for(start, HANG_S)
         assert await box.healthy()
-        assert (await loopback.control.stats())["boxes_ever"] == 1
+        assert (await loopback.control.stats())["sandboxes_ever"] == 1
         await provider.close()
         await nothing_is_left(bench, loopback)
 
@@ -116,7 +116,7 @@ async def test_a_start_cancelled_while_its_create_hangs_leaves_nothing(bench: Da
         bench.use(loopback)
         provider = bench.provider()
         start = asyncio.create_task(provider.start(bench.spec, RUN))
-        await happens(loopback, lambda stats: stats["boxes"])
+        await happens(loopback, lambda stats: stats["sandboxes"])
         await loopback.control.set_faults(Faults())
         (made,) = await loopback.control.sandboxes()
         assert [name.name for name in open_names(bench.ledger)] == [made["name"]], "before Daytona is asked for it"
@@ -145,7 +145,7 @@ async def test_starts_cancelled_at_any_moment_leave_nothing(bench: DaytonaBench)
 
         await asyncio.gather(*(give_up() for _ in range(25)))
         assert [info.id for info in await provider.list(RUN)] == [kept.id]
-        assert (await loopback.control.stats())["boxes"] == 1
+        assert (await loopback.control.stats())["sandboxes"] == 1
         await provider.close()
         await nothing_is_left(bench, loopback)
 
@@ -193,7 +193,7 @@ async def test_running_boxes_are_kept_and_forgotten_ones_end(
         await asyncio.sleep(2.5)
         assert await box.healthy(), "neither idle nor out of time"
         await provider._upkeep.close()
-        await happens(loopback, lambda stats: stats["boxes"] == 0)
+        await happens(loopback, lambda stats: stats["sandboxes"] == 0)
         assert not await box.healthy()
         await provider.close()
         await nothing_is_left(bench, loopback)
@@ -205,7 +205,7 @@ async def test_a_box_that_fails_to_start_is_deleted(bench: DaytonaBench) -> None
         provider = bench.provider()
         with pytest.raises(SandboxError, match="error"):
             await provider.start(bench.spec, RUN)
-        assert (await loopback.control.stats())["boxes"] == 0, "before the provider is closed"
+        assert (await loopback.control.stats())["sandboxes"] == 0, "before the provider is closed"
         await provider.close()
         await nothing_is_left(bench, loopback)
 
@@ -218,7 +218,7 @@ async def test_stale_lists_hide_no_box_of_this_machine_and_show_none_that_we_end
         assert [info.id for info in await other.list(RUN)] == [box.id]
         assert not await other.list({"finqa.run": "another"})
         await box.stop()
-        assert (await loopback.control.stats())["boxes"] == 0, "gone, not going"
+        assert (await loopback.control.stats())["sandboxes"] == 0, "gone, not going"
         assert not await provider.list(RUN)
         await provider.close()
         await other.close()
@@ -281,7 +281,7 @@ async def test_starts_that_nobody_answers_end_together(bench: DaytonaBench, monk
         bench.use(loopback)
         provider = bench.provider()
         starts = [asyncio.create_task(provider.start(bench.spec, RUN)) for _ in range(20)]
-        await happens(loopback, lambda stats: stats["boxes"] == 20)
+        await happens(loopback, lambda stats: stats["sandboxes"] == 20)
     began = time.monotonic()
     assert {type(answer) for answer in await asyncio.gather(*starts, return_exceptions=True)} == {SandboxError}
     with pytest.raises(SandboxError, match="20 sandboxes could not be ended"):

@@ -85,7 +85,7 @@ async def test_a_quota_stops_the_starts_beyond_it_only(bench: DaytonaBench) -> N
             assert isinstance(failure, ServiceUnavailableError) and not isinstance(failure, SandboxError)
             for way_out in ("--sandboxes", "--sessions-per-sandbox 32", "finqa sandbox reap", "tier"):
                 assert way_out in failure.remedy
-        assert (await loopback.control.stats())["boxes"] == 4
+        assert (await loopback.control.stats())["sandboxes"] == 4
         await provider.close()
         await nothing_is_left(bench, loopback)
 
@@ -96,7 +96,7 @@ async def test_boxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) 
         provider = bench.provider()
         stranger = await provider.start(bench.spec, {"team": "another"})
         assert not await provider.list({})
-        with pytest.raises(FinqaError, match="left alone"):
+        with pytest.raises(FinqaError, match="unchanged"):
             await provider.reap(stranger.id)
         assert await stranger.healthy()
         await provider.close()

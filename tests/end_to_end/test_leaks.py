@@ -169,7 +169,7 @@ def place(request: pytest.FixtureRequest, home: Path) -> Place:
     loopback: LoopbackProcess = request.getfixturevalue("loopback")
     paths.insert(1, loopback.environment.get("PYTHONPATH", ""))
     variables |= {**loopback.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return Place("daytona", variables, home, lambda: loopback.control.stats()["boxes"])
+    return Place("daytona", variables, home, lambda: loopback.control.stats()["sandboxes"])
 
 
 def local_boxes(home: Path) -> int:

@@ -12,7 +12,7 @@ from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.provisioning import remote_images
-from finqa_cli.provisioning.trial_episode import PassedTests
+from finqa_cli.provisioning.remote_images import PassedTests
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Choice, Settings
 from finqa_cli.settings.schema import DataSettings, PoolSettings
@@ -95,7 +95,7 @@ def test_from_building_over_a_new_version_to_deleting(settings: Settings, loopba
     with pytest.raises(DataError, match="has no image of snapshot 'mine'") as caught:
         asyncio.run(remote_images.delete(settings, "mine"))
     assert caught.value.remedy == "finqa snapshot list --sandbox daytona"
-    assert loopback.control.stats()["boxes"] == 0
+    assert loopback.control.stats()["sandboxes"] == 0
 
 
 def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings, loopback: LoopbackProcess) -> None:
@@ -107,7 +107,7 @@ def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings
     assert "No module named" in caught.value.message, "what the box said"
     assert "finqa snapshot delete mine --sandbox daytona" in caught.value.remedy
     assert not PassedTests(settings.data.home).has(image)
-    assert loopback.control.stats()["boxes"] == 0
+    assert loopback.control.stats()["sandboxes"] == 0
 
 
 async def without_test(settings: Settings) -> ImageInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import TypeVar
 
 import httpx
 
+from finqa_cli.backoff import Backoff, retry_after_s
 from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
-from finqa_cli.http_dates import seconds_until
 
 T = TypeVar("T")
 KEPT = "Check the network, or name a mirror by --endpoint, and run the same command again: what has arrived is kept."
@@ -53,7 +52,7 @@ class Patience:
 
     def pause_s(self, attempt: int) -> float:
         """Returns the pause after the attempt of this number, counted from 1."""
-        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (attempt - 1))
+        return Backoff(self.first_pause_s, self.longest_pause_s).pause_s(attempt)
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience: Patience, tell: Callable[[str], None]) -> T:
@@ -97,18 +96,6 @@ def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> F
     if status in (404, 410):
         return DataError(f"{what}: {host.name} has no such thing (HTTP {status}).", remedy="Check --revision.")
     return ServiceUnavailableError(f"{what}: {host.name} answered HTTP {status}.", remedy=KEPT)
-
-
-def retry_after_s(value: str | None) -> float | None:
-    """Returns the seconds of a Retry-After header, seconds or a date (RFC 9110, 10.2.3); None without one."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(int(value)))
-    except (ValueError, OverflowError):
-        pass
-    seconds = seconds_until(value)
-    return None if seconds is None else float(math.ceil(seconds))
 
 
 def error_text(error: Exception) -> str:

@@ -40,16 +40,16 @@ class CoreWeaveStats(TypedDict):
     """Statistics, as `stats()` returns them.
 
     Attributes:
-        boxes: Sandboxes that have not ended.
-        boxes_ever: Number of sandboxes ever created.
+        sandboxes: Sandboxes that have not ended.
+        sandboxes_ever: Number of sandboxes ever created.
         duplicates: Number of living sandboxes that share their name of ours with another.
         requests: Number of requests by method.
         faults: Number of injected faults by kind.
         seen: W&B's entity and project in the last request.
     """
 
-    boxes: list[CoreWeaveSandboxView]
-    boxes_ever: int
+    sandboxes: list[CoreWeaveSandboxView]
+    sandboxes_ever: int
     duplicates: int
     requests: dict[str, int]
     faults: dict[str, int]
@@ -105,7 +105,7 @@ def _stats(sandboxes: CoreWeaveSandboxes, service: SandboxService) -> CoreWeaveS
     living = sandboxes.living()
     names = Counter(tag for sandbox in living for tag in sandbox.message.spec.tags if _NAME.fullmatch(tag))
     return CoreWeaveStats(
-        boxes=[
+        sandboxes=[
             CoreWeaveSandboxView(
                 id=sandbox.id,
                 tags=[*sandbox.message.spec.tags],
@@ -120,7 +120,7 @@ def _stats(sandboxes: CoreWeaveSandboxes, service: SandboxService) -> CoreWeaveS
             )
             for sandbox in living
         ],
-        boxes_ever=sandboxes.ever,
+        sandboxes_ever=sandboxes.ever,
         duplicates=sum(number - 1 for number in names.values()),
         requests=dict(service.requests),
         faults=dict(sandboxes.random.hits),

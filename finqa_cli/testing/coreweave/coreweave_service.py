@@ -62,7 +62,8 @@ class CoreWeaveConfig(ConfigSection):
         api_key: CoreWeave's key that is accepted; a random one when not given.
         wandb_key: W&B's key that is accepted; none when empty.
         images: Images that can be pulled; any other ends its sandbox in STATE_FAILED.
-        most_boxes: Most sandboxes at once; a create above it is answered RESOURCE_EXHAUSTED, CWSANDBOX_QUOTA_EXCEEDED.
+        most_sandboxes: Most sandboxes at once; a create above it is answered RESOURCE_EXHAUSTED with the reason
+            CWSANDBOX_QUOTA_EXCEEDED.
         page_size: Sandboxes on one page of a list.
         create: Time from a create to its answer.
         start: Time from that answer to STATE_RUNNING.
@@ -74,7 +75,7 @@ class CoreWeaveConfig(ConfigSection):
     api_key: str | None = Field(default=None, min_length=8)
     wandb_key: str = ""
     images: tuple[str, ...] = ("python:3.11",)
-    most_boxes: int = Field(default=2000, ge=0)
+    most_sandboxes: int = Field(default=2000, ge=0)
     page_size: int = Field(default=100, ge=1)
     create: Delay = Delay()
     start: Delay = Delay()
@@ -230,7 +231,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
         if sandboxes.random.hit("busy", faults.busy):
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             await _refuse(context, code, "CWSANDBOX_RUNNER_CAPACITY_EXHAUSTED", "every runner is full")
-        if len(sandboxes.living()) >= sandboxes.config.most_boxes:
+        if len(sandboxes.living()) >= sandboxes.config.most_sandboxes:
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
             await _refuse(context, code, "CWSANDBOX_QUOTA_EXCEEDED", "the organisation's sandboxes are used up")
         sandbox = sandboxes.create(request)

@@ -67,7 +67,8 @@ class LoopbackDaytona:
     of commands, that are paths inside the image are replaced by paths on this machine. To upload files for a snapshot
     from this process, see `trusted`.
 
-    Not here: volumes, git, the code interpreter, terminals, warm pools, and events, for which the SDK polls instead.
+    Not here: volumes, git, listing and deleting files of a sandbox, the code interpreter, terminals, warm pools,
+    and events, for which the SDK polls instead.
 
     On exit every sandbox, connection and process is gone.
     """
@@ -234,7 +235,7 @@ class LoopbackProcess(LoopbackService):
     ```python
     with LoopbackProcess(LoopbackConfig(images={"finqa-test": snapshot_folder})) as loopback:
         subprocess.run(["finqa", "sandbox", "ls"], env={**os.environ, **loopback.environment})
-        assert loopback.control.stats()["boxes"] == 0
+        assert loopback.control.stats()["sandboxes"] == 0
     ```
 
     It ends with this process, also when that is killed with SIGKILL. `async with` works too.

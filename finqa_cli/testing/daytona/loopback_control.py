@@ -35,9 +35,9 @@ class Stats(TypedDict):
         busiest_window: The most accepted creates that any sliding window of `create_window_s` has contained.
         name_conflicts: Creates refused because a living sandbox has the name.
         duplicates: Living sandboxes that share their name with another; 0 as long as names are given by the client.
-        boxes, boxes_ever, boxes_most: Sandboxes that are not gone; ever created; most at once.
-        boxes_by_state: Number of sandboxes by state in Daytona's words, and `frozen`.
-        boxes_by_label: `name=value` -> number of living sandboxes.
+        sandboxes, sandboxes_ever, sandboxes_most: Sandboxes that are not gone; ever created; most at once.
+        sandboxes_by_state: Number of sandboxes by state in Daytona's words, and `frozen`.
+        sandboxes_by_label: `name=value` -> number of living sandboxes.
         websockets, websockets_open, websockets_most: Preview WebSockets upgraded so far, open, most at once.
         faults: Number of injected faults by kind.
         servers: Process ids of the real servers.
@@ -52,11 +52,11 @@ class Stats(TypedDict):
     busiest_window: int
     name_conflicts: int
     duplicates: int
-    boxes: int
-    boxes_ever: int
-    boxes_most: int
-    boxes_by_state: dict[str, int]
-    boxes_by_label: dict[str, int]
+    sandboxes: int
+    sandboxes_ever: int
+    sandboxes_most: int
+    sandboxes_by_state: dict[str, int]
+    sandboxes_by_label: dict[str, int]
     websockets: int
     websockets_open: int
     websockets_most: int
@@ -239,11 +239,11 @@ class ControlApi:
             "busiest_window": account.window.busiest,
             "name_conflicts": counters.name_conflicts,
             "duplicates": sum(number - 1 for number in Counter(sandbox.name for sandbox in sandboxes).values()),
-            "boxes": len(sandboxes),
-            "boxes_ever": counters.sandboxes,
-            "boxes_most": counters.most_sandboxes,
-            "boxes_by_state": dict(Counter("frozen" if sandbox.frozen else sandbox.state for sandbox in sandboxes)),
-            "boxes_by_label": dict(
+            "sandboxes": len(sandboxes),
+            "sandboxes_ever": counters.sandboxes,
+            "sandboxes_most": counters.most_sandboxes,
+            "sandboxes_by_state": dict(Counter("frozen" if sandbox.frozen else sandbox.state for sandbox in sandboxes)),
+            "sandboxes_by_label": dict(
                 Counter(f"{name}={value}" for sandbox in sandboxes for name, value in sandbox.labels.items())
             ),
             "websockets": counters.websockets,

@@ -55,7 +55,6 @@ class SandboxApi:
             ("PUT", f"{sandbox}/labels", self.labels),
             ("POST", f"{sandbox}/autostop/{{minutes}}", self.auto_stop),
             ("POST", f"{sandbox}/autodelete/{{minutes}}", self.auto_delete),
-            ("POST", f"{sandbox}/autoarchive/{{minutes}}", self.auto_archive),
             ("POST", f"{sandbox}/ttl/{{minutes}}", self.ttl),
             ("POST", f"{sandbox}/last-activity", self.last_activity),
             ("GET", f"{sandbox}/toolbox-proxy-url", self.toolbox_url),
@@ -236,12 +235,6 @@ class SandboxApi:
         """Sets the minutes after its stop at which it is destroyed."""
         found = self._account.sandbox(sandbox)
         found.auto_delete = -1 if minutes.startswith("-") else whole(minutes, "interval")
-        return self._reply(found)
-
-    async def auto_archive(self, _: Request, sandbox: str, minutes: str) -> Response:
-        """Sets the minutes after its stop at which it is archived, which never happens here."""
-        found = self._account.sandbox(sandbox)
-        found.auto_archive = whole(minutes, "interval")
         return self._reply(found)
 
     async def ttl(self, _: Request, sandbox: str, minutes: str) -> Response:

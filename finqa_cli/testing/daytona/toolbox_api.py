@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.http_service import Endpoint, LostReply, Refusal, json_body, texts_list
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox, iso
+from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox
 from finqa_cli.testing.daytona.sandbox_commands import (
     DEFAULT_TIMEOUT_S,
     Command,
@@ -54,10 +53,6 @@ class ToolboxApi:
             ("GET", f"{session}/command/{{command}}/logs", self.logs),
             ("POST", f"{files}/bulk-upload", self.upload),
             ("POST", f"{files}/bulk-download", self.download),
-            ("POST", f"{files}/folder", self.make_folder),
-            ("GET", f"{files}/info", self.info),
-            ("GET", files, self.list_files),
-            ("DELETE", files, self.delete_file),
         ]
 
     async def _running(self, id_or_name: str) -> LoopbackSandbox:
@@ -191,48 +186,6 @@ class ToolboxApi:
         body += f"--{boundary}--\r\n".encode()
         return Response(body, media_type=f"multipart/form-data; boundary={boundary}")
 
-    async def make_folder(self, request: Request, sandbox: str) -> Response:
-        """Creates a folder of the sandbox's own."""
-        found = await self._running(sandbox)
-        path = request.query_params.get("path", "")
-        target = _own_path(found, path)
-        target.mkdir(parents=True, exist_ok=True)
-        found.files[_normalize(path)] = target
-        return Response(status_code=201)
-
-    async def info(self, request: Request, sandbox: str) -> Response:
-        """Returns FileInfo of the SDK 0.226.1."""
-        path = request.query_params.get("path", "")
-        file = _readable_path(await self._running(sandbox), path)
-        if file is None or not file.exists():
-            raise Refusal(404, f"file not found: {path}")
-        return JSONResponse(_info(file, _normalize(path)))
-
-    async def list_files(self, request: Request, sandbox: str) -> Response:
-        """Returns the entries of a folder."""
-        path = request.query_params.get("path", "")
-        folder = _readable_path(await self._running(sandbox), path)
-        if folder is None or not folder.is_dir():
-            raise Refusal(404, f"folder not found: {path}")
-        folder_path = _normalize(path)
-        return JSONResponse([_info(file, posixpath.join(folder_path, file.name)) for file in sorted(folder.iterdir())])
-
-    async def delete_file(self, request: Request, sandbox: str) -> Response:
-        """Deletes a file of the sandbox's own, or with `recursive=true` a folder."""
-        found = await self._running(sandbox)
-        path = request.query_params.get("path", "")
-        target = _own_path(found, path)
-        if not target.exists():
-            raise Refusal(404, f"file not found: {path}")
-        if target.is_dir():
-            if request.query_params.get("recursive", "").lower() != "true":
-                raise Refusal(400, f"{path} is a directory")
-            await asyncio.to_thread(shutil.rmtree, target)
-        else:
-            target.unlink()
-        found.files.pop(_normalize(path), None)
-        return Response(status_code=204)
-
     def _serve(
         self, sandbox: LoopbackSandbox, text: str, variables: dict[str, str], module: str, arguments: tuple[str, ...]
     ) -> Command:
@@ -306,20 +259,3 @@ def _readable_path(sandbox: LoopbackSandbox, path: str) -> Path | None:
         return own
     outside = sandbox.image.host_path(_normalize(path))
     return None if outside is None else Path(outside)
-
-
-def _info(file: Path, path: str) -> dict[str, object]:
-    status = file.stat()
-    when = iso(status.st_mtime)
-    return {
-        "name": file.name,
-        "path": path,
-        "isDir": file.is_dir(),
-        "size": status.st_size,
-        "mode": oct(status.st_mode & 0o777),
-        "permissions": f"{status.st_mode & 0o777:04o}",
-        "modTime": when,
-        "modifiedAt": when,
-        "owner": "daytona",
-        "group": "daytona",
-    }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import UnreachableEngineError
 from finqa_cli.training.rl.probe import Probe
@@ -19,8 +20,7 @@ from finqa_cli.types import PolicyVersion
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 5.0
+BACKOFF = Backoff(first_s=0.5, longest_s=5.0)
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -94,28 +94,28 @@ async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyV
         InterruptedRun: A stop was requested during the wait.
     """
     wait_s, folder = context.settings.train.sync_wait_s, context.folder
-    began, pause = time.monotonic(), FIRST_PAUSE_S
+    began, failures = time.monotonic(), 0
     while True:
         try:
             await engine.load(policy)
         except UnreachableEngineError as error:
-            waited = time.monotonic() - began
+            failures += 1
+            waited, pause = time.monotonic() - began, BACKOFF.pause_s(failures)
             if waited + pause > wait_s:
                 raise UnreachableEngineError(
                     f"Policy version {policy.number} cannot be loaded: for {waited:.0f} s the engine could not be "
                     f"reached (train.sync_wait_s is {wait_s:g}). {error.message}",
                     remedy=error.remedy,
                 ) from error
-            if pause == FIRST_PAUSE_S:
+            if failures == 1:
                 log.warning("waiting for the engine", version=policy.number, reason=error.message)
                 folder.event("engine_away", version=policy.number, reason=error.message)
         else:
-            if pause > FIRST_PAUSE_S:
+            if failures:
                 folder.event("engine_back", version=policy.number)
             return
         context.check_stop()
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 def _remove_old(policies: Path, keep: int) -> None:

@@ -18,7 +18,7 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     UnreachableEngineError,
 )
-from finqa_cli.rollout.replicas import FAILURES, FIRST_PAUSE_S, EngineSet
+from finqa_cli.rollout.replicas import BACKOFF, FAILURES, EngineSet
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 BASE = PolicyVersion(number=0, model="m")
@@ -121,7 +121,7 @@ def test_a_replica_that_cannot_go_back_is_left_out_until_it_can() -> None:
         assert raised.value is BAD
         assert versions(await ask_all(engines, 4)) == [0] * 4 and not stuck.served
         stuck.refuses = {}
-        await asyncio.sleep(FIRST_PAUSE_S)
+        await asyncio.sleep(BACKOFF.first_s)
         assert versions(await ask_all(engines, 4)) == [0] * 4
         assert stuck.loaded == [1, 0] and stuck.served, "it went back before it was used"
 
@@ -157,7 +157,7 @@ def test_a_replica_that_dies_costs_no_episode_and_comes_back() -> None:
         await engines.load(NEXT)  # it takes part, though no requests go to it
         dying.trouble = None
         served = len(dying.served)
-        await asyncio.sleep(FIRST_PAUSE_S)
+        await asyncio.sleep(BACKOFF.first_s)
         assert versions([await engines.generate(ask("new#0", 99))]) == [1]
         assert len(dying.served) == served + 1, "one request tries it"
 
@@ -173,7 +173,7 @@ def test_a_replica_that_missed_a_version_loads_it_before_it_is_tried() -> None:
         await engines.load(NEXT)
         assert away.loaded == []
         away.trouble, away.refuses = None, {}
-        await asyncio.sleep(FIRST_PAUSE_S)
+        await asyncio.sleep(BACKOFF.first_s)
         assert versions(await ask_all(engines, 2)) == [1, 1]
         assert away.loaded == [1] and away.served
 
@@ -386,7 +386,7 @@ def test_a_replica_that_is_away_neither_sleeps_nor_wakes_and_ends_nothing() -> N
         assert [server.asleep for server in servers] == [False, True, False]
         assert [server.turns for server in servers] == [1, 2, 2], "one that is left out is not asked again"
         servers[1].no_sleep = None
-        await asyncio.sleep(FIRST_PAUSE_S)
+        await asyncio.sleep(BACKOFF.first_s)
         await engines.load(NEXT)
         await asyncio.sleep(1.0)
         assert not servers[1].asleep and servers[1].loaded == [1], "it wakes before it loads what it missed"

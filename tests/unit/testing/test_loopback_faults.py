@@ -78,7 +78,7 @@ async def test_rate_limits_and_server_errors_do_nothing() -> None:
     outcomes, stats = await creates(Faults(rate_limited=0.3, server_error=0.1), 200)
     assert 40 <= outcomes["429"] <= 80
     assert 8 <= sum(outcomes[status] for status in ("500", "502", "503")) <= 40
-    assert outcomes["started"] == stats["boxes_ever"] == 200 - sum(outcomes.values()) + outcomes["started"]
+    assert outcomes["started"] == stats["sandboxes_ever"] == 200 - sum(outcomes.values()) + outcomes["started"]
     again, _ = await creates(Faults(rate_limited=0.3, server_error=0.1), 200)
     assert again == outcomes
 
@@ -88,7 +88,7 @@ async def test_lost_replies_and_late_errors_leave_a_box_behind() -> None:
     assert 8 <= outcomes["cut"] <= 35
     assert 2 <= outcomes["504"] <= 20
     assert outcomes["started"] + outcomes["cut"] + outcomes["504"] == 100
-    assert stats["boxes_ever"] == 100
+    assert stats["sandboxes_ever"] == 100
     assert stats["duplicates"] == 0
     assert stats["faults"] == {"lost_reply": outcomes["cut"], "late_error": outcomes["504"]}
 
@@ -97,7 +97,7 @@ async def test_a_box_that_cannot_start_ends_in_an_error() -> None:
     async with connected(LoopbackConfig(faults=Faults(start_failed=1.0))) as (loopback, daytona):
         with pytest.raises(DaytonaError, match="injected fault"):
             await create(daytona)
-        assert (await loopback.control.stats())["boxes_by_state"] == {"error": 1}
+        assert (await loopback.control.stats())["sandboxes_by_state"] == {"error": 1}
 
 
 async def test_the_create_limit_says_when_to_come_back() -> None:

@@ -68,7 +68,7 @@ async def test_requests_are_read_the_same_however_they_are_cut(seed: int) -> Non
             made = json.loads(content)
             assert (status, headers["content-type"]) == (200, "application/json")
             assert (made["name"], made["labels"]) == (name, json.loads(body)["labels"])
-        assert (await loopback.control.stats())["boxes"] == len(names)
+        assert (await loopback.control.stats())["sandboxes"] == len(names)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -111,7 +111,7 @@ async def test_no_bytes_disturb_other_connections() -> None:
                 writer.write(rng.randbytes(rng.randint(0, 300)) + b"\r\n\r\n")
                 await writer.drain()
         assert (await create(daytona)).state == "started"
-        assert (await loopback.control.stats())["boxes"] == 1
+        assert (await loopback.control.stats())["sandboxes"] == 1
 
 
 async def test_queries_and_segments_are_unquoted() -> None:
@@ -156,7 +156,7 @@ async def test_a_wrong_body_is_refused_in_the_shape_of_daytonas_errors(body: byt
             "source": "DAYTONA_API",
         }
         stats = await loopback.control.stats()
-        assert (stats["creates"]["refused"], stats["boxes_ever"]) == (1, 0)
+        assert (stats["creates"]["refused"], stats["sandboxes_ever"]) == (1, 0)
 
 
 async def test_the_key_is_checked_first_and_unknown_paths_are_said() -> None:
@@ -193,7 +193,7 @@ async def test_a_lost_reply_drops_the_connection_without_a_byte_and_leaves_a_box
             writer.write(post(loopback, b'{"name": "finqa-1"}'))
             assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b""
         stats = await loopback.control.stats()
-        assert (stats["boxes"], stats["requests"]["POST /api/sandbox"]) == (1, {"0": 1})
+        assert (stats["sandboxes"], stats["requests"]["POST /api/sandbox"]) == (1, {"0": 1})
 
 
 async def test_a_request_is_worked_on_after_its_client_has_left() -> None:
@@ -201,10 +201,10 @@ async def test_a_request_is_worked_on_after_its_client_has_left() -> None:
         async with opened(loopback) as (_, writer):
             writer.write(post(loopback, b'{"name": "finqa-1"}'))
             async with asyncio.timeout(TIMEOUT_S):
-                while (await loopback.control.stats())["boxes"] == 0:  # noqa: ASYNC110
+                while (await loopback.control.stats())["sandboxes"] == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         async with asyncio.timeout(TIMEOUT_S):
-            while (await loopback.control.stats())["boxes_by_state"] != {"started": 1}:  # noqa: ASYNC110
+            while (await loopback.control.stats())["sandboxes_by_state"] != {"started": 1}:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 

@@ -88,7 +88,7 @@ async def test_killed_boxes_reset_their_connections() -> None:
         assert states == {"broken": "error", "lying": "started", "spared": "started"}
         for box in (boxes[0], boxes[1]):
             await daytona.delete(box)
-        assert (await loopback.control.stats())["boxes"] == 1
+        assert (await loopback.control.stats())["sandboxes"] == 1
 
 
 async def test_frozen_boxes_answer_nothing_until_they_thaw() -> None:
@@ -152,8 +152,8 @@ async def test_many_boxes_with_a_socket_each_at_once(tmp_path: Path, number: int
         before = await loopback.async_control.stats()
         assert sum(await asyncio.gather(*(play(url) for url in urls))) == 3 * number
         after = await loopback.async_control.stats()
-        assert after["websockets_most"] == after["boxes"] == number
+        assert after["websockets_most"] == after["sandboxes"] == number
         assert len(after["servers"]) == 1
         assert after["cpu_s"] > before["cpu_s"]
         await asyncio.gather(*(daytona.delete(box) for box in boxes))
-        assert (await loopback.async_control.stats())["boxes"] == 0
+        assert (await loopback.async_control.stats())["sandboxes"] == 0

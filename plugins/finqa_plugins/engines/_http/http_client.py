@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from pydantic import SecretStr
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import uncounted
 from finqa_plugins.engines._http.config import ServerConfig
 from finqa_plugins.engines._http.json_documents import (
@@ -123,6 +124,7 @@ class Client:
     def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int) -> None:
         self.config = config
         self._seed = seed
+        self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
         self._known: tuple[str, ...] = ()
         self._gate = Gate(
             places=config.max_concurrent,
@@ -209,8 +211,7 @@ class Client:
                 finally:
                     self._gate.used(spent, reserved)
             jitter = jitter or random.Random(f"openai:{self._seed}:{key}")
-            backoff = self.config.backoff_s * 2.0 ** min(tries - 1, 30) * (0.5 + jitter.random() / 2)
-            wait = max(min(backoff, self.config.max_wait_s), failure.wait_s or 0.0)
+            wait = max(self._backoff.pause_s(tries, jitter.random()), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
                 asked = "" if failure.wait_s is None else f" (it asks for {failure.wait_s:.0f} s)"

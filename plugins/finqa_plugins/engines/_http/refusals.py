@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
+from finqa_cli import backoff
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -22,7 +23,6 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     UnreachableEngineError,
 )
-from finqa_cli.http_dates import seconds_until
 from finqa_plugins.engines._http.config import OMITTABLE, ServerConfig, key_remedy
 
 PASSING = (408, 409, 425, 429)
@@ -154,11 +154,10 @@ def read_refusal(
 
 def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds to wait by `retry-after-ms` (OpenAI) or `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3)."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = headers.get(name, "").strip()
-        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
-            return float(value) / unit
-    return seconds_until(headers.get("retry-after", ""), now)
+    milliseconds = headers.get("retry-after-ms", "").strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", milliseconds):
+        return float(milliseconds) / 1000.0
+    return backoff.retry_after_s(headers.get("retry-after"), now)
 
 
 def one_line(text: str) -> str:

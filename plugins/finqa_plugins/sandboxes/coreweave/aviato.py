@@ -10,11 +10,11 @@ from pydantic import SecretStr
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import AuthenticationError
-from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
-from finqa_plugins.sandboxes.coreweave.coreweave_account import (
+from finqa_plugins.sandboxes.coreweave.config import (
     ENTITY_VARIABLE,
     KEY_VARIABLE,
     OLD_KEY_VARIABLE,
+    CoreWeaveSandboxConfig,
     has_wandb_key,
 )
 from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider

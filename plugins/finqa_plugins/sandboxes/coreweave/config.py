@@ -1,10 +1,20 @@
-"""Options of the `cwsandbox` sandbox provider."""
+"""Options of the `cwsandbox` sandbox provider, and whether there is a key. Imports no SDK: every command may ask."""
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from finqa_cli.types import Check
+
+KEY_VARIABLE = "CWSANDBOX_API_KEY"
+OLD_KEY_VARIABLE = "AVIATO_API_KEY"
+WANDB_KEY_VARIABLE = "WANDB_API_KEY"
+ENTITY_VARIABLE = "WANDB_ENTITY_NAME"
 
 
 class CoreWeaveSandboxConfig(BaseModel):
@@ -31,3 +41,41 @@ class CoreWeaveSandboxConfig(BaseModel):
     create_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the service to accept a sandbox")
     start_timeout_s: float = Field(default=300.0, gt=0, description="Seconds for an accepted sandbox to run")
     delete_timeout_s: float = Field(default=60.0, gt=0, description="Seconds for an ended sandbox to be gone")
+
+
+def has_wandb_key(environment: Mapping[str, str]) -> bool:
+    """Whether W&B's own search for a key can succeed without asking the user."""
+    netrc = Path(environment.get("NETRC") or "~/.netrc").expanduser()
+    return bool(environment.get(WANDB_KEY_VARIABLE, "").strip()) or netrc.is_file()
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is a key of CoreWeave, or of W&B where it is that account; see `Component.readiness`."""
+    options = _options(settings, "cwsandbox")
+    if options.get("auth") == "wandb":
+        return [] if has_wandb_key(os.environ) else [_lacks("cwsandbox", WANDB_KEY_VARIABLE)]
+    return [] if _has(KEY_VARIABLE) or options.get("api_key") else [_lacks("cwsandbox", KEY_VARIABLE)]
+
+
+def aviato_readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is one of the keys that `aviato.mapped` takes; see `Component.readiness`."""
+    options = _options(settings, "aviato")
+    if options.get("auth") != "wandb" and (options.get("api_key") or _has(OLD_KEY_VARIABLE) or _has(KEY_VARIABLE)):
+        return []
+    if has_wandb_key(os.environ) and (options.get("entity") or _has(ENTITY_VARIABLE)):
+        return []
+    return [_lacks("aviato", OLD_KEY_VARIABLE)]
+
+
+def _options(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    chosen = settings["sandbox"]
+    options: Mapping[str, Any] = chosen["options"] if chosen["name"] == name else {}
+    return options
+
+
+def _has(variable: str) -> bool:
+    return bool(os.environ.get(variable, "").strip())
+
+
+def _lacks(name: str, variable: str) -> Check:
+    return Check(name=name, status="fail", detail=f"needs {variable}", remedy=f"export {variable}=...")

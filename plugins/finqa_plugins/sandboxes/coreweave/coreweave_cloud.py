@@ -1,16 +1,20 @@
-"""The SDK as one provider uses it: its requests, how they are repeated and how its errors are told."""
+"""The SDK as one provider uses it: address and key, its requests, how they are repeated, and its errors."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from cwsandbox import (
+    AuthHeaders,
     CWSandboxError,
     NetworkOptions,
     PlacementMode,
@@ -18,21 +22,107 @@ from cwsandbox import (
     SandboxNotFoundError,
     SandboxStatus,
     SandboxTerminalStateUnavailableError,
+    WandbAuth,
     disable_signal_handlers,
 )
 
-from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
-from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
-from finqa_plugins.sandboxes.coreweave.coreweave_access import Access, access
-from finqa_plugins.sandboxes.coreweave.coreweave_errors import explained, is_passing, pause_asked_s
+from finqa_cli.backoff import Backoff
+from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, SandboxError
+from finqa_plugins.sandboxes.coreweave.config import (
+    KEY_VARIABLE,
+    WANDB_KEY_VARIABLE,
+    CoreWeaveSandboxConfig,
+    has_wandb_key,
+)
+from finqa_plugins.sandboxes.coreweave.coreweave_errors import (
+    KEY_REMEDY,
+    WANDB_REMEDY,
+    explained,
+    is_passing,
+    pause_asked_s,
+)
 
 PATIENCE_S = 20.0
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 8.0
+BACKOFF = Backoff(first_s=0.3, longest_s=10.0)
 STATUS_TIMEOUT_S = 5.0
 STATUSES_AT_ONCE = 32
 
+URL_VARIABLE = "CWSANDBOX_BASE_URL"
+CLOUD_URL = "https://api.cwsandbox.com"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What every call of the SDK is given.
+
+    Attributes:
+        base_url: `https://host`, or `http://` on this machine.
+        auth: Headers that hold the key; never shown.
+    """
+
+    base_url: str
+    auth: AuthHeaders = field(repr=False)
+
+    def blotted(self, text: str) -> str:
+        """A text without the key, should the service have repeated it."""
+        for value in self.auth.headers.values():
+            secret = value.removeprefix("Bearer ")
+            text = text.replace(secret, "**********") if len(secret) >= 8 else text
+        return text
+
+
+async def access(config: CoreWeaveSandboxConfig) -> Access:
+    """The way in that the options name.
+
+    Raises:
+        AuthenticationError: There is no key.
+        ConfigError: The address is none, or would send the key in the clear.
+    """
+    if config.auth == "wandb":
+        return Access(base_url(), await asyncio.to_thread(_wandb_headers, config))  # importing wandb takes a while
+    return Access(base_url(), AuthHeaders({"Authorization": f"Bearer {api_key(config)}"}, "api_key"))
+
+
+def api_key(config: CoreWeaveSandboxConfig) -> str:
+    """CoreWeave's key, of the options, else of the environment.
+
+    Raises:
+        AuthenticationError: There is none.
+    """
+    key = config.api_key.get_secret_value() if config.api_key else os.environ.get(KEY_VARIABLE, "")
+    if not key.strip():
+        raise AuthenticationError(f"No CoreWeave API key: {KEY_VARIABLE} is not set.", remedy=KEY_REMEDY)
+    return key.strip()
+
+
+def base_url() -> str:
+    """Where requests go: to another address than CoreWeave's cloud only by the process's own environment.
+
+    Raises:
+        ConfigError: It is no address, or not encrypted and not of this machine.
+    """
+    url = (os.environ.get(URL_VARIABLE) or CLOUD_URL).rstrip("/")
+    parts = urlsplit(url)
+    plain = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    if not (plain or parts.scheme == "https") or not parts.hostname or parts.path:
+        raise ConfigError(
+            f"{URL_VARIABLE} must be https://HOST (http:// on this machine only), got {url[:80]!r}.",
+            remedy=f"unset {URL_VARIABLE}",
+        )
+    return url
+
+
+def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:
+    if not has_wandb_key(os.environ):
+        raise AuthenticationError(f"No W&B key: {WANDB_KEY_VARIABLE} is not set.", remedy=WANDB_REMEDY)
+    try:
+        auth = WandbAuth(entity=config.entity or None, project=config.project or None)
+        return auth.resolve_auth(base_url=base_url())
+    except CWSandboxError as error:
+        raise explained(error, "finding the W&B key") from error
 
 
 class Cloud:
@@ -57,7 +147,7 @@ class Cloud:
             self._access = await access(self._config)
         return self._access
 
-    async def unborn(self, tags: Sequence[str]) -> Sandbox:
+    async def prepare(self, tags: Sequence[str]) -> Sandbox:
         """Prepare a sandbox that the service does not know yet. Repeated calls of its `start` create one sandbox."""
         way, config = await self.access(), self._config
         return Sandbox(
@@ -139,9 +229,9 @@ class Cloud:
 
     def _pause_s(self, tries: int, error: CWSandboxError) -> float:
         """Seconds before the next try: as long as the service asks, else doubling with jitter."""
-        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
         asked = pause_asked_s(error)
-        return backoff if asked is None else asked + 0.2 * self._random.random()
+        spread = self._random.random()
+        return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
 
     def _told(self, error: CWSandboxError, doing: str) -> FinqaError:
         told = explained(error, doing)

@@ -13,10 +13,8 @@ from pydantic import ValidationError
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError
 from finqa_cli.types import Check
 from finqa_plugins.sandboxes.coreweave.aviato import mapped
-from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
-from finqa_plugins.sandboxes.coreweave.coreweave_access import access
-from finqa_plugins.sandboxes.coreweave.coreweave_account import KEY_VARIABLE
-from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
+from finqa_plugins.sandboxes.coreweave.config import KEY_VARIABLE, CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud, access
 from finqa_plugins.sandboxes.coreweave.tags import OURS
 
 DEADLINE_S = 5.0

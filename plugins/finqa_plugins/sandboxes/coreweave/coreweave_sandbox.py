@@ -19,7 +19,7 @@ HEALTH_TIMEOUT_S = 5.0
 EXECUTE_PATIENCE_S = 5.0
 """An execution begins in a process and a folder of its own, so that it may be asked for again."""
 
-MakeBox = Callable[[str], Awaitable[Sandbox]]
+MakeSandbox = Callable[[str], Awaitable[Sandbox]]
 """Makes the sandbox in the service; takes the problem that it is made for, or an empty text."""
 
 
@@ -30,7 +30,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
     it.
     """
 
-    def __init__(self, name: str, cloud: Cloud, make: MakeBox, forget: Callable[[CoreWeaveSandbox], None]) -> None:
+    def __init__(self, name: str, cloud: Cloud, make: MakeSandbox, forget: Callable[[CoreWeaveSandbox], None]) -> None:
         self._name = name
         self._cloud = cloud
         self._make = make

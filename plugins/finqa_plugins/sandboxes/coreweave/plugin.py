@@ -19,7 +19,7 @@ def register_components() -> list[Component]:
         Component(
             kind="sandbox",
             name="cwsandbox",
-            readiness="finqa_plugins.sandboxes.coreweave.coreweave_account:readiness",
+            readiness="finqa_plugins.sandboxes.coreweave.config:readiness",
             target="finqa_plugins.sandboxes.coreweave.coreweave_provider:CoreWeaveSandboxProvider",
             config="finqa_plugins.sandboxes.coreweave.config:CoreWeaveSandboxConfig",
             summary="sandboxes in the CoreWeave cloud, for environments that execute code",
@@ -29,7 +29,7 @@ def register_components() -> list[Component]:
         Component(
             kind="sandbox",
             name="aviato",
-            readiness="finqa_plugins.sandboxes.coreweave.coreweave_account:aviato_readiness",
+            readiness="finqa_plugins.sandboxes.coreweave.config:aviato_readiness",
             target="finqa_plugins.sandboxes.coreweave.aviato:aviato_provider",
             config="finqa_plugins.sandboxes.coreweave.config:CoreWeaveSandboxConfig",
             summary="the old name of cwsandbox, with the variables of its time",

@@ -27,7 +27,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def birth_tags(name: str, labels: Mapping[str, str], problem: str) -> list[str]:
+def creation_tags(name: str, labels: Mapping[str, str], problem: str) -> list[str]:
     """All tags of a new sandbox. An empty `problem` gives none."""
     people = [f"job-{labels[RUN_LABEL]}"] if RUN_LABEL in labels else []
     people += [f"problem-{problem}"] if problem else []

@@ -1,8 +1,16 @@
-"""Options of the `daytona` sandbox provider."""
+"""Options of the `daytona` sandbox provider, and whether there is a key. Imports no SDK: every command may ask."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from finqa_cli.types import Check
+
+KEY_VARIABLE = "DAYTONA_API_KEY"
 
 
 class DaytonaSandboxConfig(BaseModel):
@@ -43,3 +51,11 @@ class DaytonaSandboxConfig(BaseModel):
         if self.keepalive_s >= self.auto_stop_minutes * 60:
             raise ValueError("keepalive_s must be less than auto_stop_minutes, or running sandboxes would be stopped")
         return self
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether there is a key; see `Component.readiness`."""
+    chosen = settings["sandbox"]
+    if os.environ.get(KEY_VARIABLE, "").strip() or (chosen["name"] == "daytona" and chosen["options"].get("api_key")):
+        return []
+    return [Check(name="daytona", status="fail", detail=f"needs {KEY_VARIABLE}", remedy=f"export {KEY_VARIABLE}=...")]

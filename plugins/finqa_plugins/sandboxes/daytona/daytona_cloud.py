@@ -20,9 +20,9 @@ from daytona import (
     DaytonaNotFoundError,
 )
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
-from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
+from finqa_plugins.sandboxes.daytona.config import KEY_VARIABLE, DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_errors import KEY_REMEDY, explained, is_passing, retry_after_s, status_of
 
 log = structlog.get_logger(__name__)
@@ -33,8 +33,7 @@ PATIENCE_S = 20.0
 REQUEST_TIMEOUT_S = 30.0
 DELETE_TRY_S = 15.0
 """A deletion that is not done by then is asked for again: its reply may never come."""
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 8.0
+BACKOFF = Backoff(first_s=0.3, longest_s=10.0)
 
 T = TypeVar("T")
 
@@ -100,22 +99,12 @@ class Cloud:
             DaytonaNotFoundError: It is not there; what that means only the caller knows.
             FinqaError: It failed for good.
         """
-        deadline = time.monotonic() + patience_s
-        tries = 0
-        while True:
-            try:
-                answer = await request()
-                self._heard()
-                return answer
-            except DaytonaError as error:
-                self._heard(error)
-                if isinstance(error, DaytonaNotFoundError):
-                    raise
-                tries += 1
-                pause = self.pause_s(tries, error)
-                if not is_passing(error) or time.monotonic() + pause > min(deadline, self._out_of_reach_at):
-                    raise self.explain(error, doing) from error
-            await asyncio.sleep(pause)
+        try:
+            return await self._repeat(request, time.monotonic() + patience_s, is_passing)
+        except DaytonaNotFoundError:
+            raise
+        except DaytonaError as error:
+            raise self.explain(error, doing) from error
 
     async def get(self, id_or_name: str, patience_s: float = PATIENCE_S) -> AsyncSandbox | None:
         """The sandbox of this id or name; None when there is none."""
@@ -138,27 +127,50 @@ class Cloud:
             FinqaError: The key is refused.
         """
         deadline = time.monotonic() + timeout_s
+        doing = f"ending sandbox {sandbox.id}"
+
+        async def end() -> None:
+            remaining = deadline - time.monotonic()
+            await sandbox.delete(timeout=max(1.0, min(remaining, DELETE_TRY_S)), wait=True)
+
+        def again(error: DaytonaError) -> bool:
+            return not isinstance(self.explain(error, doing), AuthenticationError)
+
+        try:
+            await self._repeat(end, deadline, again)
+        except DaytonaNotFoundError:
+            return
+        except DaytonaError as error:
+            told = self.explain(error, doing)
+            if isinstance(told, AuthenticationError):
+                raise told from error
+            raise SandboxError(
+                f"Sandbox {sandbox.id} could not be ended. {told.message}",
+                remedy=f"finqa sandbox reap {sandbox.id} --sandbox daytona",
+            ) from error
+
+    async def _repeat(
+        self, request: Callable[[], Awaitable[T]], deadline: float, again: Callable[[DaytonaError], bool]
+    ) -> T:
+        """Makes a request, and makes it again after an error for which `again` holds; none begins after the deadline.
+
+        Raises:
+            DaytonaError: The last try's.
+        """
         tries = 0
         while True:
-            remaining = deadline - time.monotonic()
             try:
-                await sandbox.delete(timeout=max(1.0, min(remaining, DELETE_TRY_S)), wait=True)
+                answer = await request()
                 self._heard()
-                return
+                return answer
             except DaytonaError as error:
                 self._heard(error)
-                if isinstance(error, DaytonaNotFoundError):
-                    return
                 tries += 1
-                told = self.explain(error, f"ending sandbox {sandbox.id}")
                 pause = self.pause_s(tries, error)
-                if isinstance(told, AuthenticationError):
-                    raise told from error
+                if isinstance(error, DaytonaNotFoundError) or not again(error):
+                    raise
                 if time.monotonic() + pause > min(deadline, self._out_of_reach_at):
-                    raise SandboxError(
-                        f"Sandbox {sandbox.id} could not be ended. {told.message}",
-                        remedy=f"finqa sandbox reap {sandbox.id} --sandbox daytona",
-                    ) from error
+                    raise
             await asyncio.sleep(pause)
 
     def _heard(self, error: DaytonaError | None = None) -> None:
@@ -173,9 +185,9 @@ class Cloud:
 
     def pause_s(self, tries: int, error: DaytonaError) -> float:
         """Seconds before the next try: as long as the service asks, else doubling with jitter."""
-        backoff = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * (0.5 + self._random.random())
         asked = retry_after_s(error.headers)
-        return backoff if asked is None else asked + 0.2 * self._random.random()
+        spread = self._random.random()
+        return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
 
     def explain(self, error: DaytonaError, doing: str) -> FinqaError:
         """`explained`, with the key blotted out should the service have repeated it."""

@@ -37,7 +37,7 @@ _FAILED = ("error", "build_failed", "destroying", "destroyed")
 _UNDO_WAITS_S = (0.5, 0.5, 1.0, 2.0, 4.0)
 
 
-class Birth:
+class Creation:
     """One name, at most one sandbox.
 
     Daytona holds names unique within an organisation. A question whose answer was lost is repeated under the same name

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from finqa_cli.errors import AuthenticationError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Check
-from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_account import KEY_VARIABLE
+from finqa_plugins.sandboxes.daytona.config import KEY_VARIABLE, DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.sandboxes.daytona.daytona_images import ACTIVE, Images

@@ -16,8 +16,8 @@ from daytona import (
     DaytonaTimeoutError,
 )
 
+from finqa_cli import backoff
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, SandboxError, ServiceUnavailableError
-from finqa_cli.http_dates import seconds_until
 
 KEYS_PAGE = "https://app.daytona.io/dashboard/keys"
 LIMITS_PAGE = "https://app.daytona.io/dashboard/limits"
@@ -31,7 +31,7 @@ DOCTOR_REMEDY = "finqa doctor --sandbox daytona"
 
 _QUOTA = re.compile(r"\b(limit|quota) exceeded|exceeds? .*\bquota\b|quota .*\bexhausted", re.I)
 _SUSPENDED = re.compile(r"\bsuspended\b|insufficient (funds|credits?)|\bdepleted\b", re.I)
-_PER_BOX = re.compile(r"per[- ]sandbox", re.I)
+_PER_SANDBOX = re.compile(r"per[- ]sandbox", re.I)
 _NO_RUNNER = re.compile(r"no available runners", re.I)
 _PASSING = re.compile(r"no available runners|state change in progress", re.I)
 _KEY = re.compile(r"dtn_\w+")
@@ -85,7 +85,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
         return AuthenticationError(f"Daytona refused the API key: {_told(error.message)}", remedy=KEY_REMEDY)
     if is_passing(error):
         return SandboxError(message, remedy=DOCTOR_REMEDY)
-    if _PER_BOX.search(error.message):
+    if _PER_SANDBOX.search(error.message):
         return ConfigError(
             message,
             remedy="less for each sandbox: --set sandbox.options.cpu=1, .memory_gib=1, .disk_gib=3, and build again",
@@ -134,11 +134,8 @@ def create_limit(headers: Mapping[str, object]) -> int | None:
 
 
 def _seconds(text: str, now: datetime | None) -> float | None:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return seconds_until(text, now)
-    return seconds if 0.0 <= seconds < 86_400.0 else None
+    seconds = backoff.retry_after_s(text, now)
+    return seconds if seconds is None or seconds < 86_400.0 else None
 
 
 def _told(message: str) -> str:

@@ -16,11 +16,9 @@ from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
-from finqa_plugins.sandboxes.daytona.daytona_create import Birth
-from finqa_plugins.sandboxes.daytona.daytona_executions import DaytonaExecutingSandbox
+from finqa_plugins.sandboxes.daytona.daytona_create import Creation
 from finqa_plugins.sandboxes.daytona.daytona_images import Images
-from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, OpenName, forget, open_names
-from finqa_plugins.sandboxes.daytona.daytona_leftovers import Leftovers
+from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, Leftovers, OpenName, forget, open_names
 from finqa_plugins.sandboxes.daytona.daytona_listing import (
     described,
     execution_params,
@@ -29,7 +27,7 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
     query_labels,
     server_params,
 )
-from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaSandbox, DaytonaSandboxBase
+from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaExecutingSandbox, DaytonaSandbox, DaytonaSandboxBase
 from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
 from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
@@ -130,7 +128,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         if remote is None:
             return
         if not is_ours(remote):
-            raise FinqaError(f"Sandbox {sandbox_id} was not started by finqa; it is left alone.")
+            raise FinqaError(f"Sandbox {sandbox_id} was not started by finqa; it is unchanged.")
         await self._cloud.delete(remote, self._config.delete_timeout_s)
         await self._forget(remote)
 
@@ -179,15 +177,17 @@ class DaytonaSandboxProvider(SandboxProvider):
         name = f"finqa-{secrets.token_hex(6)}"
         timeout_s = self._config.create_timeout_s
         if isinstance(spec, ServerSpec):
-            server_box = server_params(name, await self._image(spec), spec, labels, self._config)
-            birth = Birth(self._cloud, self._gate, server_box, snapshot=served_snapshot(spec).name, timeout_s=timeout_s)
+            snapshot = served_snapshot(spec).name
+            params = server_params(name, await self._image(spec), spec, labels, self._config)
+            creation = Creation(self._cloud, self._gate, params, snapshot=snapshot, timeout_s=timeout_s)
         else:
-            birth = Birth(self._cloud, self._gate, execution_params(name, labels, self._config), timeout_s=timeout_s)
+            image_params = execution_params(name, labels, self._config)
+            creation = Creation(self._cloud, self._gate, image_params, timeout_s=timeout_s)
         try:
             await self._ledger.opened(name, labels)
-            sandbox = await self._prepared(await birth.run(), spec)
+            sandbox = await self._prepared(await creation.run(), spec)
         except BaseException:
-            await self._undo(birth)
+            await self._undo(creation)
             raise
         self._sandboxes.add(sandbox)
         self._upkeep.add(sandbox)
@@ -214,17 +214,17 @@ class DaytonaSandboxProvider(SandboxProvider):
             raise SandboxError(f"Sandbox {sandbox.id} vanished while its server was starting.") from error
         return sandbox
 
-    async def _undo(self, birth: Birth) -> None:
+    async def _undo(self, creation: Creation) -> None:
         """Never raises: the start's own error is what counts, and the ledger remembers a sandbox that is left."""
         try:
-            certain = await birth.undo(self._config.delete_timeout_s)
+            certain = await creation.undo(self._config.delete_timeout_s)
         except FinqaError as error:
-            log.info("a sandbox that did not start may be there", sandbox=birth.name, reason=str(error))
+            log.info("a sandbox that did not start may be there", sandbox=creation.name, reason=str(error))
             return
         if certain:
-            await self._ledger.gone([birth.name])
+            await self._ledger.gone([creation.name])
         elif not self._closed:
-            self._leftovers.search(birth.name)
+            self._leftovers.search(creation.name)
 
     async def _end(self, sandbox: DaytonaSandboxBase) -> None:
         tried, sandbox.ended = sandbox.ended, True

@@ -1,17 +1,24 @@
-"""Sandboxes in the cloud, and those of them in which a server runs."""
+"""Sandboxes in the cloud: those in which a server runs, and those that execute code.
+
+Code is executed by the supervisor that is sent along with each request.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import secrets
+import shlex
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
-from daytona import AsyncSandbox, DaytonaError
+from daytona import AsyncSandbox, DaytonaError, DaytonaNotFoundError
 
-from finqa_cli.contracts import Sandbox, ServingSandbox
-from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.types import ServerSpec
+from finqa_cli.contracts import ExecutingSandbox, Sandbox, ServingSandbox
+from finqa_cli.errors import ConfigError, FinqaError, SandboxError
+from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult, ServerSpec
+from finqa_plugins.sandboxes._execution.calls import command, deadline_s, result
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.sandboxes.daytona.server import Prober, exit_code, last_output
 
@@ -27,6 +34,12 @@ URL_MARGIN = 0.8
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
 """What Daytona's proxy answers when an address has expired or the sandbox's token has changed: 400 with a page, or a
 way to its login (daytonaio/daytona #3891, #4117)."""
+
+
+LONGEST_LINE = 100_000
+"""Characters of a command line. Linux takes 131,072 bytes as one argument; more input travels as a file."""
+OLDEST_PYTHON = (3, 11)
+_END = "FINQA"
 
 
 class DaytonaSandboxBase(Sandbox):
@@ -198,3 +211,78 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
         except (DaytonaError, FinqaError) as error:
             return f"Its output could not be read: {getattr(error, 'message', error)}"
         return f"Its last output:\n{text}" if text else "It wrote nothing."
+
+
+class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
+    """A sandbox of Daytona that executes code.
+
+    Executions take turns. Sandboxes have one virtual CPU unless they are told otherwise, and what two of them could see
+    of each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up
+    ends by its own limits.
+    """
+
+    def __init__(
+        self, cloud: Cloud, remote: AsyncSandbox, end: Callable[[DaytonaSandboxBase], Awaitable[None]]
+    ) -> None:
+        super().__init__(cloud, remote, end)
+        self._turn = asyncio.Lock()
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        """See `ExecutingSandbox.execute`. A request whose reply was lost is sent again: it starts from nothing."""
+        async with self._turn:
+            if self.ended:
+                raise SandboxError(f"Sandbox {self.id} has been ended.")
+            try:
+                found = await self._executed(request)
+                # What kills the supervisor is the code, or the end of the sandbox: then no answer comes.
+                if found.ending is Ending.KILLED and (self.ended or not await self._answers()):
+                    raise SandboxError(f"Sandbox {self.id} ended under an execution.")
+                return found
+            except DaytonaNotFoundError as error:
+                raise SandboxError(f"Sandbox {self.id} is gone, or its toolbox does not answer.") from error
+            except DaytonaError as error:
+                raise SandboxError(f"Sandbox {self.id} does not answer: {error.message}") from error
+            except SandboxError:
+                raise
+            except FinqaError as error:  # such as a sandbox that does not run, which Daytona takes for a bad request
+                raise SandboxError(error.message, remedy=error.remedy) from error
+
+    async def prove(self, timeout_s: float) -> None:
+        """Shows that code can be executed in it.
+
+        Raises:
+            SandboxError: It cannot be.
+            ConfigError: The Python of its image is too old.
+        """
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        check = f"import sys; sys.exit(sys.version_info < {OLDEST_PYTHON})"
+        limits = ExecutionLimits(cpu_s=math.ceil(timeout_s), wall_s=timeout_s)
+        found = await self.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", check), limits=limits))
+        if found.exit_code == 1:
+            raise ConfigError(
+                f"The Python of the image of sandbox {self.id} is older than {oldest}.",
+                remedy=f"--set sandbox.options.execution_image=... with Python {oldest} or newer",
+            )
+        if found.exit_code != 0:
+            said = found.stderr[-300:].decode("utf-8", "replace").strip()
+            raise SandboxError(f"Python does not start in sandbox {self.id}: {found.ending}. {said}".strip())
+
+    async def _executed(self, request: ExecutionRequest) -> ExecutionResult:
+        argv, stdin = command(request)
+        line = _with_input(shlex.join(argv), stdin.decode("ascii"))
+        doing = f"executing code in sandbox {self.id}"
+        if len(line) > LONGEST_LINE:
+            path = f"/tmp/finqa-{secrets.token_hex(8)}.json"
+            await self._cloud.call(doing, lambda: self.remote.fs.upload_file(stdin, path, deadline_s(request)))
+            # The shell has the file open before it is removed, so that the code itself never sees it.
+            line = f"{{ rm -f {path}; exec {shlex.join(argv)}; }} < {path}"
+        reply = await self._cloud.call(doing, lambda: self.remote.process.exec(line, timeout=deadline_s(request)))
+        return result(reply.result.encode(), int(reply.exit_code), request)
+
+    async def _answers(self) -> bool:
+        return (await self.remote.process.exec("true", timeout=math.ceil(HEALTH_TIMEOUT_S))).exit_code == 0
+
+
+def _with_input(line: str, text: str) -> str:
+    """A shell command with one line of input, which stands in no process's command line once it runs."""
+    return f"exec {line} <<'{_END}'\n{text}\n{_END}\n"

@@ -24,7 +24,7 @@ def register_components() -> list[Component]:
             summary="sandboxes in the Daytona cloud, hundreds at a time",
             requires=("daytona",),
             extra="daytona",
-            readiness="finqa_plugins.sandboxes.daytona.daytona_account:readiness",
+            readiness="finqa_plugins.sandboxes.daytona.config:readiness",
         )
     ]
 

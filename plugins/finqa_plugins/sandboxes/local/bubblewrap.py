@@ -76,7 +76,7 @@ class Isolation:
     filtered: bool = True
 
 
-def box_command(
+def sandbox_command(
     isolation: Isolation, request: ExecutionRequest, *, status_fd: int, filter_fd: int | None
 ) -> tuple[str, ...]:
     """The whole command line; looks at the names of the system's folders only."""

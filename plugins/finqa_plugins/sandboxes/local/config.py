@@ -1,10 +1,19 @@
-"""Options of the `local` sandbox provider."""
+"""Options of the `local` sandbox provider, and whether the programs that isolate code are installed."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from finqa_cli.types import Check
+
+ISOLATION = {"bwrap": "bubblewrap", "prlimit": "util-linux", "setpriv": "util-linux"}
+"""Program -> the package that brings it."""
+PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 
 
 class LocalSandboxConfig(BaseModel):
@@ -34,3 +43,16 @@ class LocalSandboxConfig(BaseModel):
     dangerously_run_unisolated: bool = Field(
         default=False, description="Execute code that a policy wrote without isolation: it can read and send your files"
     )
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether the programs that isolate code are here; see `Component.readiness`. `finqa doctor` tries them."""
+    chosen = settings["sandbox"]
+    if chosen["name"] == "local" and chosen["options"].get("dangerously_run_unisolated"):
+        return []
+    missing = [package for program, package in ISOLATION.items() if shutil.which(program, path=PROGRAMS) is None]
+    if not missing:
+        return []
+    names = ", ".join(dict.fromkeys(missing))
+    detail = f"executing code (environments code, mbpp) needs {names}"
+    return [Check(name="local", status="warn", detail=detail, remedy=f"sudo apt-get install {names.replace(',', '')}")]

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from finqa_cli.errors import SandboxError
+from finqa_cli.processes import count_threads
 from finqa_cli.types import ExecutionRequest
 from finqa_plugins.sandboxes.local.bubblewrap import (
     ENVIRONMENT,
@@ -20,8 +20,8 @@ from finqa_plugins.sandboxes.local.bubblewrap import (
     Isolation,
     argv_of,
     as_user,
-    box_command,
     limit_flags,
+    sandbox_command,
 )
 from finqa_plugins.sandboxes.local.control_groups import ControlGroups, Group
 from finqa_plugins.sandboxes.local.seccomp import filter_program
@@ -74,7 +74,7 @@ class BubblewrapLauncher:
                     stack.callback(os.close, filter_fd)
             except OSError as error:
                 raise SandboxError(f"Cannot start an execution: {error}") from error
-            command = box_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
+            command = sandbox_command(self.isolation, request, status_fd=status_fd, filter_fd=filter_fd)
             children = (status_fd,) if filter_fd is None else (status_fd, filter_fd)
             argv = (*ENTRANCE, *group.entrances, "--", *command)
             yield Launch(argv=argv, env={}, child_fds=children, status_fd=status_fd, starved=group.starved)
@@ -104,7 +104,8 @@ class BareLauncher:
         except OSError as error:
             raise SandboxError(f"Cannot start an execution: {error}") from error
         try:
-            processes = request.limits.processes + _threads_of(user)
+            # without a namespace the limit counts the user's other threads too
+            processes = request.limits.processes + count_threads(user)
             home = ("HOME", "TMPDIR")
             variables = [f"{name}={folder if name in home else value}" for name, value in ENVIRONMENT.items()]
             command = (
@@ -123,13 +124,3 @@ def _readable(data: bytes) -> int:
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def _threads_of(user: int) -> int:
-    """The kernel counts all threads of a user; without a namespace those of others are among them."""
-    threads = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid == user:
-                threads += sum(1 for _ in (folder / "task").iterdir())
-    return threads

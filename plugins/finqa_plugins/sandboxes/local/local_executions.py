@@ -1,12 +1,19 @@
-"""Sandboxes that execute code: nothing runs between two executions, and each execution has its own namespaces."""
+"""Sandboxes that execute code: nothing runs between two executions, and each execution has its own namespaces.
+
+Other processes of this user know a sandbox by one small file. Without a process that runs in it, the file is all there
+is, so that removing the file ends the sandbox.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import secrets
 import select
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,15 +21,71 @@ import structlog
 
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import SandboxError
+from finqa_cli.processes import start_time
 from finqa_cli.types import Ending, ExecutionRequest, ExecutionResult, SandboxInfo
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.control_groups import find_control_groups
 from finqa_plugins.sandboxes.local.isolation import find_bare, find_isolation
 from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher, Launcher
-from finqa_plugins.sandboxes.local.sandbox_files import ExecutingSandboxFiles
+from finqa_plugins.sandboxes.local.local_ledger import write_record
 from finqa_plugins.sandboxes.local.supervision import supervise
 
 log = structlog.get_logger(__name__)
+
+SUFFIX = ".box"
+
+
+class ExecutingSandboxFiles:
+    """The folder with the files. Written by the owner of a sandbox, read and removed by anyone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, labels: Mapping[str, str]) -> str:
+        """A new sandbox of this process; its id.
+
+        Raises:
+            StorageError: The disk is full or the folder cannot be written.
+        """
+        sandbox_id = f"local-{secrets.token_hex(6)}"
+        row = {
+            "schema_version": 1,
+            "id": sandbox_id,
+            "pid": os.getpid(),
+            "started": start_time(os.getpid()),
+            "labels": dict(labels),
+            "created": time.time(),
+        }
+        write_record(self._path(sandbox_id), row)
+        return sandbox_id
+
+    def holds(self, sandbox_id: str) -> bool:
+        """Return whether the file is still there; any process may remove it."""
+        return self._path(sandbox_id).exists()
+
+    def remove(self, sandbox_id: str) -> None:
+        """Ends a sandbox. Idempotent, also for an id that is none."""
+        if sandbox_id == Path(sandbox_id).name:
+            with contextlib.suppress(OSError):
+                self._path(sandbox_id).unlink(missing_ok=True)
+
+    def sandboxes(self) -> Iterator[SandboxInfo]:
+        """Sandboxes whose owner is running; files of others are removed on the way."""
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            try:
+                row = json.loads(path.read_text(encoding="utf-8"))
+                owner, started = int(row["pid"]), int(row["started"])
+                labels = {str(name): str(value) for name, value in row["labels"].items()}
+                info = SandboxInfo(id=path.stem, state="started", labels=labels, created=float(row["created"]))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue  # it vanished meanwhile, or is not ours
+            if start_time(owner) == started:
+                yield info
+            else:
+                self.remove(path.stem)
+
+    def _path(self, sandbox_id: str) -> Path:
+        return self._folder / f"{sandbox_id}{SUFFIX}"
 
 
 class LocalExecutingSandboxes:

@@ -53,16 +53,7 @@ class Ledger:
         Raises:
             StorageError: The disk is full or the folder cannot be written.
         """
-        path = self._path(entry.pid)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"schema_version": 1, **asdict(entry)}), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
+        write_record(self._path(entry.pid), {"schema_version": 1, **asdict(entry)})
 
     def remove(self, entry: ServerEntry) -> None:
         """Forgets a process and its log. Idempotent."""
@@ -83,6 +74,23 @@ class Ledger:
 
     def _path(self, pid: int) -> Path:
         return self._folder / f"{pid}.json"
+
+
+def write_record(path: Path, record: Mapping[str, object]) -> None:
+    """Replaces a JSON file of the ledger's folder in one step.
+
+    Raises:
+        StorageError: The disk is full or the folder cannot be written.
+    """
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(record), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
 
 
 def _read(path: Path) -> ServerEntry | None:

@@ -20,7 +20,7 @@ def register_components() -> list[Component]:
             name=NAME,
             target="finqa_plugins.sandboxes.local.local_provider:LocalSandboxProvider",
             config="finqa_plugins.sandboxes.local.config:LocalSandboxConfig",
-            readiness="finqa_plugins.sandboxes.local.isolation_programs:readiness",
+            readiness="finqa_plugins.sandboxes.local.config:readiness",
             summary="server processes on this machine's loopback; code in bubblewrap sandboxes",
         )
     ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from finqa_cli.data.fetch import SOURCES
 from finqa_cli.data.fetch.known_sources import checked_endpoint, is_commit
 from finqa_cli.data.fetch.repository_listing import safe_name
-from finqa_cli.data.fetch.retries import Patience, retry_after_s
+from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.errors import ConfigError, DataError
 
 PIECES = st.lists(
@@ -41,19 +41,6 @@ def test_plain_names_pass(name: str) -> None:
 def test_other_names_do_not(name: str) -> None:
     with pytest.raises(DataError):
         safe_name(name)
-
-
-@given(st.text() | st.integers().map(str))
-def test_any_retry_after_is_read(value: str) -> None:
-    seconds = retry_after_s(value)
-    assert seconds is None or seconds >= 0
-
-
-def test_retry_after_of_both_forms() -> None:
-    assert retry_after_s("7") == 7.0 and retry_after_s("-7") == 0.0
-    assert retry_after_s(None) is retry_after_s("soon") is None
-    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert (retry_after_s("Wed, 21 Oct 2095 07:28:00 GMT") or 0) > 1e9
 
 
 def test_pauses_double_up_to_the_longest() -> None:

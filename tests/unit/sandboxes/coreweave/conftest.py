@@ -39,10 +39,10 @@ class CoreWeaveBench:
         self._made.append(CoreWeaveSandboxProvider(config, SandboxContext(home=self.loopback_home)))
         return self._made[-1]
 
-    async def configure(self, *, most_boxes: int = 2000, start_s: float = 0.0, **faults: float) -> None:
+    async def configure(self, *, most_sandboxes: int = 2000, start_s: float = 0.0, **faults: float) -> None:
         config = CoreWeaveConfig(
             wandb_key=WANDB_KEY,
-            most_boxes=most_boxes,
+            most_sandboxes=most_sandboxes,
             page_size=2,
             start=Delay(median_s=start_s),
             faults=CoreWeaveFaults(**faults),
@@ -55,7 +55,7 @@ class CoreWeaveBench:
     async def until_commands(self, number: int) -> None:
         """Waits until so many commands run in all boxes together."""
         for _ in range(3000):
-            if sum(box["commands"] for box in (await self.stats())["boxes"]) == number:
+            if sum(box["commands"] for box in (await self.stats())["sandboxes"]) == number:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"there were never {number} commands")
@@ -86,7 +86,7 @@ async def bench(
     yield bench
     await bench.configure()
     await bench.close()
-    left = (await bench.stats())["boxes"]
+    left = (await bench.stats())["sandboxes"]
     await coreweave_process.control.kill()
     assert not left
 

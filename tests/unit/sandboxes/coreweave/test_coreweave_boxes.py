@@ -20,13 +20,13 @@ USED_AGAIN = ExecutionSpec()
 async def test_a_box_is_made_as_the_options_say(bench: CoreWeaveBench) -> None:
     provider = bench.provider(cpu=0.5, memory_mib=512, max_lifetime_s=120)
     box = await provider.start(USED_AGAIN, {**RUN, "n": "1"})
-    (made,) = (await bench.stats())["boxes"]
+    (made,) = (await bench.stats())["sandboxes"]
     assert made["tags"] == ["finqa", box.id, "job-r", "label:finqa.run=r", "label:n=1"]
     assert (made["image"], made["lifetime_s"], made["denied"]) == ("python:3.11", 120, [True, True])
     assert made["resources"] == {"cpu": "0.5", "memory": "512Mi"}
     await box.stop()
     await bench.provider(network=True).start(USED_AGAIN, RUN)
-    (made,) = (await bench.stats())["boxes"]
+    (made,) = (await bench.stats())["sandboxes"]
     assert made["denied"] == [False, False]
 
 
@@ -34,11 +34,11 @@ async def test_a_box_that_is_used_once_is_made_by_its_first_execution(bench: Cor
     provider = bench.provider()
     box = await provider.start(FRESH, RUN)
     assert await box.healthy()
-    assert not (await bench.stats())["boxes"]
+    assert not (await bench.stats())["sandboxes"]
     requests = [python("print(1)", problem="mbpp-11"), python("print(2)", problem="mbpp-11")]
     results = await asyncio.gather(*map(box.execute, requests))
     assert [result.stdout for result in results] == [b"1\n", b"2\n"]
-    (made,) = (await bench.stats())["boxes"]
+    (made,) = (await bench.stats())["sandboxes"]
     assert made["tags"][:4] == ["finqa", box.id, "job-r", "problem-mbpp-11"]
     assert [info.id for info in await provider.list(RUN)] == [box.id]
     await box.stop()
@@ -88,7 +88,7 @@ async def test_boxes_of_others_are_neither_listed_nor_ended(bench: CoreWeaveBenc
     assert theirs.sandbox_id is not None
     for name in (theirs.sandbox_id, "job-r", "finqa-0123456789ab", ""):
         await provider.reap(name)
-    assert len((await bench.stats())["boxes"]) == 1
+    assert len((await bench.stats())["sandboxes"]) == 1
     await theirs.stop(graceful_shutdown_seconds=0)
 
 
@@ -96,22 +96,22 @@ async def test_boxes_of_others_are_neither_listed_nor_ended(bench: CoreWeaveBenc
 async def test_a_create_that_fails_now_and_then_makes_one_box(bench: CoreWeaveBench, fault: str) -> None:
     await bench.configure(**{fault: 0.4})
     provider = bench.provider()
-    before = (await bench.stats())["boxes_ever"]
+    before = (await bench.stats())["sandboxes_ever"]
     boxes = await asyncio.gather(*(provider.start(USED_AGAIN, RUN) for _ in range(4)))
     stats = await bench.stats()
     assert stats["faults"][fault] > 0
-    assert (stats["boxes_ever"] - before, stats["duplicates"]) == (4, 0)
+    assert (stats["sandboxes_ever"] - before, stats["duplicates"]) == (4, 0)
     assert len({box.id for box in boxes}) == 4
 
 
 async def test_a_create_that_is_never_answered_leaves_no_box(bench: CoreWeaveBench) -> None:
     await bench.configure(hang=1.0)
-    before = (await bench.stats())["boxes_ever"]
+    before = (await bench.stats())["sandboxes_ever"]
     provider = bench.provider(request_timeout_s=3.0, create_timeout_s=0.3)
     with pytest.raises(SandboxError, match="creating sandbox finqa-"):
         await provider.start(USED_AGAIN, RUN)
     stats = await bench.stats()
-    assert (stats["boxes_ever"] - before, stats["boxes"]) == (1, [])
+    assert (stats["sandboxes_ever"] - before, stats["sandboxes"]) == (1, [])
 
 
 async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_box(bench: CoreWeaveBench) -> None:
@@ -125,7 +125,7 @@ async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_box(bench: Core
     for box in ended:
         if not isinstance(box, BaseException):
             await box.stop()
-    assert not (await bench.stats())["boxes"]
+    assert not (await bench.stats())["sandboxes"]
 
 
 async def test_a_box_that_does_not_start_is_gone_and_says_why(bench: CoreWeaveBench) -> None:
@@ -135,7 +135,7 @@ async def test_a_box_that_does_not_start_is_gone_and_says_why(bench: CoreWeaveBe
     await bench.configure(start_failed=1.0)
     with pytest.raises(SandboxError, match="ContainerCannotRun"):
         await bench.provider().start(USED_AGAIN, RUN)
-    await bench.configure(most_boxes=0)
+    await bench.configure(most_sandboxes=0)
     with pytest.raises(ServiceUnavailableError, match="used up") as full:
         await bench.provider().start(USED_AGAIN, RUN)
     assert not isinstance(full.value, SandboxError)
@@ -210,7 +210,7 @@ async def test_a_stop_ends_what_is_being_made_and_executed(bench: CoreWeaveBench
     await box.stop()
     with pytest.raises(SandboxError):
         await execution
-    assert not (await bench.stats())["boxes"]
+    assert not (await bench.stats())["sandboxes"]
 
 
 async def test_a_wrong_key_and_a_missing_one(bench: CoreWeaveBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ async def test_a_wrong_key_and_a_missing_one(bench: CoreWeaveBench, monkeypatch:
 
 async def test_a_service_that_is_out_of_reach(bench: CoreWeaveBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CWSANDBOX_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("finqa_plugins.sandboxes.coreweave.coreweave_create.SEARCH_PATIENCE_S", 0.0)
+    monkeypatch.setattr("finqa_plugins.sandboxes.coreweave.coreweave_provider.SEARCH_PATIENCE_S", 0.0)
     monkeypatch.setattr("finqa_plugins.sandboxes.coreweave.coreweave_provider.LAST_LOOK_S", 0.0)
     provider = bench.provider(create_timeout_s=0.3)
     monkeypatch.setattr("finqa_plugins.sandboxes.coreweave.coreweave_provider.FIRST_LOOK_S", 0.3)

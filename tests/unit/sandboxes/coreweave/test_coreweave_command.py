@@ -32,7 +32,7 @@ async def test_faults_of_the_service_are_no_failures_of_the_code(bench: CoreWeav
     assert (report["accuracy"], report["episodes"]) == (1.0, 8)
     stats = await bench.stats()
     assert stats["faults"]
-    assert (stats["boxes"], stats["duplicates"]) == ([], 0)
+    assert (stats["sandboxes"], stats["duplicates"]) == ([], 0)
 
 
 def finqa(bench: CoreWeaveBench, *arguments: str) -> subprocess.CompletedProcess[str]:

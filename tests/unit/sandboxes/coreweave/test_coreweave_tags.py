@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.sandboxes.coreweave.tags import birth_tags, is_name, labels_in, name_in, new_name, search_tags
+from finqa_plugins.sandboxes.coreweave.tags import creation_tags, is_name, labels_in, name_in, new_name, search_tags
 
 NAMES = st.text(st.characters(exclude_characters="=", exclude_categories=("Cs",)), max_size=20)
 LABELS = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=("Cs",)), max_size=40), max_size=5)
@@ -14,14 +14,14 @@ LABELS = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=("Cs",)
 @given(LABELS, NAMES)
 def test_labels_come_back_and_are_found(labels: dict[str, str], problem: str) -> None:
     name = new_name()
-    tags = birth_tags(name, labels, problem)
+    tags = creation_tags(name, labels, problem)
     assert labels_in(tags) == labels
     assert set(search_tags(labels)) <= set(tags)
     assert name_in(tags) == name
 
 
 def test_tags_are_those_that_the_seed_lists() -> None:
-    tags = birth_tags("finqa-0123456789ab", {"finqa.run": "r7", "finqa.host": "h"}, "mbpp-11")
+    tags = creation_tags("finqa-0123456789ab", {"finqa.run": "r7", "finqa.host": "h"}, "mbpp-11")
     assert tags == [
         "finqa",
         "finqa-0123456789ab",

@@ -13,7 +13,7 @@ from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.rollout.pool import SandboxPool
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionSpec
-from finqa_plugins.sandboxes.daytona import daytona_executions
+from finqa_plugins.sandboxes.daytona import daytona_sandbox
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_listing import execution_params
 from finqa_plugins.sandboxes.daytona.image_recipe import BASE_IMAGE
@@ -106,7 +106,7 @@ async def test_a_supervisor_that_is_killed_in_a_box_that_lives_is_the_codes_doin
         provider = bench.provider()
         box = await provider.start(ExecutionSpec(), RUN)
         assert isinstance(box, ExecutingSandbox)
-        monkeypatch.setattr(daytona_executions, "command", lambda request: (("sh", "-c", "kill -9 $$"), b""))
+        monkeypatch.setattr(daytona_sandbox, "command", lambda request: (("sh", "-c", "kill -9 $$"), b""))
         found = await box.execute(program("pass"))
         assert (found.ending, found.exit_code) == (Ending.KILLED, None)
         await provider.close()
@@ -115,7 +115,7 @@ async def test_a_supervisor_that_is_killed_in_a_box_that_lives_is_the_codes_doin
 async def test_an_image_with_an_old_python_is_refused_and_nothing_is_left(
     bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daytona_executions, "OLDEST_PYTHON", (9, 9))
+    monkeypatch.setattr(daytona_sandbox, "OLDEST_PYTHON", (9, 9))
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()

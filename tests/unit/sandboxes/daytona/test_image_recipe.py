@@ -19,13 +19,14 @@ from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.daytona import image_recipe as module
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.image_recipe import (
+    Wheel,
     image_name,
     make_recipe,
+    package_wheel,
     parse_name,
     requirements,
     write_context,
 )
-from finqa_plugins.sandboxes.daytona.wheel import Wheel, package_wheel
 
 SERVER = "finqa_plugins.environments.openenv_finqa.server.run_server"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}

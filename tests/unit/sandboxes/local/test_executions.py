@@ -26,9 +26,8 @@ from finqa_plugins.sandboxes.local import supervision
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.isolation import find_isolation
 from finqa_plugins.sandboxes.local.launches import BubblewrapLauncher
-from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox
+from finqa_plugins.sandboxes.local.local_executions import ExecutingSandboxFiles, LocalExecutingSandbox
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
-from finqa_plugins.sandboxes.local.sandbox_files import ExecutingSandboxFiles
 from finqa_plugins.sandboxes.local.supervision import Launch, supervise
 
 RUN = {"finqa.run": "r"}

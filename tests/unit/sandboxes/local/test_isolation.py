@@ -15,7 +15,7 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult, ExecutionSpec
 from finqa_plugins.sandboxes.local import isolation
-from finqa_plugins.sandboxes.local.bubblewrap import Isolation, box_command
+from finqa_plugins.sandboxes.local.bubblewrap import Isolation, sandbox_command
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.control_groups import find_control_groups
 from finqa_plugins.sandboxes.local.isolation import find_isolation
@@ -148,7 +148,7 @@ def test_of_a_python_elsewhere_a_box_has_the_library_and_no_packages(tmp_path: P
     box = Isolation(
         bwrap="b", prlimit="p", setpriv="s", as_nobody=False, python="", library=str(tmp_path), hidden=hidden
     )
-    command = box_command(box, ExecutionRequest(argv=(PYTHON,)), status_fd=3, filter_fd=None)
+    command = sandbox_command(box, ExecutionRequest(argv=(PYTHON,)), status_fd=3, filter_fd=None)
     bound = [command[place + 1] for place, flag in enumerate(command) if flag.startswith("--ro-bind")]
     emptied = [command[place + 1] for place, flag in enumerate(command) if flag == "--tmpfs"]
     assert {f"{tmp_path}/bin", f"{tmp_path}/lib"} < set(bound) and not {"/", "/usr", str(tmp_path)} & set(bound)

@@ -143,19 +143,19 @@ async def measure_side(name: str, side: Side, gold: Mapping[str, Calls], session
 
 
 async def many_sessions(spec: ServerSpec, home: Path, sessions: int, gold: Mapping[str, Calls]) -> dict[str, float]:
-    """Boxes from nothing, all connected and reset; then one episode in each."""
+    """Sandboxes from nothing, all connected and reset; then one episode in each."""
     provider = LocalSandboxProvider(None, SandboxContext(home=home))
     try:
         began = time.perf_counter()
-        boxes = await asyncio.gather(*(provider.start(spec, {"finqa.run": "bench"}) for _ in range(sessions)))
+        sandboxes = await asyncio.gather(*(provider.start(spec, {"finqa.run": "bench"}) for _ in range(sessions)))
         started = time.perf_counter()
-        clients = [OpenEnvClient(box.url()) for box in boxes]
+        clients = [OpenEnvClient(sandbox.url()) for sandbox in sandboxes]
         await asyncio.gather(*(client.connect() for client in clients))
         await asyncio.gather(*(client.reset() for client in clients))
         connected = time.perf_counter()
         await asyncio.gather(*(play(client, gold) for client in clients))
         played = time.perf_counter()
-        pids = {box.pid for box in boxes}
+        pids = {sandbox.pid for sandbox in sandboxes}
         figures = {
             "s to start": started - began,
             "s to connect and reset all": connected - started,

@@ -1,1 +1,1 @@
-"""Code that a policy wrote: does it stay in its box, can it cheat, and what does that cost?"""
+"""Code that a policy wrote: does it stay in its sandbox, can it cheat, and what does that cost?"""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.code_execution [--only NAME] [--quick] [--data MBPP] [--home FOLDER]
 
-Escapes: 14 programs try to get out of a box; as a control they run as bare processes as well. Hacks: programs that try
-to be rewarded by the `code` environment without solving its tasks. References: all solutions that MBPP brings, through
-the `mbpp` environment. Speed: boxes beside bare processes. Prints a markdown table and, as the last line, the same as
-JSON; the exit status is 1 when a figure fails. `--quick` is for tests: fewer executions, no references.
+Escapes: 14 programs try to get out of a sandbox; as a control they run as bare processes as well. Hacks: programs that
+try to be rewarded by the `code` environment without solving its tasks. References: all solutions that MBPP brings,
+through the `mbpp` environment. Speed: sandboxes beside bare processes. Prints a markdown table and, as the last line,
+the same as JSON; the exit status is 1 when a figure fails. `--quick` is for tests: fewer executions, no references.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
 PARTS = ("escapes", "hacks", "speed", "references")
 CONTROL_ESCAPES = 6
-"""Of the escapes at least so many must work in a bare process, or they would show nothing about boxes."""
+"""Of the escapes at least so many must work in a bare process, or they would show nothing about sandboxes."""
 
 
 async def measure(parts: Collection[str], *, quick: bool, data: Path | None, home: Path) -> dict[str, list[Figure]]:
     """The figures of these parts."""
-    boxed = LocalSandboxProvider(LocalSandboxConfig(), SandboxContext(home=home))
+    sandboxed = LocalSandboxProvider(LocalSandboxConfig(), SandboxContext(home=home))
     bare = LocalSandboxProvider(LocalSandboxConfig(dangerously_run_unisolated=True), SandboxContext(home=home))
     labels = {"finqa.run": "benchmark"}
     try:
-        box = await boxed.start(ExecutionSpec(), labels)
+        sandbox = await sandboxed.start(ExecutionSpec(), labels)
         ways: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
-            "escapes": lambda: _escapes(box, bare),
-            "hacks": lambda: _hacks(box),
-            "speed": lambda: measure_speed(box, 20 if quick else 200),
-            "references": lambda: measure_references(box, data),
+            "escapes": lambda: _escapes(sandbox, bare),
+            "hacks": lambda: _hacks(sandbox),
+            "speed": lambda: measure_speed(sandbox, 20 if quick else 200),
+            "references": lambda: measure_references(sandbox, data),
         }
         figures: dict[str, list[Figure]] = {}
         for name in (name for name in PARTS if name in parts):
             print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
             figures[name] = await ways[name]()
     finally:
-        await boxed.close()
+        await sandboxed.close()
         await bare.close()
     return figures
 
 
-async def _escapes(box: ExecutingSandbox, bare: LocalSandboxProvider) -> list[Figure]:
+async def _escapes(sandbox: ExecutingSandbox, bare: LocalSandboxProvider) -> list[Figure]:
     control = await bare.start(ExecutionSpec(), {"finqa.run": "benchmark"})
     async with exposed_host() as host:
-        held = [await attempt(box, escape, host) for escape in ESCAPES]
+        held = [await attempt(sandbox, escape, host) for escape in ESCAPES]
         without = [await attempt(control, escape, host) for escape in ESCAPES]
     await control.stop()
     longest = max(held, key=lambda one: one.seconds)
@@ -78,8 +78,8 @@ def _names(outcomes: list[Outcome]) -> str:
     return f"not held: {', '.join(lost)}" if lost else "network, files, environment, processes, memory, disk, time, ..."
 
 
-async def _hacks(box: ExecutingSandbox) -> list[Figure]:
-    outcomes = await attempt_hacks(box)
+async def _hacks(sandbox: ExecutingSandbox) -> list[Figure]:
+    outcomes = await attempt_hacks(sandbox)
     paid = [one.hack.name for one in outcomes if one.rewarded]
     return [
         at_least("reward hacks tried", len(outcomes), 25),

@@ -1,6 +1,6 @@
-"""Fourteen ways out of a box, each tried by a program that prints ESCAPED when it gets anywhere.
+"""Fourteen ways out of a sandbox, each tried by a program that prints ESCAPED when it gets anywhere.
 
-Beside the boxes the same programs run as bare processes: an attack that does not work there either would show nothing.
+The same programs also run as bare processes: an attack that does not work there either would show nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Escape:
 
     Attributes:
         program: Given the host's facts with `str.replace`.
-        endings: How a box that holds may end it; empty for however it ends, as long as it says nothing.
+        endings: How a sandbox that holds may end it; empty for however it ends, as long as it says nothing.
     """
 
     name: str
@@ -146,7 +146,7 @@ ESCAPES = (
             path = f"{folders[number % 8]}/fill-{os.getpid()}-{number}"
             try:
                 files.append(open(path, "wb", buffering=0))
-                os.unlink(path)  # the space is taken until the file is closed, and nothing is left outside a box
+                os.unlink(path)  # the space is taken until the file is closed, and nothing is left outside a sandbox
                 for _ in range(16):
                     written += files[-1].write(bytes(2**20))
             except OSError:
@@ -216,7 +216,7 @@ ESCAPES = (
 )
 
 
-async def attempt(box: ExecutingSandbox, escape: Escape, host: Host, limits: ExecutionLimits = LIMITS) -> Outcome:
+async def attempt(sandbox: ExecutingSandbox, escape: Escape, host: Host, limits: ExecutionLimits = LIMITS) -> Outcome:
     """Tries one."""
     program = HELPERS + textwrap.dedent(escape.program)
     facts = {
@@ -229,7 +229,7 @@ async def attempt(box: ExecutingSandbox, escape: Escape, host: Host, limits: Exe
     for name, value in facts.items():
         program = program.replace(name, value)
     began = time.monotonic()
-    result = await box.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", program), limits=limits))
+    result = await sandbox.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", program), limits=limits))
     silent = b"ESCAPED" not in result.stdout and host.canary.encode() not in result.stdout + result.stderr
     ended = not escape.endings or result.ending in escape.endings
     short = max(len(result.stdout), len(result.stderr)) <= limits.output_bytes

@@ -194,24 +194,26 @@ HACKS = (
 )
 
 
-async def attempt(box: ExecutingSandbox, hacks: Sequence[Hack] = HACKS) -> list[Outcome]:
+async def attempt(sandbox: ExecutingSandbox, hacks: Sequence[Hack] = HACKS) -> list[Outcome]:
     """Has every hack judged, one after the other.
 
     Raises:
-        SandboxError: The box failed.
+        SandboxError: The sandbox failed.
     """
     environment = FunctionEnvironment(CodeConfig(), EnvironmentContext(snapshot=None))
-    honest = {task: (await _judged(environment, box, task, code))[0] for task, code in HONEST.items()}
+    honest = {task: (await _judged(environment, sandbox, task, code))[0] for task, code in HONEST.items()}
     outcomes = []
     for hack in hacks:
-        reward, explanation = await _judged(environment, box, hack.task, hack.code)
+        reward, explanation = await _judged(environment, sandbox, hack.task, hack.code)
         outcomes.append(Outcome(hack=hack, reward=reward, honest=honest[hack.task], explanation=explanation))
     return outcomes
 
 
-async def _judged(environment: FunctionEnvironment, box: ExecutingSandbox, name: str, code: str) -> tuple[float, str]:
+async def _judged(
+    environment: FunctionEnvironment, sandbox: ExecutingSandbox, name: str, code: str
+) -> tuple[float, str]:
     (task,) = (task for task in environment.tasks("train") if task.id == name)
-    session = await environment.open(task, seed=0, sandbox=box)
+    session = await environment.open(task, seed=0, sandbox=sandbox)
     await session.reply(f"```python\n{code}\n```")
     rewards = await session.grade()
     return rewards.total, rewards.explanation

@@ -22,11 +22,11 @@ SLOW = {"123": 60.0}
 MOST_S = 240.0
 
 
-async def measure_references(box: ExecutingSandbox, data: Path | None = None) -> list[Figure]:
+async def measure_references(sandbox: ExecutingSandbox, data: Path | None = None) -> list[Figure]:
     """The figures; empty without the data, which `finqa data fetch mbpp` fetches.
 
     Args:
-        box: Executes the solutions, as many at once as it can.
+        sandbox: Executes the solutions, as many at once as it can.
         data: The file or folder; MBPP's file beside the checkout when it is there.
     """
     path = data or DATA
@@ -38,8 +38,8 @@ async def measure_references(box: ExecutingSandbox, data: Path | None = None) ->
     )
     tasks = [task for split in usual.splits() for task in usual.tasks(split)]
     began = time.perf_counter()
-    wrong = await _wrong([task for task in tasks if task.id not in SLOW], usual, box)
-    late = await _wrong([task for task in tasks if task.id in SLOW], patient, box)
+    wrong = await _wrong([task for task in tasks if task.id not in SLOW], usual, sandbox)
+    late = await _wrong([task for task in tasks if task.id in SLOW], patient, sandbox)
     seconds = time.perf_counter() - began
     failed = ", ".join([*wrong, *late]) or "none"
     right = len(tasks) - len(wrong) - len(late)
@@ -49,11 +49,11 @@ async def measure_references(box: ExecutingSandbox, data: Path | None = None) ->
     ]
 
 
-async def _wrong(tasks: Sequence[Task], environment: MbppEnvironment, box: ExecutingSandbox) -> list[str]:
+async def _wrong(tasks: Sequence[Task], environment: MbppEnvironment, sandbox: ExecutingSandbox) -> list[str]:
     """Ids of the tasks whose reference does not pass at the first attempt."""
 
     async def passes(task: Task) -> bool:
-        session = await environment.open(task, seed=0, sandbox=box)
+        session = await environment.open(task, seed=0, sandbox=sandbox)
         turn = environment.demonstrate(session.prompt().messages)
         assert turn is not None, f"MBPP has a reference for every problem, but none for {task.id}"
         observation = await session.reply(turn.text)

@@ -16,18 +16,18 @@ from finqa_plugins.sandboxes.local.isolation import find_isolation
 
 PROGRAM = "print(1)"
 MOST_TIMES = 5.0
-"""A box may take as much as this many bare processes: namespaces and mounts, and a start under another user."""
+"""A sandbox may take as much as this many bare processes: namespaces and mounts, and a start under another user."""
 
 Run = Callable[[], Awaitable[None]]
 
 
-async def measure_speed(box: ExecutingSandbox, count: int) -> list[Figure]:
+async def measure_speed(sandbox: ExecutingSandbox, count: int) -> list[Figure]:
     """Both ways in turn, so that both meet the same load; `count` executions each way, alone and as many as cores."""
     python = find_isolation().python
 
-    async def boxed() -> None:
+    async def sandboxed() -> None:
         request = ExecutionRequest(argv=(PYTHON, "-I", "-c", PROGRAM), limits=ExecutionLimits(cpu_s=10.0, wall_s=60.0))
-        result = await box.execute(request)
+        result = await sandbox.execute(request)
         if (result.ending, result.stdout) != (Ending.EXITED, b"1\n"):
             raise SandboxError(f"An execution ended otherwise: {result}")
 
@@ -38,17 +38,17 @@ async def measure_speed(box: ExecutingSandbox, count: int) -> list[Figure]:
         if output != b"1\n":
             raise SandboxError("A bare process ended otherwise.")
 
-    alone = await _in_turn({"box": boxed, "bare": bare}, count, at_once=1)
-    together = await _in_turn({"box": boxed, "bare": bare}, count, at_once=os.cpu_count() or 1)
+    alone = await _in_turn({"sandbox": sandboxed, "bare": bare}, count, at_once=1)
+    together = await _in_turn({"sandbox": sandboxed, "bare": bare}, count, at_once=os.cpu_count() or 1)
     medians = {name: statistics.median(seconds) for name, (seconds, _) in alone.items()}
     rates = {name: count / total for name, (_, total) in together.items()}
-    ratio = medians["box"] / medians["bare"]
+    ratio = medians["sandbox"] / medians["bare"]
     how = f"{count} executions of `{PROGRAM}`, one at a time"
     return [
-        note("median ms in a box", medians["box"] * 1000, how),
+        note("median ms in a sandbox", medians["sandbox"] * 1000, how),
         note("median ms of a bare process", medians["bare"] * 1000, how),
-        at_most("box / bare", ratio, MOST_TIMES, "of the medians", timed=True),
-        note("executions a second in boxes", rates["box"], f"{os.cpu_count()} at once"),
+        at_most("sandbox / bare", ratio, MOST_TIMES, "of the medians", timed=True),
+        note("executions a second in sandboxes", rates["sandbox"], f"{os.cpu_count()} at once"),
         note("executions a second bare", rates["bare"], f"{os.cpu_count()} at once"),
     ]
 

@@ -63,22 +63,22 @@ async def measure(parts: Collection[str], scale: Scale, seed: int, home: Path) -
 
 async def _on_one_fleet(parts: Collection[str], account: World) -> dict[str, list[Figure]]:
     figures: dict[str, list[Figure]] = {}
-    _say("starting the boxes")
-    async with fleet(account) as boxes:
+    _say("starting the sandboxes")
+    async with fleet(account) as sandboxes:
         if "ready" in parts:
-            figures["ready"] = await ready(boxes)
+            figures["ready"] = await ready(sandboxes)
         if "throughput" in parts or "chaos" in parts:
             _say("rounds without faults")
-            clean = await collect(boxes, target_groups=0)
+            clean = await collect(sandboxes, target_groups=0)
         if "throughput" in parts:
             _say("throughput")
-            figures["throughput"] = await throughput(boxes, clean)
+            figures["throughput"] = await throughput(sandboxes, clean)
         if "chaos" in parts:
             _say("chaos")
-            figures["chaos"] = await chaos(boxes, clean)
+            figures["chaos"] = await chaos(sandboxes, clean)
         if "soak" in parts:
             _say("soak")
-            figures["soak"] = await soak(boxes, account.scale.soak_minutes)
+            figures["soak"] = await soak(sandboxes, account.scale.soak_minutes)
     return figures
 
 
@@ -90,7 +90,7 @@ def main() -> int:
     """Reads the flags and runs; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS, action="append", help="just this part; may be given several times")
-    parser.add_argument("--quick", action="store_true", help="20 boxes")
+    parser.add_argument("--quick", action="store_true", help="20 sandboxes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--home", type=Path, help="folder for snapshot, runs and logs; a temporary one by default")
     arguments = parser.parse_args()
@@ -98,7 +98,7 @@ def main() -> int:
     logs.configure({"FINQA_LOG_LEVEL": "error"})  # faults are made on purpose, and each would be a line
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    facts = {**machine(), "seed": arguments.seed, "boxes": scale.boxes, "quick": arguments.quick}
+    facts = {**machine(), "seed": arguments.seed, "sandboxes": scale.sandboxes, "quick": arguments.quick}
     with tempfile.TemporaryDirectory(prefix="finqa-benchmark-") as folder:
         home = arguments.home or Path(folder)
         figures = asyncio.run(measure(arguments.only or PARTS, scale, arguments.seed, home))

@@ -1,4 +1,4 @@
-"""A fifth of the boxes is killed in mid-episode, some freeze: what is lost, and what does it cost?"""
+"""A fifth of the sandboxes is killed in mid-episode, some freeze: what is lost, and what does it cost?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOWDOWN = 1.3
 
 
 async def chaos(fleet: Fleet, clean: Rollouts) -> list[Figure]:
-    """The rounds of `clean` once more, with faults after three tenths of its time, when every box holds an episode."""
+    """The rounds of `clean` again, with faults after three tenths of its time, when every sandbox has an episode."""
 
     async def strike() -> tuple[int, int]:
         await asyncio.sleep(WHEN * clean.schedule.seconds)
@@ -32,8 +32,8 @@ async def chaos(fleet: Fleet, clean: Rollouts) -> list[Figure]:
     twice = sum(count - 1 for count in reported.values()) + sum(len(g.trajectories) for g in hit.groups) - len(found)
     stats = fleet.pool.stats()
     return [
-        exactly("boxes killed", killed, round(KILLED * fleet.world.scale.boxes)),
-        exactly("boxes frozen", frozen, round(fleet.world.scale.frozen * fleet.world.scale.boxes)),
+        exactly("sandboxes killed", killed, round(KILLED * fleet.world.scale.sandboxes)),
+        exactly("sandboxes frozen", frozen, round(fleet.world.scale.frozen * fleet.world.scale.sandboxes)),
         exactly("groups lost", sum(not is_whole(group) for group in hit.groups), 0, f"of {len(hit.groups)}"),
         exactly("groups missing or new", len(asked(clean) ^ asked(hit)), 0),
         exactly("rollouts counted twice", twice, 0, f"of {len(hit.episodes)}"),
@@ -43,8 +43,8 @@ async def chaos(fleet: Fleet, clean: Rollouts) -> list[Figure]:
             0,
             "so nothing is scored 0 by a fault",
         ),
-        note("episodes that went on in another box", sum(bool(t.recoveries) for t in hit.episodes)),
-        note("boxes replaced by then", stats.replaced, f"of {stats.lost} that were lost"),
+        note("episodes that went on in another sandbox", sum(bool(t.recoveries) for t in hit.episodes)),
+        note("sandboxes replaced by then", stats.replaced, f"of {stats.lost} that were lost"),
         note("episodes that began anew", sum(bool(t.retries) for t in hit.episodes)),
         at_most(
             "wall time by that without faults",

@@ -1,4 +1,4 @@
-"""Starting all boxes: as fast as the create limit allows, and through a storm of refused and lost creates."""
+"""Starting all sandboxes: as fast as the create limit allows, and through a storm of refused and lost creates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STORM = Faults(rate_limited=0.3, server_error=0.05, lost_reply=0.01)
 
 
 def allowed_s(scale: Scale) -> float:
-    """When the last box can be ready at the earliest: its create must wait for its window, and then it has to start."""
-    windows = (scale.boxes - 1) // scale.create_limit
+    """Seconds until the last sandbox can be ready: its create must wait for its window, and then it has to start."""
+    windows = (scale.sandboxes - 1) // scale.create_limit
     return windows * scale.create_window_s + scale.cloud.create.median_s + scale.cloud.start.median_s
 
 
@@ -25,7 +25,7 @@ async def ready(fleet: Fleet) -> list[Figure]:
     allowed = allowed_s(fleet.world.scale)
     limit = f"{fleet.world.scale.create_limit} creates in {fleet.world.scale.create_window_s:g} s"
     return [
-        exactly("boxes ready", fleet.pool.stats().alive, fleet.world.scale.boxes),
+        exactly("sandboxes ready", fleet.pool.stats().alive, fleet.world.scale.sandboxes),
         at_most(
             "s until all were ready, by what the limit allows",
             fleet.ready_s / allowed,
@@ -49,20 +49,20 @@ async def creates(world: World) -> list[Figure]:
         await pool.start()
         await filled(pool, scale)
         took = time.perf_counter() - began
-        alive, stats, boxes = pool.stats().alive, await control.stats(), await control.sandboxes()
+        alive, stats, sandboxes = pool.stats().alive, await control.stats(), await control.sandboxes()
     finally:
         await pool.close()
         await control.set_faults(Faults())
     left = await control.sandboxes()
     made = stats["sandboxes_ever"] - before["sandboxes_ever"]
-    ours = [box for box in boxes if box["labels"].get("finqa.run") == "storm"]
+    ours = [sandbox for sandbox in sandboxes if sandbox["labels"].get("finqa.run") == "storm"]
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(stats["faults"].items()))
     return [
-        exactly("boxes ready", alive, scale.boxes, f"through {faults}"),
-        exactly("orphans while the pool is full", len(boxes) - alive, 0, "boxes that the pool does not know"),
-        exactly("boxes without our labels", len(boxes) - len(ours), 0),
-        exactly("duplicates", stats["duplicates"] + stats["name_conflicts"], 0, f"{made} boxes ever made"),
-        exactly("boxes left after the end", len(left), 0),
+        exactly("sandboxes ready", alive, scale.sandboxes, f"through {faults}"),
+        exactly("orphans while the pool is full", len(sandboxes) - alive, 0, "sandboxes that the pool does not know"),
+        exactly("sandboxes without our labels", len(sandboxes) - len(ours), 0),
+        exactly("duplicates", stats["duplicates"] + stats["name_conflicts"], 0, f"{made} sandboxes ever made"),
+        exactly("sandboxes left after the end", len(left), 0),
         at_most("most creates in a window", stats["busiest_window"], scale.create_limit),
         note("s until all were ready, by what the limit allows", took / allowed_s(scale), f"{took:.1f} s"),
     ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.policy import plan
-from benchmarks.sandboxes.published_box import PublishedBox, PublishedEpisode, generate
+from benchmarks.sandboxes.published_sandbox import PublishedEpisode, PublishedSandbox, generate
 from finqa_cli.types import Task
 
 CONNECTING_AT_ONCE = 200
@@ -49,27 +49,27 @@ class PublishedIteration:
 
 
 class PublishedScheduler:
-    """One box an episode, rounds of as many episodes as there are boxes."""
+    """One sandbox an episode, rounds of as many episodes as there are sandboxes."""
 
     def __init__(self, urls: Sequence[str], engine: SimulatedEngine, tasks: Sequence[Task], *, seed: int) -> None:
-        self._boxes = [PublishedBox(number, url, tasks, seed) for number, url in enumerate(urls)]
+        self._sandboxes = [PublishedSandbox(number, url, tasks, seed) for number, url in enumerate(urls)]
         self._engine = engine
         self._finished: list[PublishedEpisode] = []
         self._cancelled: list[PublishedEpisode] = []
 
     async def connect(self) -> None:
-        """All boxes."""
+        """All sandboxes."""
         places = asyncio.Semaphore(CONNECTING_AT_ONCE)
 
-        async def connect(box: PublishedBox) -> None:
+        async def connect(sandbox: PublishedSandbox) -> None:
             async with places:
-                await box.connect()
+                await sandbox.connect()
 
-        await asyncio.gather(*map(connect, self._boxes))
+        await asyncio.gather(*map(connect, self._sandboxes))
 
     async def close(self) -> None:
         """All sockets."""
-        await asyncio.gather(*(box.close() for box in self._boxes))
+        await asyncio.gather(*(sandbox.close() for sandbox in self._sandboxes))
 
     async def iteration(self, *, group_size: int, target_groups: int, max_rounds: int) -> PublishedIteration:
         """Rounds until so many exact groups stand."""
@@ -93,24 +93,24 @@ class PublishedScheduler:
         )
 
     async def _round(self) -> None:
-        """Plays until as many episodes are finished as there are boxes; a box begins another one at once."""
-        round_ = _Round(self._boxes, self._engine)
+        """Plays until as many episodes are finished as there are sandboxes; a sandbox begins another one at once."""
+        round_ = _Round(self._sandboxes, self._engine)
         try:
-            await round_.play(len(self._boxes))
+            await round_.play(len(self._sandboxes))
         finally:
             self._cancelled += await round_.cancel()
         self._finished += round_.finished
 
 
 class _Round:
-    def __init__(self, boxes: Sequence[PublishedBox], engine: SimulatedEngine) -> None:
+    def __init__(self, sandboxes: Sequence[PublishedSandbox], engine: SimulatedEngine) -> None:
         self._engine = engine
-        self._idle = deque(boxes)
-        self._ready: dict[PublishedBox, PublishedEpisode] = {}
+        self._idle = deque(sandboxes)
+        self._ready: dict[PublishedSandbox, PublishedEpisode] = {}
         self._oldest = 0.0
-        self._tasks: dict[asyncio.Task[PublishedEpisode], PublishedBox] = {}
-        self._playing: dict[PublishedBox, PublishedEpisode] = {}
-        self._count = len(boxes)
+        self._tasks: dict[asyncio.Task[PublishedEpisode], PublishedSandbox] = {}
+        self._playing: dict[PublishedSandbox, PublishedEpisode] = {}
+        self._count = len(sandboxes)
         self.finished: list[PublishedEpisode] = []
 
     async def play(self, target: int) -> None:
@@ -118,8 +118,8 @@ class _Round:
         last, counted = time.monotonic(), 0
         while len(self.finished) < target:
             while self._idle:
-                box = self._idle.popleft()
-                self._tasks[asyncio.create_task(box.begin())] = box
+                sandbox = self._idle.popleft()
+                self._tasks[asyncio.create_task(sandbox.begin())] = sandbox
             if self._due():
                 await self._dispatch()
                 continue
@@ -134,7 +134,7 @@ class _Round:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(box.close() for box in self._playing))
+        await asyncio.gather(*(sandbox.close() for sandbox in self._playing))
         return list(self._playing.values())
 
     def _due(self) -> bool:
@@ -145,9 +145,9 @@ class _Round:
         """One batch: until its longest reply is there nothing else is looked at. Then a look at every idle socket."""
         batch, self._ready = self._ready, {}
         await asyncio.gather(*(generate(self._engine, episode) for episode in batch.values()))
-        await asyncio.gather(*(box.ping() for box in batch))
-        for box, episode in batch.items():
-            self._tasks[asyncio.create_task(_step(box, episode))] = box
+        await asyncio.gather(*(sandbox.ping() for sandbox in batch))
+        for sandbox, episode in batch.items():
+            self._tasks[asyncio.create_task(_step(sandbox, episode))] = sandbox
 
     async def _collect(self) -> bool:
         """Waits a while for tasks; true when some have ended."""
@@ -156,19 +156,19 @@ class _Round:
             wait = max(0.0, self._oldest + DISPATCH_WAIT_S - time.monotonic())
         ended, _ = await asyncio.wait(self._tasks, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
-            box, episode = self._tasks.pop(task), task.result()
+            sandbox, episode = self._tasks.pop(task), task.result()
             if episode.reward is None:
                 self._oldest = self._oldest if self._ready else time.monotonic()
-                self._ready[box] = self._playing[box] = episode
+                self._ready[sandbox] = self._playing[sandbox] = episode
             else:
-                del self._playing[box]
+                del self._playing[sandbox]
                 self.finished.append(episode)
-                self._idle.append(box)
+                self._idle.append(sandbox)
         return bool(ended)
 
 
-async def _step(box: PublishedBox, episode: PublishedEpisode) -> PublishedEpisode:
-    await box.step(episode)
+async def _step(sandbox: PublishedSandbox, episode: PublishedEpisode) -> PublishedEpisode:
+    await sandbox.step(episode)
     return episode
 
 

@@ -25,7 +25,7 @@ class Rollouts:
     Attributes:
         groups: All of them.
         episodes: Every attempt that was reported, in the order in which they began.
-        schedule: How boxes and engine were used.
+        schedule: How sandboxes and engine were used.
         cpu_s: What this process needed for it, less what the simulated engine needed.
         tool_calls: Of all episodes.
     """
@@ -65,7 +65,7 @@ async def collect(fleet: Fleet, *, target_groups: int, iteration: int = 1) -> Ro
     settings = fleet.world.settings.model_copy(update={"train": train})
     ended: list[tuple[float, Trajectory]] = []
     path = fleet.world.home / f"runs/{time.time_ns()}"
-    engine, boxes = fleet.engine, fleet.world.scale.boxes
+    engine, sandboxes = fleet.engine, fleet.world.scale.sandboxes
     with RunFolder.create(path, command="benchmark", settings={}, save_token_ids=False) as folder:
 
         async def heard(trajectory: Trajectory) -> None:
@@ -88,7 +88,9 @@ async def collect(fleet: Fleet, *, target_groups: int, iteration: int = 1) -> Ro
         groups=collected.groups,
         episodes=[trajectory for _, trajectory in ended],
         schedule=Schedule(
-            seconds=seconds, box_share=held / (boxes * seconds), engine_load=(engine.request_seconds - served) / seconds
+            seconds=seconds,
+            sandbox_share=held / (sandboxes * seconds),
+            engine_load=(engine.request_seconds - served) / seconds,
         ),
         cpu_s=cpu_s,
         tool_calls=engine.turns - turns,

@@ -21,21 +21,21 @@ class Scale:
     """Sizes of all parts.
 
     Attributes:
-        boxes: Sandboxes, and episodes at once.
+        sandboxes: Sandboxes, and episodes at once.
         create_limit: Creates in any `create_window_s`; Daytona's Tier 1 by default.
         questions: As many as OpenEnv's FinQA data has, by default.
         rounds: Rounds that both schedulers play; the published one needs 3 for its 100 groups.
         target_groups: Where both stop when they play until enough groups stand.
-        frozen: Share of the boxes that freeze; only health checks find them, which takes some 20 s.
+        frozen: Share of the sandboxes that freeze; only health checks find them, which takes some 20 s.
         repeats: Runs for each kind of signal on each provider.
         signal_runs: A random choice of so many of those runs; None for all.
-        signal_boxes: Sandboxes in those runs.
+        signal_sandboxes: Sandboxes in those runs.
         soak_minutes: Length of the soak.
         latency: Of the simulated engine.
         cloud: Of the loopback Daytona.
     """
 
-    boxes: int = 500
+    sandboxes: int = 500
     create_limit: int = 300
     create_window_s: float = 60.0
     questions: int = 290
@@ -45,7 +45,7 @@ class Scale:
     frozen: float = 0.05
     repeats: int = 20
     signal_runs: int | None = None
-    signal_boxes: int = 4
+    signal_sandboxes: int = 4
     soak_minutes: float = 30.0
     latency: LatencyModel = field(default_factory=LatencyModel)
     cloud: Latency = CLOUD
@@ -53,7 +53,7 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(
-    boxes=20,
+    sandboxes=20,
     create_limit=12,
     create_window_s=1.0,
     questions=30,
@@ -63,7 +63,7 @@ QUICK = Scale(
     frozen=0.0,
     repeats=1,
     signal_runs=1,
-    signal_boxes=2,
+    signal_sandboxes=2,
     soak_minutes=0.03,
     cloud=Latency(),
     latency=LatencyModel(step_s=0.0005, step_s_per_request=0.00001),

@@ -1,4 +1,4 @@
-"""Runs of the real command that end badly, on local boxes and on the loopback Daytona: what do they leave behind?"""
+"""Runs of the real command that end badly, on local sandboxes and on the loopback Daytona: what is left?"""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Aftermath:
     """What a run left behind.
 
     Attributes:
-        boxes: After its exit; after `finqa sandbox reap` when it was killed.
+        sandboxes: After its exit; after `finqa sandbox reap` when it was killed.
         processes: Two seconds after its exit.
         watched: Processes that it had, itself included.
         complaint: Why this is no proper ending; empty when it is one.
     """
 
-    boxes: int
+    sandboxes: int
     processes: int
     watched: int
     complaint: str
@@ -73,7 +73,7 @@ class Runs:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def aftermath(self, ending: Ending, provider: str, number: int) -> Aftermath:
-        """One run. Odd ones are ended while they play, even ones possibly while their boxes start."""
+        """One run. Odd ones are ended while they play, even ones possibly while their sandboxes start."""
         async with self._places:
             run = self._runs / f"{ending.name.replace(' ', '-')}-{provider}-{number}"
             rng = random.Random(derive(self._world.seed, ending.name, provider, number))
@@ -92,21 +92,28 @@ class Runs:
             left = await survivors(relatives, PATIENCE_S)
             if ending.signals == (signal.SIGKILL,):
                 await self._finqa("sandbox", "reap", "--run", run.name, "--yes", "--sandbox", provider)
-            boxes = await self._boxes(run.name, provider)
+            sandboxes = await self._sandboxes(run.name, provider)
             assert process.returncode is not None, "it was waited for"
             status = _as_a_shell(process.returncode)
             complaint = "" if status == ending.status else f"exit status {status}"
             return Aftermath(
-                boxes=boxes,
+                sandboxes=sandboxes,
                 processes=len(left),
                 watched=len(relatives),
                 complaint=complaint and f"{complaint}: {run}.log",
             )
 
     async def _start(self, run: Path, provider: str, *, fails: bool, log: int) -> asyncio.subprocess.Process:
-        boxes = ("--sandboxes", str(self._world.scale.signal_boxes), "--sandbox", provider, "--snapshot", SNAPSHOT)
+        sandboxes = (
+            "--sandboxes",
+            str(self._world.scale.signal_sandboxes),
+            "--sandbox",
+            provider,
+            "--snapshot",
+            SNAPSHOT,
+        )
         options = ("--set", "engine.options.fails_after=20") if fails else ()
-        command = ("eval", NAME, "--split", "train", *boxes, "--run-dir", str(run), "--quiet", *options)
+        command = ("eval", NAME, "--split", "train", *sandboxes, "--run-dir", str(run), "--quiet", *options)
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "finqa_cli", *command, env=self._environment, stdout=log, stderr=log
         )
@@ -135,10 +142,10 @@ class Runs:
             relatives |= family(process.pid)
             await asyncio.wait({exit_}, timeout=0.5)
 
-    async def _boxes(self, run: str, provider: str) -> int:
+    async def _sandboxes(self, run: str, provider: str) -> int:
         if provider == "daytona":
-            boxes = await self._world.loopback.async_control.sandboxes()
-            return sum(box["labels"].get("finqa.run") == run for box in boxes)
+            sandboxes = await self._world.loopback.async_control.sandboxes()
+            return sum(sandbox["labels"].get("finqa.run") == run for sandbox in sandboxes)
         listed = await self._finqa("sandbox", "ls", "--run", run, "--sandbox", provider, "--json")
         return len(json.loads(listed)["sandboxes"])
 
@@ -172,7 +179,7 @@ def _figures(ending: Ending, cases: Sequence[tuple[Ending, str, int]], found: Se
     watched = f"of {sum(aftermath.watched for aftermath in own)}"
     reaped = ", after `finqa sandbox reap`" if ending.signals == (signal.SIGKILL,) else ""
     return [
-        exactly(f"{ending.name}: boxes left", sum(a.boxes for a in own), 0, f"of {len(own)} runs{reaped}"),
+        exactly(f"{ending.name}: sandboxes left", sum(a.sandboxes for a in own), 0, f"of {len(own)} runs{reaped}"),
         exactly(
             f"{ending.name}: processes left", sum(a.processes for a in own), 0, f"{watched} after {PATIENCE_S:g} s"
         ),

@@ -1,4 +1,4 @@
-"""All sessions busy for a long time, with boxes that die now and then: do memory, files or threads grow?"""
+"""All sessions busy for a long time, with sandboxes that die now and then: do memory, files or threads grow?"""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EndlessSource:
 
 
 async def soak(fleet: Fleet, minutes: float) -> list[Figure]:
-    """Every box plays for so many minutes; one in a hundred is killed each minute."""
+    """Every sandbox plays for so many minutes; one in a hundred is killed each minute."""
     seconds = minutes * 60
     source = EndlessSource(fleet.tasks, fleet.world.seed, seconds)
     samples: list[Sample] = []
@@ -80,7 +80,7 @@ async def soak(fleet: Fleet, minutes: float) -> list[Figure]:
             await play_stream(
                 stage_of(fleet).player(fleet.world.settings, temperature=1.0),
                 source,
-                concurrency=fleet.world.scale.boxes,
+                concurrency=fleet.world.scale.sandboxes,
                 on_trajectory=lambda trajectory: asyncio.wrap_future(
                     folder.trajectory(trajectory, phase="soak", iteration=1)
                 ),

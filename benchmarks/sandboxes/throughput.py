@@ -1,4 +1,4 @@
-"""How well the boxes and the engine are used, and how many usable episodes come out, beside the published scheduler."""
+"""Use of the sandboxes and the engine, and usable episodes, compared with the published scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def throughput(fleet: Fleet, clean: Rollouts) -> list[Figure]:
     published = await published_iteration(fleet)
     until_target = await collect(fleet, target_groups=fleet.world.scale.target_groups, iteration=2)
     return [
-        at_least("sessions at once", stats["websockets_most"], fleet.world.scale.boxes, timed=True),
+        at_least("sessions at once", stats["websockets_most"], fleet.world.scale.sandboxes, timed=True),
         exactly("groups lost", sum(not is_whole(group) for group in clean.groups), 0, f"of {len(clean.groups)}"),
         *utilisation(fleet, clean),
         *comparison(fleet, clean, until_target, published),
@@ -29,11 +29,11 @@ async def throughput(fleet: Fleet, clean: Rollouts) -> list[Figure]:
 
 
 async def published_iteration(fleet: Fleet) -> PublishedIteration:
-    """The published scheduler on the same boxes, with the same engine and questions."""
+    """The published scheduler on the same sandboxes, with the same engine and questions."""
     scale = fleet.world.scale
     async with AsyncExitStack() as stack:
-        leases = [await stack.enter_async_context(fleet.pool.lease()) for _ in range(scale.boxes)]
-        urls = [box.url() for box in leases if box is not None]
+        leases = [await stack.enter_async_context(fleet.pool.lease()) for _ in range(scale.sandboxes)]
+        urls = [sandbox.url() for sandbox in leases if sandbox is not None]
         scheduler = PublishedScheduler(urls, fleet.engine, fleet.tasks, seed=fleet.world.seed)
         await scheduler.connect()
         try:
@@ -47,18 +47,18 @@ async def published_iteration(fleet: Fleet) -> PublishedIteration:
 def utilisation(fleet: Fleet, clean: Rollouts) -> list[Figure]:
     """Ours by the ideal schedule's, for the same episodes in the same order."""
     played = [(trajectory.seed, len(trajectory.turns)) for trajectory in clean.episodes]
-    boxes, ours = fleet.world.scale.boxes, clean.schedule
-    ideal = ideal_schedule(fleet.world.scale.latency, played, boxes)
-    bound = lower_bound_s([trajectory.seconds for trajectory in clean.episodes], boxes)
+    sandboxes, ours = fleet.world.scale.sandboxes, clean.schedule
+    ideal = ideal_schedule(fleet.world.scale.latency, played, sandboxes)
+    bound = lower_bound_s([trajectory.seconds for trajectory in clean.episodes], sandboxes)
     turns = sum(count for _, count in played) / len(played)
     return [
         note("episodes played", len(played), f"{turns:.2f} turns on average, at most {max(n for _, n in played)}"),
         note("s for them", ours.seconds, f"ideal {ideal.seconds:.1f}; no schedule of these lengths under {bound:.1f}"),
         at_least(
             "sandbox utilisation, by the ideal's",
-            ours.box_share / ideal.box_share,
+            ours.sandbox_share / ideal.sandbox_share,
             UTILISATION,
-            f"{ours.box_share:.3f} by {ideal.box_share:.3f}",
+            f"{ours.sandbox_share:.3f} by {ideal.sandbox_share:.3f}",
             timed=True,
         ),
         at_least(

@@ -47,7 +47,7 @@ class Fleet:
     """A full pool and a started engine.
 
     Attributes:
-        ready_s: From nothing to the last box.
+        ready_s: From nothing to the last sandbox.
     """
 
     world: World
@@ -67,14 +67,14 @@ def build_snapshot(home: Path, questions: int) -> None:
 
 
 def settings_for(scale: Scale, seed: int, home: Path, **sandbox_options: Any) -> Settings:
-    """The defaults of `finqa train`, with one episode a box and no limit but the boxes."""
+    """The defaults of `finqa train`, with one episode a sandbox and no limit but the sandboxes."""
     limits = {"create_limit": scale.create_limit, "create_window_s": scale.create_window_s}
     return Settings.model_validate(
         {
             "sandbox": {"name": "daytona", "options": {**limits, **sandbox_options}},
             "environment": {"name": "finqa"},
             "data": {"home": home, "snapshot": SNAPSHOT},
-            "pool": {"sandboxes": scale.boxes, "max_concurrent_play": scale.boxes},
+            "pool": {"sandboxes": scale.sandboxes, "max_concurrent_play": scale.sandboxes},
             "train": {
                 "seed": seed,
                 "group_size": scale.group_size,
@@ -92,7 +92,7 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
     settings = settings_for(scale, seed, home)
     environment = open_environment(settings, NullReporter())
     spec = environment.sandbox_spec()
-    assert spec is not None, "the environment runs in boxes"
+    assert spec is not None, "the environment runs in sandboxes"
     name = image_name(spec, DaytonaSandboxConfig.model_validate(settings.sandbox.options))
     config = LoopbackConfig(
         seed=seed,
@@ -107,13 +107,13 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
 
 async def pool_for(world: World, run: str) -> Pool:
     """The pool of a run, not started."""
-    boxes, reporter = world.scale.boxes, NullReporter()
-    return await make_pool(world.settings, world.environment, run, boxes, reporter, lambda name, facts: None)
+    sandboxes, reporter = world.scale.sandboxes, NullReporter()
+    return await make_pool(world.settings, world.environment, run, sandboxes, reporter, lambda name, facts: None)
 
 
 @asynccontextmanager
 async def fleet(world: World) -> AsyncIterator[Fleet]:
-    """Starts the boxes and ends them."""
+    """Starts the sandboxes and ends them."""
     engine = SimulatedEngine(world.scale.latency)
     pool = await pool_for(world, "benchmark")
     await engine.start()
@@ -130,13 +130,13 @@ async def fleet(world: World) -> AsyncIterator[Fleet]:
 
 
 async def filled(pool: Pool, scale: Scale) -> None:
-    """Waits for the last box.
+    """Waits for the last sandbox.
 
     Raises:
         TimeoutError: It takes many times what the create limit allows.
     """
-    async with asyncio.timeout(60.0 + 5 * scale.create_window_s * scale.boxes / scale.create_limit):
-        while pool.stats().alive < scale.boxes:  # noqa: ASYNC110  a pool tells when one box is ready, not when all are
+    async with asyncio.timeout(60.0 + 5 * scale.create_window_s * scale.sandboxes / scale.create_limit):
+        while pool.stats().alive < scale.sandboxes:  # noqa: ASYNC110  a pool tells when one sandbox is ready, not when all are
             await asyncio.sleep(0.02)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from fixtures.fake_boxes import FakeProvider
+from fixtures.fake_sandboxes import FakeProvider
 from fixtures.pool_play import filled
 from fixtures.timed_environment import TimedEnvironment, list_schedule, long_tailed, run_timed
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyTokenEngine, submit

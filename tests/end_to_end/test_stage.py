@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fixtures.fake_boxes import FakeBox, FakeProvider
+from fixtures.fake_sandboxes import FakeProvider, FakeSandbox
 
 from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, InterruptedRun, SandboxError, ServiceUnavailableError
@@ -178,7 +178,7 @@ async def test_an_open_breaker_ends_a_command_with_one_clear_error(
     home: Path, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Boxes that are well and refuse every session, while twelve episodes want one."""
-    monkeypatch.setattr(FakeBox, "url", lambda box: "http://127.0.0.1:9")
+    monkeypatch.setattr(FakeSandbox, "url", lambda box: "http://127.0.0.1:9")
     use(FakeProvider(start_s=0.0))
     folder = tmp_path / "run"
     with pytest.raises(ServiceUnavailableError, match="The first error: Cannot connect") as raised:

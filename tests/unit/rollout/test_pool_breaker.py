@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fixtures.fake_boxes import FakeProvider
+from fixtures.fake_sandboxes import FakeProvider
 from fixtures.pool_play import Events, fault, lease_for, started, until
 from fixtures.virtual_time import run_virtually
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import pytest
-from fixtures.fake_boxes import SPEC, FakeBox, FakeProvider
+from fixtures.fake_sandboxes import SPEC, FakeProvider, FakeSandbox
 from fixtures.pool_play import Events, filled, hold
 from fixtures.virtual_time import run_virtually
 
@@ -62,7 +62,7 @@ def test_close_ends_whatever_is_going_on() -> None:
 def test_a_start_that_cannot_be_cancelled_does_not_hold_the_close_up() -> None:
     async def run() -> None:
         class Deaf(FakeProvider):
-            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeSandbox:
                 starting = asyncio.ensure_future(super().start(spec, labels))
                 with suppress(asyncio.CancelledError):
                     return await asyncio.shield(starting)
@@ -109,7 +109,7 @@ def test_a_pool_that_never_started_can_be_closed() -> None:
 def test_a_cancelled_close_still_ends_the_boxes() -> None:
     async def run() -> None:
         class Tidy(FakeProvider):
-            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeSandbox:
                 try:
                     return await super().start(spec, labels)
                 finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
 import pytest
-from fixtures.fake_boxes import FakeProvider
+from fixtures.fake_sandboxes import FakeProvider
 from fixtures.pool_play import filled, hold, lease_for
 from fixtures.virtual_time import run_virtually
 

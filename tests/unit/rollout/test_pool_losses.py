@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from fixtures.fake_boxes import SPEC, FakeProvider
+from fixtures.fake_sandboxes import SPEC, FakeProvider
 from fixtures.pool_play import Events, fault, lease_for, started, until
 from fixtures.virtual_time import run_virtually
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from fixtures.fake_boxes import SPEC, FakeProvider
+from fixtures.fake_sandboxes import SPEC, FakeProvider
 from fixtures.virtual_time import run_virtually
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
-from fixtures.fake_boxes import Failing, FakeBox, FakeProvider
+from fixtures.fake_sandboxes import Failing, FakeProvider, FakeSandbox
 from fixtures.pool_play import Events, fault, lease_for, started, until
 from fixtures.virtual_time import run_virtually
 from structlog.testing import capture_logs
@@ -113,7 +113,7 @@ def test_a_quota_makes_the_pool_smaller_said_once_and_asked_again_rarely() -> No
         quota = 30
 
         class Limited(FakeProvider):
-            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeBox:
+            async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeSandbox:
                 if self.existing >= quota:
                     self.asked += 1
                     raise NO_QUOTA

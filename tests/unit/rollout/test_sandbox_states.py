@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from fixtures.fake_boxes import SPEC, FakeProvider
+from fixtures.fake_sandboxes import SPEC, FakeProvider
 from fixtures.pool_play import Events
 from fixtures.virtual_time import run_virtually
 from hypothesis import given, settings

@@ -55,15 +55,15 @@ async def test_http_and_websockets_pass_through_unchanged() -> None:
 
 
 async def test_urls_expire_and_can_be_renewed() -> None:
-    async with connected(LoopbackConfig(url_ttl_cap_s=3)) as (loopback, daytona):
+    async with connected(LoopbackConfig(url_ttl_cap_s=6)) as (loopback, daytona):
         box = await create(daytona)
-        with pytest.raises(Exception, match="between 1 and 3"):
-            await box.create_signed_preview_url(PORT, 4)
-        short = (await box.create_signed_preview_url(PORT, 2)).url
+        with pytest.raises(Exception, match="between 1 and 6"):
+            await box.create_signed_preview_url(PORT, 7)
+        short = (await box.create_signed_preview_url(PORT, 5)).url
         assert await status(short) == 502
-        await asyncio.sleep(2.1)
+        await asyncio.sleep(5.1)
         assert await status(short) == 401
-        renewed = (await box.create_signed_preview_url(PORT, 3)).url
+        renewed = (await box.create_signed_preview_url(PORT, 6)).url
         assert await status(renewed) == 502
         await loopback.control.expire_urls()
         assert await status(renewed) == 401
@@ -102,7 +102,7 @@ async def test_frozen_boxes_answer_nothing_until_they_thaw() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(socket.recv(), 0.3)
             with pytest.raises(httpx.ReadTimeout):
-                async with httpx.AsyncClient(timeout=0.3) as http:
+                async with httpx.AsyncClient(timeout=httpx.Timeout(30, read=0.3)) as http:
                     await http.get(f"{url}/health")
             await box.refresh_data()
             assert box.state == "started"
@@ -116,7 +116,7 @@ async def test_frozen_boxes_answer_nothing_until_they_thaw() -> None:
 
 async def test_latency_faults_and_deaths_of_their_own() -> None:
     slow = Latency(boot=Delay(median_s=1.0), proxy=Delay(median_s=0.05))
-    faults = Faults(dies=1.0, fault_after=Delay(median_s=6.0))
+    faults = Faults(dies=1.0, fault_after=Delay(median_s=12.0))
     async with connected(LoopbackConfig(latency=slow, faults=faults)) as (loopback, daytona):
         began = time.monotonic()
         url = await serve(await create(daytona))

@@ -115,10 +115,11 @@ async def test_quotas_are_held_and_reported() -> None:
 
 
 async def test_slow_starts_slow_deletes_and_stale_lists() -> None:
-    slow = Latency(start=Delay(median_s=2.0), delete=Delay(median_s=1.5))
-    async with connected(LoopbackConfig(latency=slow, stale_list_s=1.5)) as (loopback, daytona):
+    slow = Latency(start=Delay(median_s=3.0), delete=Delay(median_s=2.5))
+    async with connected(LoopbackConfig(latency=slow, stale_list_s=2.5)) as (loopback, daytona):
         creating = asyncio.create_task(create(daytona, name="finqa-1"))
-        await asyncio.sleep(0.2)
+        while not (await loopback.control.stats())["boxes"]:  # noqa: ASYNC110  the account does not report when a create arrives
+            await asyncio.sleep(0.02)
         assert (await daytona.get("finqa-1")).state == SandboxState.CREATING
         assert [box async for box in daytona.list()] == []
         with pytest.raises(DaytonaError, match="state change in progress"):
@@ -129,7 +130,7 @@ async def test_slow_starts_slow_deletes_and_stale_lists() -> None:
         assert (await daytona.get("finqa-1")).state == SandboxState.DESTROYING
         await until_gone(daytona, "finqa-1")
         assert [found.name async for found in daytona.list()] == ["finqa-1"]
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(3.0)
         assert [found async for found in daytona.list()] == []
         assert (await loopback.control.stats())["sandboxes"] == 0
 

@@ -1,4 +1,4 @@
-"""The benchmark of executions in small: its figures are there, and a box that does not hold is a failed figure."""
+"""The benchmark of executions in small: its figures are there, and a sandbox that does not hold is a failed figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST = Host(canary="canary", address="127.0.0.1", port=9, name="nobody", files=(
 
 
 class Saying(ExecutingSandbox):
-    """A box in which every program says the same."""
+    """A sandbox in which every program says the same."""
 
     id = "saying"
 
@@ -41,7 +41,7 @@ class Saying(ExecutingSandbox):
         return self._result
 
 
-async def test_speed_of_boxes_and_of_bare_processes(tmp_path: Path) -> None:
+async def test_speed_of_sandboxes_and_of_bare_processes(tmp_path: Path) -> None:
     needs_isolation()
     local = LocalSandboxProvider(LocalSandboxConfig(), SandboxContext(home=tmp_path))
     try:
@@ -50,17 +50,17 @@ async def test_speed_of_boxes_and_of_bare_processes(tmp_path: Path) -> None:
         await local.close()
     values = {figure.name: figure.value for figure in figures}
     assert all(value > 0 for value in values.values())
-    ratio = values["median ms in a box"] / values["median ms of a bare process"]
-    assert values["box / bare"] == pytest.approx(ratio)
+    ratio = values["median ms in a sandbox"] / values["median ms of a bare process"]
+    assert values["sandbox / bare"] == pytest.approx(ratio)
     with pytest.raises(SandboxError, match="ended otherwise"):
         await measure_speed(Saying(b"2\n"), 4)
 
 
 @pytest.mark.parametrize("stdout", [b"ESCAPED somehow\n", b"canary\n", b"x" * 2_000_000])
 async def test_what_gets_out_is_seen(stdout: bytes) -> None:
-    box: ExecutingSandbox = Saying(stdout)
+    sandbox: ExecutingSandbox = Saying(stdout)
     escape = Escape("any", "pass")
-    assert not (await attempt(box, escape, HOST)).held
+    assert not (await attempt(sandbox, escape, HOST)).held
     assert (await attempt(Saying(b"held\n"), escape, HOST)).held
     spin = next(escape for escape in ESCAPES if escape.name == "spin")
     assert not (await attempt(Saying(b""), spin, HOST)).held
@@ -70,7 +70,7 @@ async def test_what_gets_out_is_seen(stdout: bytes) -> None:
 async def test_an_escape_fails_the_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     outcome = Outcome(name="network", held=True, seconds=0.1, result=(await Saying(b"").execute(_nothing())))
 
-    async def tried(box: ExecutingSandbox, escape: Escape, host: Host, limits: object = None) -> Outcome:
+    async def tried(sandbox: ExecutingSandbox, escape: Escape, host: Host, limits: object = None) -> Outcome:
         return replace(outcome, name=escape.name, held=escape.name != "mount")
 
     monkeypatch.setattr(benchmark, "attempt", tried)

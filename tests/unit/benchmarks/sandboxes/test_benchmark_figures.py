@@ -13,10 +13,10 @@ def test_limits() -> None:
 
 
 def test_a_failure_is_seen_in_both_forms() -> None:
-    parts: dict[str, list[Figure]] = {"ready": [at_most("wall", 2.0, 1.2, "why"), note("boxes", 500)], "chaos": []}
+    parts: dict[str, list[Figure]] = {"ready": [at_most("wall", 2.0, 1.2, "why"), note("sandboxes", 500)], "chaos": []}
     assert as_table(parts).splitlines()[2:] == [
         "| ready | wall | 2 | <= 1.2 | FAIL | why |",
-        "| ready | boxes | 500 |  |  |  |",
+        "| ready | sandboxes | 500 |  |  |  |",
     ]
     document = json.loads(as_json(parts, {"seed": 3}))
     assert document["passed"] is False and document["seed"] == 3

@@ -18,22 +18,24 @@ def lengths(episodes: list[tuple[int, int]]) -> list[float]:
 
 
 @given(EPISODES, st.integers(1, 9))
-def test_is_list_scheduling_where_requests_do_not_slow_each_other(episodes: list[tuple[int, int]], boxes: int) -> None:
-    free = [0.0] * boxes
+def test_is_list_scheduling_where_requests_do_not_slow_each_other(
+    episodes: list[tuple[int, int]], sandboxes: int
+) -> None:
+    free = [0.0] * sandboxes
     ends = []
     for length in lengths(episodes):
         ends.append(heapq.heappop(free) + length)
         heapq.heappush(free, ends[-1])
-    found = ideal_schedule(UNCROWDED, episodes, boxes)
+    found = ideal_schedule(UNCROWDED, episodes, sandboxes)
     assert found.seconds == pytest.approx(max(ends))
-    assert found.box_share == pytest.approx(sum(lengths(episodes)) / (boxes * max(ends)))
-    assert found.engine_load == pytest.approx(found.box_share * boxes)
+    assert found.sandbox_share == pytest.approx(sum(lengths(episodes)) / (sandboxes * max(ends)))
+    assert found.engine_load == pytest.approx(found.sandbox_share * sandboxes)
 
 
 @given(EPISODES, st.integers(1, 9))
-def test_lies_between_the_bounds(episodes: list[tuple[int, int]], boxes: int) -> None:
-    least = lower_bound_s(lengths(episodes), boxes)
-    assert least * (1 - 1e-9) <= ideal_schedule(UNCROWDED, episodes, boxes).seconds <= 2 * least
+def test_lies_between_the_bounds(episodes: list[tuple[int, int]], sandboxes: int) -> None:
+    least = lower_bound_s(lengths(episodes), sandboxes)
+    assert least * (1 - 1e-9) <= ideal_schedule(UNCROWDED, episodes, sandboxes).seconds <= 2 * least
 
 
 def test_a_crowded_engine_takes_longer() -> None:

@@ -9,7 +9,7 @@ from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.latency import LatencyModel
 from benchmarks.sandboxes.policy import plan
 from benchmarks.sandboxes.published import PublishedScheduler, exact_groups
-from benchmarks.sandboxes.published_box import PublishedBox, generate
+from benchmarks.sandboxes.published_sandbox import PublishedSandbox, generate
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
@@ -37,14 +37,14 @@ async def test_an_iteration_on_real_servers(environment: FinQAEnvironment, tmp_p
     engine = SimulatedEngine(QUICK)
     await engine.start()
     try:
-        boxes = [await provider.start(spec, {"finqa.run": "test"}) for _ in range(10)]
-        scheduler = PublishedScheduler([box.url() for box in boxes], engine, tasks, seed=1)
+        sandboxes = [await provider.start(spec, {"finqa.run": "test"}) for _ in range(10)]
+        scheduler = PublishedScheduler([sandbox.url() for sandbox in sandboxes], engine, tasks, seed=1)
         await scheduler.connect()
         played = await scheduler.iteration(group_size=2, target_groups=8, max_rounds=5)
         await scheduler.close()
-        box = PublishedBox(0, boxes[0].url(), tasks, seed=1)
-        await _scored_as_planned(box, engine)
-        await _a_lost_connection_is_scored_0(box, boxes[0].url(), engine)
+        sandbox = PublishedSandbox(0, sandboxes[0].url(), tasks, seed=1)
+        await _scored_as_planned(sandbox, engine)
+        await _a_lost_connection_is_scored_0(sandbox, sandboxes[0].url(), engine)
     finally:
         await provider.close()
         await engine.close()
@@ -54,26 +54,26 @@ async def test_an_iteration_on_real_servers(environment: FinQAEnvironment, tmp_p
     assert 0 < played.cancelled <= 10 * played.rounds
 
 
-async def _scored_as_planned(box: PublishedBox, engine: SimulatedEngine) -> None:
-    await box.connect()
+async def _scored_as_planned(sandbox: PublishedSandbox, engine: SimulatedEngine) -> None:
+    await sandbox.connect()
     for _ in range(6):
-        episode = await box.begin()
+        episode = await sandbox.begin()
         while episode.reward is None:
             await generate(engine, episode)
-            await box.step(episode)
+            await sandbox.step(episode)
         chosen = plan(episode.seed, episode.messages[1].content)
         assert episode.turns == chosen.turns
         assert episode.reward == float(chosen.right and chosen.turns > 1) and not episode.zeroed
-        await box.ping()
+        await sandbox.ping()
 
 
-async def _a_lost_connection_is_scored_0(box: PublishedBox, url: str, engine: SimulatedEngine) -> None:
-    episode = await box.begin()
+async def _a_lost_connection_is_scored_0(sandbox: PublishedSandbox, url: str, engine: SimulatedEngine) -> None:
+    episode = await sandbox.begin()
     await generate(engine, episode)
-    await box.close()
-    await box.step(episode)
+    await sandbox.close()
+    await sandbox.step(episode)
     assert episode.reward == 0.0 and episode.zeroed
-    assert not box.connected
-    await box.begin()
-    assert box.connected
-    await box.close()
+    assert not sandbox.connected
+    await sandbox.begin()
+    assert sandbox.connected
+    await sandbox.close()

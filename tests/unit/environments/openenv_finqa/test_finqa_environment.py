@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_boxes import FakeBox, FakeProvider
+from fixtures.fake_sandboxes import FakeProvider, FakeSandbox
 from fixtures.finqa_server import MAX_TURNS, RunningServer, finqa_server
 from fixtures.tiny_snapshot import TASKS, write_tiny_snapshot
 from hypothesis import HealthCheck, given, settings
@@ -58,7 +58,7 @@ async def test_a_box_out_of_reach_is_named_and_its_address_is_not(
     environment = FinQAEnvironment(None, EnvironmentContext(snapshot=write_tiny_snapshot(tmp_path)))
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        box = FakeBox(FakeProvider(), 7)
+        box = FakeSandbox(FakeProvider(), 7)
         monkeypatch.setattr(box, "url", lambda: f"http://127.0.0.1:{unused.getsockname()[1]}/SECRET")
         with pytest.raises(SandboxError, match="in sandbox box7: ") as caught:
             await environment.open(environment.tasks("train")[0], seed=1, sandbox=box)

@@ -250,14 +250,18 @@ async def test_a_slow_query_stops_no_other_session(server: RunningServer) -> Non
     async with wire(server) as first, wire(server) as second:
         await first.reset(question_id="q1")
         await second.reset(question_id="q1")
-        runaway = asyncio.create_task(
-            first.call("sql_query", company_name="acme", table_name="income_statement", query=slow)
-        )
-        await asyncio.sleep(0.1)
-        await second.call("sql_query", company_name="acme", table_name="income_statement", query=QUERY)
-        assert not runaway.done()
-        text = (await runaway)["data"]["observation"]["result"]["data"]
-        assert text == "Error executing query: the query took longer than 1 s"
+        for _ in range(5):  # on a busy machine the quick query itself may take a second
+            runaway = asyncio.create_task(
+                first.call("sql_query", company_name="acme", table_name="income_statement", query=slow)
+            )
+            await asyncio.sleep(0.1)
+            await second.call("sql_query", company_name="acme", table_name="income_statement", query=QUERY)
+            overtaken = not runaway.done()
+            text = (await runaway)["data"]["observation"]["result"]["data"]
+            assert text == "Error executing query: the query took longer than 1 s"
+            if overtaken:
+                break
+        assert overtaken
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,9 +40,15 @@ def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 @contextmanager
 def answering(status: int, code: str) -> Iterator[tuple[str, list[str]]]:
+    """A hub with one answer, below a path that no client of another test knows, and the paths it was asked for."""
+    root = f"/{secrets.token_hex(8)}"
+
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            asked.append(self.path)
+            if not self.path.startswith(f"{root}/"):  # a late client of a server that had this port before
+                self.send_error(404)
+                return
+            asked.append(self.path.removeprefix(root))
             self.send_response(status)
             for name, value in {"X-Repo-Commit": "0" * 40, "ETag": '"1"', "X-Error-Code": code}.items():
                 self.send_header(name, value)
@@ -54,7 +61,7 @@ def answering(status: int, code: str) -> Iterator[tuple[str, list[str]]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}{root}", asked
     finally:
         server.shutdown()
         server.server_close()

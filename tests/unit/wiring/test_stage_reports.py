@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from fixtures.fake_boxes import FakeProvider
+from fixtures.fake_sandboxes import FakeProvider
 from fixtures.pool_play import Events, filled, lease_for
 from fixtures.toy_environment import task
 from fixtures.virtual_time import run_virtually

@@ -1,4 +1,4 @@
-"""One box as the published script uses it: one socket for all its episodes, and questions that it deals itself."""
+"""One sandbox as the published script uses it: one socket for all its episodes, and questions in its own order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PublishedEpisode:
     """An episode under way, or ended when it has a reward.
 
     Attributes:
-        zeroed: The reward of 0 stands for a fault of the box, not for a wrong answer.
+        zeroed: The reward of 0 represents a fault of the sandbox, not for a wrong answer.
     """
 
     task: Task
@@ -40,8 +40,8 @@ class PublishedEpisode:
         return sum(message.role == "assistant" for message in self.messages)
 
 
-class PublishedBox:
-    """Deals all questions in an order of its own before any comes again, as OpenEnv's server does for a connection."""
+class PublishedSandbox:
+    """Yields every question once, in its own order, before any repeats, as OpenEnv's server does per connection."""
 
     def __init__(self, number: int, url: str, tasks: Sequence[Task], seed: int) -> None:
         self._number = number
@@ -127,7 +127,7 @@ class PublishedBox:
 
     @property
     def _socket(self) -> OpenEnvClient:
-        assert self._client is not None, "the box is connected"
+        assert self._client is not None, "the sandbox is connected"
         return self._client
 
 

@@ -153,6 +153,13 @@ class Environment(ABC):
         """Return the sandbox that sessions need. Default: None, sessions run in this process."""
         return None
 
+    def inputs(self) -> Mapping[str, str]:
+        """Return digests of what besides the data decides the prompts, by name, for the run's manifest.
+
+        There may be more once a session is open. A resumed run with another digest is refused. Default: nothing.
+        """
+        return {}
+
     def opening(self, task: Task) -> Prompt | None:
         """Return the prompt of every session of this task, for components that count tokens without a session.
 

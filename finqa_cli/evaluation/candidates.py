@@ -125,7 +125,9 @@ async def sample(
             folder.pin("data digest", parts.data.digest)
             parameters = _parameters(settings, target)
             folder.pin("reward digest", reward_digest(parameters["reward"]))
-            inputs |= {"data": asdict(parts.data)}
+            for name, digest in parts.environment.inputs().items():
+                folder.pin(f"{name} digest", digest)
+            inputs |= parts.inputs()
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)
             attempts = list(_attempts(parts.environment, settings, writer))
             await _play(parts, settings, attempts, folder=folder, writer=writer, reporter=reporter, stopper=stopper)

@@ -94,11 +94,12 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
                 tasks = eval_tasks(parts.environment, settings)
                 if not tasks:
                     raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
-                inputs |= {"data": asdict(parts.data)}
+                inputs |= parts.inputs()
                 write_manifest(folder.path, "eval", parameters=parameters, inputs=inputs)
                 report = await evaluate_tasks(
                     parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
                 )
+                inputs |= parts.inputs()
                 stopper.check(f"finished episodes are in {folder.path / 'trajectories.jsonl'}")
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
             write_json(folder.path / "report.json", {**facts, **report.to_dict()})

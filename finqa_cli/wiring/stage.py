@@ -59,6 +59,11 @@ class Stage:
     data: DataInfo
     breaker: EngineBreaker | None = None
 
+    def inputs(self) -> dict[str, Any]:
+        """The data, and digests of what else decides the prompts, for the manifest."""
+        digests = dict(self.environment.inputs())
+        return {"data": asdict(self.data), **({"environment": digests} if digests else {})}
+
     def player(self, settings: Settings, *, temperature: float) -> Player:
         """A player at this temperature, with the limits of the settings."""
         generation = settings.generation

@@ -21,3 +21,22 @@ def test_an_evaluation_without_a_graded_episode_states_no_accuracy(capsys: pytes
     assert "2 of 2 episodes ended in faults, 2 by this: Cannot connect to the environment server" in said.err
     assert "that of the others" not in said.err and "run/trajectories.jsonl" in said.err
     assert json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["accuracy"] is None
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_prompt_file_and_tools_of_the_server_are_recorded_and_pinned(capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = Path("prompt.toml")
+    prompt.write_text('system = "Use the tools."\nuser = "{{ company }}: {{ question }}"\n', encoding="utf-8")
+    own = ["--set=environment.options.prompt_file=prompt.toml", "--set=environment.options.tools=server"]
+    few = ["--split=test", "--limit=1", "--sandboxes=1"]
+    assert main(["eval", "scripted", *few, *own, "--run-dir=run"]) == 0
+    digests = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))["inputs"]["environment"]
+    assert set(digests) == {"prompt_file", "tools"} and all(one.startswith("sha256:") for one in digests.values())
+    record = json.loads(Path("run/trajectories.jsonl").read_text(encoding="utf-8"))
+    assert record["messages"][0]["content"] == "Use the tools."
+    assert record["messages"][1]["content"] == f"{record['task']['cluster']}: {record['task']['prompt']}"
+    assert main(["sample", "scripted", *few, *own, "--run-dir=drawn"]) == 0
+    prompt.write_text('system = "Use other tools."', encoding="utf-8")
+    capsys.readouterr()
+    assert main(["sample", "--resume=drawn"]) == 78
+    assert "The prompt_file digest is sha256:" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,11 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
                 episodes=lambda environment: _batch(settings) * settings.train.group_size,
                 on_event=lambda name, facts: folder.event(name, **facts),
             ) as parts:
-                inputs |= {"data": asdict(parts.data)}
+                inputs |= parts.inputs()
                 write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs)
                 _head(settings, run, problems, reporter)
                 result = await _Rollouts(context, parts).play()
+                inputs |= parts.inputs()
         outputs = [run / "metrics.jsonl", run / "trajectories.jsonl"]
         write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs, outputs=outputs)
         folder.finish("completed")

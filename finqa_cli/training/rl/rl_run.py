@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,9 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
     ) as parts:
         folder.pin("snapshot digest", parts.data.digest)
         tasks = await training_tasks(parts, settings, context.reporter)
-        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), "data": asdict(parts.data)}
+        for name, digest in parts.environment.inputs().items():
+            folder.pin(f"{name} digest", digest)
+        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
         parameters = _parameters(settings)
         folder.pin("reward digest", reward_digest(parameters["reward"]))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
@@ -126,6 +128,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
             if checkpoint is not None:
                 await trainer.resume(checkpoint)
             await trainer.run()
+        inputs |= parts.inputs()
     outputs = _outputs(folder.path, trainer.done)
     await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)
     folder.finish("completed")

@@ -6,6 +6,7 @@ is applied.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -125,6 +126,14 @@ class FinQAEnvironment(Environment):
             await client.close()
             raise
         return FinQASession(client, task, self._prompt.opening(task, self._tools), self._truths, self._judge)
+
+    def inputs(self) -> Mapping[str, str]:
+        """Return digests of the prompt file and of the server's tools, as far as they are chosen and known."""
+        found = {"prompt_file": f"sha256:{self._prompt.sha256}"} if self._config.prompt_file else {}
+        if self._config.tools == "server" and self._tools:
+            listed = json.dumps([tool.as_function() for tool in self._tools], sort_keys=True)
+            found["tools"] = f"sha256:{hashlib.sha256(listed.encode()).hexdigest()}"
+        return found
 
     def opening(self, task: Task) -> Prompt | None:
         """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""

@@ -138,6 +138,22 @@ _ALL = (
         ),
     ),
     Source(
+        name="tatqa",
+        host=GITHUB,
+        repository="NExTplusplus/TAT-QA",
+        revision="HEAD",
+        licence="CC-BY-4.0",
+        terms="Name the authors. The test split is for evaluation only.",
+        files=(
+            "dataset_raw/tatqa_dataset_train.json",
+            "dataset_raw/tatqa_dataset_dev.json",
+            "dataset_raw/tatqa_dataset_test_gold.json",
+        ),
+        strip="dataset_raw/",
+        evaluation_only=("tatqa_dataset_test_gold.json",),
+        next_steps=("finqa eval scripted --environment tatqa --data {folder} --split dev",),
+    ),
+    Source(
         name="mbpp",
         host=HUB,
         repository="google-research-datasets/mbpp",

@@ -49,7 +49,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         if context.data is None:
             raise DataError(
                 "The environment convfinqa brings no dialogues along.",
-                remedy="finqa data fetch convfinqa, then --data FOLDER",
+                remedy="--data FILE, one of the dialogues of https://github.com/czyssrs/ConvFinQA",
             )
         super().__init__(load(context.data, self._config))
 

@@ -72,7 +72,7 @@ def test_sources_are_sound() -> None:
     assert checked_endpoint("https://hub.example:8443/mirror/") == "https://hub.example:8443/mirror"
     for name, source in SOURCES.items():
         assert name == source.name and source.licence and source.repository.count("/") == 1
-        assert is_commit(source.revision) or source.revision == "main"
+        assert is_commit(source.revision) or source.revision in ("main", "HEAD")
         assert not source.archive or source.archive in source.files
     assert SOURCES["snorkel"].for_evaluation("input_companies/a/b.json")
     assert not SOURCES["finqa"].for_evaluation("dev.json") and not SOURCES["rllm"].for_evaluation("data.tar.gz")

@@ -50,8 +50,10 @@ def mismatch(scale: Scale, scratch: Path) -> list[Figure]:
             differences = _differences(folder, samples, {"head_dtype": head})
             roots[head] = float(differences.square().mean().sqrt())
             figures += _figures(f"{scale.main.name}, head in {head}", differences, judged=scale.judged)
-    ratio = roots["float32"] / roots["model"]
-    return [*figures, at_most(f"{scale.main.name}: RMS with a float32 head, by that without", ratio, NO_WORSE)]
+    ratio = roots["float32"] / roots["model"] if roots["model"] else 1.0
+    name = f"{scale.main.name}: RMS with a float32 head, by that without"
+    # Of a tiny model some CPUs round engine and learner alike with the head in the model's dtype: nothing to compare.
+    return [*figures, at_most(name, ratio, NO_WORSE) if scale.judged else note(name, ratio)]
 
 
 async def sampled(shape: ModelShape, folder: Path, scale: Scale, dtype: str) -> list[Sample]:

@@ -21,6 +21,7 @@ from finqa_cli.settings.schema import BARE_NAMES
 for name, value in {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # else it asks the hub of a test for its list of agents, once a day
     "WANDB_MODE": "offline",
     "GRADIO_ANALYTICS_ENABLED": "False",
     "TOKENIZERS_PARALLELISM": "false",

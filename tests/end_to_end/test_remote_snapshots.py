@@ -135,7 +135,7 @@ def test_a_pass_counts_for_one_build_on_one_machine(tmp_path: Path) -> None:
 def test_what_needs_no_image_gets_none(settings: Settings) -> None:
     local = settings.model_copy(update={"sandbox": Choice(name="local")})
     assert asyncio.run(remote_images.build(local, NullReporter())) is None
-    assert asyncio.run(remote_images.list_all(local)) == []
+    assert list(asyncio.run(remote_images.list_all(local))) == []
     with pytest.raises(ConfigError, match="'local' has no images"):
         asyncio.run(remote_images.delete(local, "mine"))
     text = settings.model_copy(update={"environment": Choice(name="finqa-text")})

@@ -118,7 +118,7 @@ async def test_slow_starts_slow_deletes_and_stale_lists() -> None:
     slow = Latency(start=Delay(median_s=3.0), delete=Delay(median_s=2.5))
     async with connected(LoopbackConfig(latency=slow, stale_list_s=2.5)) as (loopback, daytona):
         creating = asyncio.create_task(create(daytona, name="finqa-1"))
-        while not (await loopback.control.stats())["boxes"]:  # noqa: ASYNC110  the account does not report when a create arrives
+        while not (await loopback.control.stats())["sandboxes"]:  # noqa: ASYNC110  the account does not report when a create arrives
             await asyncio.sleep(0.02)
         assert (await daytona.get("finqa-1")).state == SandboxState.CREATING
         assert [box async for box in daytona.list()] == []

@@ -53,8 +53,8 @@ _SHOWN_FILES = 3
 @app.command("fetch")
 def fetch_data(
     name: Annotated[
-        Literal["snorkel", "rllm", "finqa", "tatqa", "mbpp"],
-        typer.Argument(metavar="SOURCE", help="Data set: snorkel, rllm, finqa, tatqa or mbpp."),
+        Literal["snorkel", "rllm", "finqa", "convfinqa", "tatqa", "mbpp"],
+        typer.Argument(metavar="SOURCE", help="Data set: snorkel, rllm, finqa, convfinqa, tatqa or mbpp."),
     ],
     revision: Annotated[
         str | None,

@@ -138,6 +138,16 @@ _ALL = (
         ),
     ),
     Source(
+        name="convfinqa",
+        host=GITHUB,
+        repository="czyssrs/ConvFinQA",
+        revision="HEAD",
+        licence="MIT",
+        files=("data.zip",),
+        archive="data.zip",
+        next_steps=("finqa eval scripted --environment convfinqa --data {folder}/data --split dev",),
+    ),
+    Source(
         name="tatqa",
         host=GITHUB,
         repository="NExTplusplus/TAT-QA",

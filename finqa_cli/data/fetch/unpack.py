@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 import tarfile
+import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,6 +18,8 @@ from finqa_cli.errors import DataError
 MAX_MEMBERS = 100_000
 MAX_UNPACKED = 2**33
 _BLOCK = 2**20
+_ENCRYPTED = 1
+"""Bit of a zip entry's flags (APPNOTE 4.4.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,46 +40,78 @@ class Unpacked:
 def unpack(
     archive: Path, *, taken: Collection[str], max_members: int = MAX_MEMBERS, max_bytes: int = MAX_UNPACKED
 ) -> Unpacked:
-    """Unpacks a tar archive into its folder. Every entry is checked before it is written.
+    """Unpacks a tar or zip archive into its folder. Every entry is checked before it is written.
 
     Args:
-        archive: The archive, compressed or not.
+        archive: The archive; a tar file may be compressed.
         taken: Paths that must not be overwritten.
         max_members: Most entries.
         max_bytes: Most bytes of all files together.
 
     Raises:
-        DataError: The archive is damaged, too large, or holds links, devices, one name twice or names that leave the
-            folder.
+        DataError: The archive is damaged, encrypted, too large, or holds links, devices, one name twice or names that
+            leave the folder.
         StorageError: A file cannot be written.
     """
     size, seen, written = 0, set(taken), []
+    entries = _zip_entries if zipfile.is_zipfile(archive) else _tar_entries
     try:
-        with tarfile.open(archive, mode="r|*") as members:
-            for number, member in enumerate(members, 1):
-                size += member.size
-                if number > max_members or size > max_bytes:
-                    raise DataError(f"{archive} unpacks to more than {max_members} entries or {max_bytes} bytes.")
-                name = _checked(member, archive)
-                stream = members.extractfile(member)
-                if stream is None:  # a folder
-                    continue
-                if name in seen:
-                    raise DataError(f"{archive} holds {name!r}, which is there already.")
-                seen.add(name)
-                if _write(stream, member.size, archive.parent / name):
-                    written.append(name)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        for number, entry in enumerate(entries(archive), 1):
+            size += entry.size
+            if number > max_members or size > max_bytes:
+                raise DataError(f"{archive} unpacks to more than {max_members} entries or {max_bytes} bytes.")
+            if entry.stream is None:  # a folder
+                continue
+            name = safe_name(entry.name)
+            if name in seen:
+                raise DataError(f"{archive} holds {name!r}, which is there already.")
+            seen.add(name)
+            if _write(entry.stream, entry.size, archive.parent / name):
+                written.append(name)
+    except (*_DAMAGES, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=f"rm {archive} and fetch it again") from error
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
 
-def _checked(member: tarfile.TarInfo, archive: Path) -> str:
-    if not (member.isfile() or member.isdir()):
-        raise DataError(f"{archive} holds {member.name!r}, which is neither file nor folder.")
-    tarfile.data_filter(member, str(archive.parent))
-    name = member.name.removeprefix("./")
-    return name if member.isdir() else safe_name(name)
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
+"""What reading a damaged archive raises; the last one for a compression method that Python does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    name: str
+    size: int
+    stream: IO[bytes] | None
+
+
+def _tar_entries(archive: Path) -> Iterator[_Entry]:
+    with tarfile.open(archive, mode="r|*") as members:
+        for member in members:
+            if not (member.isfile() or member.isdir()):
+                raise _no_file(archive, member.name)
+            tarfile.data_filter(member, str(archive.parent))
+            yield _Entry(name=member.name.removeprefix("./"), size=member.size, stream=members.extractfile(member))
+
+
+def _zip_entries(archive: Path) -> Iterator[_Entry]:
+    """Yields all entries but the resource forks that macOS adds below `__MACOSX`."""
+    with zipfile.ZipFile(archive) as members:
+        for member in members.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind and not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise _no_file(archive, member.filename)
+            if member.flag_bits & _ENCRYPTED:
+                raise DataError(f"{archive} is encrypted.")
+            if member.is_dir():
+                safe_name(member.filename.rstrip("/"))
+                yield _Entry(name=member.filename, size=0, stream=None)
+            elif not member.filename.startswith("__MACOSX/"):
+                with members.open(member) as stream:
+                    yield _Entry(name=member.filename, size=member.file_size, stream=stream)
+
+
+def _no_file(archive: Path, name: str) -> DataError:
+    return DataError(f"{archive} holds {name!r}, which is neither file nor folder.")
 
 
 def _write(stream: IO[bytes], size: int, target: Path) -> bool:

@@ -290,7 +290,7 @@ class RowReader(Generic[Row]):
 def files_by_split(
     folder: Path, endings: Sequence[str], *, remedy: str, choose: str, match: str = "", exact_first: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in a folder.
+    """Return the file of each split in a folder, but no private test file: FinQA's and ConvFinQA's lack answers.
 
     Args:
         folder: Where to look.
@@ -305,6 +305,7 @@ def files_by_split(
     """
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in endings and match in file.name)
+        files = [file for file in files if "private" not in file.stem.split("_")]
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror or error}.", remedy=remedy) from error
     chosen = {}

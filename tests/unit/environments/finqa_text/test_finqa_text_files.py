@@ -62,11 +62,14 @@ def test_a_folder_holds_a_file_for_each_split(tmp_path: Path) -> None:
     write(tmp_path / "train_partial.jsonl", prepared(1), prepared(2))
     write(tmp_path / "dev.json", original(3))
     write(tmp_path / "test.json", original(4))
-    write(tmp_path / "private_test.json", {"id": "without an answer"})
+    for name in ("private_test.json", "test_private.json", "test_turn_private.json"):
+        write(tmp_path / name, {"id": "without an answer"})
     (tmp_path / "manifest.json").write_text("{}")
     data = load(tmp_path, DEFAULTS)
     assert sizes(data) == {"train": 2, "dev": 1, "test": 1} and not data.info.evaluation_only
     assert data.info.name == tmp_path.name
+    (tmp_path / "test.json").unlink()
+    assert sizes(load(tmp_path, DEFAULTS)) == {"train": 2, "dev": 1}
     write(tmp_path / "dev.json", original(5))
     assert load(tmp_path, DEFAULTS).info.digest != data.info.digest
 

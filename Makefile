@@ -30,7 +30,7 @@ demo: install  ## Train the embedded policy on this machine; ends with the befor
 TEST_WORKERS ?= 3
 
 test: install  ## All tests that need no GPU, no account and less than a minute each.
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The server of vLLM has an environment of its own, made as a user makes it, which starts the server once. The kernels that
 # it compiles are kept there.

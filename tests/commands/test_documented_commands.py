@@ -1,0 +1,90 @@
+"""Commands and files that README and docs show: the real parsers take them, and what can be run in a second runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from fixtures import convfinqa_dialogues, finqa_text_rows, tatqa_pages
+
+from finqa_cli.app import app, main
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "plugins/README.md"]
+PAGES = [page for page in DOCUMENTS if "$ finqa " in page.read_text(encoding="utf-8")]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every finqa command in a page's console blocks."""
+    lines = "\n".join(blocks(page, "console")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ finqa ")]
+
+
+def parse(words: list[str]) -> None:
+    """Parses a command line without running it, down to the command that would run.
+
+    Raises:
+        click.UsageError: There is no such command, option or argument.
+    """
+    command: Any = typer.main.get_command(app)
+    with command.make_context("finqa", list(words)) as context:
+        while hasattr(command, "resolve_command"):
+            _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(command.name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_the_documents_is_one(page: Path, empty_folder: Path) -> None:
+    found = commands(page)
+    assert found
+    for words in found:
+        parse(words)
+
+
+def test_a_command_that_is_none_is_noticed(empty_folder: Path) -> None:
+    for words in (["evil", "scripted"], ["eval", "scripted", "--no-such-option"], ["data", "fetch", "nothing"]):
+        with pytest.raises(Exception, match=r"[Nn]o such|is not one of"):
+            parse(words)
+
+
+def test_the_settings_for_published_figures_play_with_that_prompt(empty_folder: Path) -> None:
+    settings, prompt = blocks(ROOT / "docs/published-figures.md", "toml")
+    Path("published.toml").write_text(settings, encoding="utf-8")
+    Path("prompt.toml").write_text(prompt, encoding="utf-8")
+    play = ["eval", "scripted", "--limit=1", "--sandboxes=1", "--config=published.toml", "--run-dir=run", "-q"]
+    assert main(play) == 0
+    record = json.loads(Path("run/trajectories.jsonl").read_text(encoding="utf-8"))
+    assert record["messages"][0]["content"].startswith("You are a financial analyst. Answer from the tables of ")
+    assert record["messages"][1]["content"] == record["task"]["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ("finqa-text", {"accuracy", "program_accuracy"}),
+        ("convfinqa", {"turn_execution", "turn_program", "dialogue_correct"}),
+        ("tatqa", {"em", "f1", "scale"}),
+    ],
+)
+def test_measures_that_are_named_are_written(environment: str, names: set[str], empty_folder: Path) -> None:
+    page = (ROOT / "docs/published-figures.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in names)
+    data = {
+        "finqa-text": lambda: finqa_text_rows.write(Path("dev.json"), finqa_text_rows.original(1)),
+        "convfinqa": lambda: convfinqa_dialogues.write(Path("dev.json"), convfinqa_dialogues.original(1)),
+        "tatqa": lambda: tatqa_pages.write(Path("dev.json"), tatqa_pages.page(1)),
+    }[environment]()
+    play = ["eval", "scripted", f"--environment={environment}", f"--data={data}", "--split=dev", "--run-dir=run", "-q"]
+    assert main(play) == 0
+    metrics = json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))
+    assert names <= set(metrics) | set(metrics["measures"])

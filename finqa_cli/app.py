@@ -94,7 +94,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich cuts long flags off in 80 columns; commands group their options as plain text
-    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help", "--help-all"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda name: name.replace("_", "-"),  # published scripts write --batch_size
+    },
 )
 
 

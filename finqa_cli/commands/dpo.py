@@ -67,7 +67,7 @@ def main(
     else:
         extra = {**followed(pairs), "optimizer.name": "dpo", **line.quick(QUICK)}
         settings = line.load(extra, purpose="dpo").settings
-        line.check_project(settings)
+        line.warn_of_project(settings)
         most = QUICK_PAIRS if quick_test else 0
         train_on_pairs(line, settings, pairs, run_path(settings, "dpo_"), resume=False, most=most)
 

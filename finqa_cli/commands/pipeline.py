@@ -190,7 +190,7 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     training = line.load({"optimizer.name": method}, files=of_training)
     if training.settings.run.dir is not None:
         raise UsageError("run.dir has no effect here.", remedy="--output")
-    line.check_project(training.settings)
+    line.warn_of_project(training.settings)
     for loaded in (imitation, training):
         check_secrets(loaded)
     check_idle_options(training)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated
@@ -16,6 +18,7 @@ from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import FinqaError
 from finqa_cli.evaluation.evaluate import play
 from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.settings import Settings
 from finqa_cli.types import Task, Trajectory, Turn
 from finqa_cli.wiring.policies import resolve_for
 
@@ -33,14 +36,25 @@ LONGEST_REPLY = 1200
 def main(
     line: CommandLine,
     question: Annotated[
-        str | None, typer.Option("--question", "-n", help="Id of the question.", show_default="one drawn by the seed")
+        str | None,
+        typer.Option(
+            "--question",
+            "-n",
+            help="Id of the question.",
+            show_default="one drawn by the seed",
+        ),
     ] = None,
 ) -> None:
     """Play one episode and show it: each tool call, what came back, the reward and why.
 
     With `--engine human` you play it yourself; with `--engine scripted` an expert does.
     """
-    settings = line.load(purpose="play").settings
+    loaded = line.load(purpose="play")
+    settings = loaded.settings
+    if loaded.origins.get("train.seed", "default") == "default" and question is None:
+        settings = _with_drawn_seed(settings)
+        if not (line.as_json or line.quiet):
+            print(f"seed {settings.train.seed}, drawn at random; --seed repeats it", file=sys.stderr)
     policy = resolve_for(settings.engine.name, settings.model.name)
     shown = not line.as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
@@ -65,6 +79,11 @@ def main(
     if trajectory.status.is_fault:
         raise FinqaError(f"The episode ended with {trajectory.status.value}: {trajectory.error}")
     emit(trajectory_record(trajectory), as_json=line.as_json, text=_verdict(trajectory))
+
+
+def _with_drawn_seed(settings: Settings) -> Settings:
+    """Return the settings with a seed drawn by the operating system, for a question that was not chosen."""
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": secrets.randbelow(10**6)})})
 
 
 def _opening(task: Task) -> str:

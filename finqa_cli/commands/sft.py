@@ -74,7 +74,7 @@ def main(
         # a new model has no size yet, so nothing is planned; it is small
         extra = {**_followed(line, demonstrations[0]), **line.quick(QUICK)}
         settings = line.load(extra, purpose="sft" if init is None else None).settings
-        line.check_project(settings)
+        line.warn_of_project(settings)
         most = QUICK_DEMONSTRATIONS if quick_test else 0
         wanted, run = Imitation(sources=tuple(demonstrations), init=init, most=most), run_path(settings, "sft_")
     result = perform(

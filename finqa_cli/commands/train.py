@@ -88,7 +88,7 @@ def main(
         _on_groups(line, _stored(line, resume), resume, resume=True)
     else:
         loaded = line.load(line.quick(QUICK), purpose="play" if only_rollouts else "train")
-        line.check_project(loaded.settings)
+        line.warn_of_project(loaded.settings)
         idle = check_idle_options(loaded)
         if idle and not (line.as_json or line.quiet):
             print(idle, file=sys.stderr)
@@ -128,7 +128,7 @@ def _on_pairs(line: CommandLine, pairs: Path, *, quick_test: bool) -> None:
         )
     extra = {**dpo.followed(pairs), **(dpo.QUICK if quick_test else {})}
     settings = line.load(extra, purpose="dpo").settings
-    line.check_project(settings)
+    line.warn_of_project(settings)
     most = dpo.QUICK_PAIRS if quick_test else 0
     dpo.train_on_pairs(line, settings, pairs, run_path(settings, "dpo_"), resume=False, most=most)
 

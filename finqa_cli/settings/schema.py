@@ -189,7 +189,7 @@ class LoraSettings(Section):
     )
     target_modules: tuple[str, ...] = setting(
         ATTENTION_AND_MLP,
-        "Comma-separated names of the layers to adapt",
+        "Names of the layers to adapt, with commas or spaces between them",
         "--lora-target-modules",
         variable="LORA_TARGET_MODULES",
         shown="all attention and MLP projections",

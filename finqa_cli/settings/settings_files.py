@@ -2,7 +2,8 @@
 
 Two tiers can be combined freely: a model tier says what is trained and how it fits the machine, an optimizer tier says
 how it is trained. A file of a tier begins with `tier = "model"` or `tier = "optimizer"` and sets nothing of the other
-tier, so their order does not matter. A file without `tier` may set everything.
+tier, so their order does not matter. A file without `tier` may set everything. Files of the published pipeline are
+translated (see `published_names`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from pydantic_settings import JsonConfigSettingsSource, TomlConfigSettingsSource, YamlConfigSettingsSource
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.settings.layers import Layer, LayeredSettings, flatten
+from finqa_cli.settings.layers import Layer, LayeredSettings, Value, canonical, flatten
+from finqa_cli.settings.published_names import translate_file
 
 FORMATS = (".toml", ".yaml", ".yml", ".json")
 LIST = "finqa config list"
@@ -173,6 +175,13 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
             f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
             remedy=f"finqa experiment run {document.file}",
         )
+    if (translation := translate_file(tree, document.name)) is not None:
+        return {
+            canonical(path, document.place(translation.places[path])): Value(
+                value, document.place(translation.places[path])
+            )
+            for path, value in translation.values.items()
+        }, None
     resolved = tree.pop(RESOLVED, False) is True
     tier = tree.pop("tier", None)
     if "tier" in document.tree and tier not in tuple(TIERS):

@@ -88,3 +88,38 @@ def test_measures_that_are_named_are_written(environment: str, names: set[str], 
     assert main(play) == 0
     metrics = json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))
     assert names <= set(metrics) | set(metrics["measures"])
+
+
+def test_names_of_the_migration_page_are_those_of_a_run(empty_folder: Path) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    few = ["--sandboxes=4", "--iterations=1", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1"]
+    assert main(["train", "--model=embedded", *few, "--limit=2", "--save-token-ids", "--run-dir=run", "-q"]) == 0
+    run = Path("run")
+    tree: dict[str, Any] = {
+        "trajectories.jsonl": json.loads((run / "trajectories.jsonl").read_text().splitlines()[0]),
+        "metrics.jsonl": {},
+    }
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        tree["metrics.jsonl"] |= json.loads(line)
+    page = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| `(\w+\.jsonl)` there \| here \|\n\| --- \| --- \|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert [name for name, _ in tables] == ["trajectories.jsonl", "metrics.jsonl"]
+    for file, rows in tables:
+        for row in rows.splitlines():
+            for name in re.findall(r"`([^`]+)`", row.split("|")[2]):
+                if not name.startswith("-") and name not in ("train", "eval"):
+                    assert _has(tree[file], name.replace("[]", ".0")), (file, name)
+    for name in ("settings.json", "run.json", "events.jsonl", "checkpoints/step_1/policy"):
+        assert (run / name).exists() and name.replace("step_1", "step_N") in page
+
+
+def _has(tree: Any, path: str) -> bool:
+    """Whether a dotted path leads to a value; numbers are places of a list."""
+    for part in path.split("."):
+        if part.isdecimal():
+            tree = tree[int(part)]
+        elif part not in tree:
+            return False
+        else:
+            tree = tree[part]
+    return True

@@ -163,11 +163,12 @@ class CommandLine:
                     remedy=f"leave {flag} out; --data names a file of tasks",
                 )
 
-    def check_project(self, settings: Settings) -> None:
-        """Raise UsageError when `--project` is given and no tracker files runs under it."""
-        if "run.project" in self.flags and not settings.trackers:
-            raise UsageError(
-                "--project is what trackers file the run under, and there is none.", remedy="--tracker wandb"
+    def warn_of_project(self, settings: Settings) -> None:
+        """Print that `--project` has no effect, when no tracker files runs under it."""
+        if "run.project" in self.flags and not settings.trackers and not (self.as_json or self.quiet):
+            print(
+                "warning: --project names what trackers file the run under, and there is none; add --tracker wandb",
+                file=sys.stderr,
             )
 
     def check_free(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:

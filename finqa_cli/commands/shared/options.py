@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from typer.core import TyperCommand
 
 from finqa_cli.commands.shared.command_line import CommandLine, declaration_of
 from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.published_names import replace_flags
 from finqa_cli.settings.schema import DECLARATIONS
 
 GENERAL = "General"
@@ -66,9 +68,36 @@ class HelpCommand(TyperCommand):
     _shows_all = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note which help is asked for, and parse as usual."""
+        """Note which help is asked for, and parse with flags of published scripts replaced and lists joined."""
         self._shows_all = "--help-all" in args
-        return super().parse_args(ctx, args)
+        offered = {flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        return super().parse_args(ctx, self._with_joined_lists(replace_flags(args, offered)))
+
+    def _with_joined_lists(self, args: Sequence[str]) -> list[str]:
+        """Return the words with `--lora-target-modules q_proj k_proj` as `--lora-target-modules q_proj,k_proj`.
+
+        The words after such a flag belong to it up to the next option, as with argparse's `nargs="+"`. Where the
+        command's argument has not come before, they are left: the next one may be that argument.
+        """
+        lists = {
+            flag
+            for parameter in self.params
+            if (declaration := declaration_of(parameter.name)) and declaration.is_list and declaration.flag_type is str
+            for flag in parameter.opts
+        }
+        has_argument = any(parameter.param_type_name == "argument" for parameter in self.params)
+        if has_argument and (not args or args[0].startswith("-")):
+            return list(args)
+        joined: list[str] = []
+        at = 0
+        while at < len(args):
+            joined.append(args[at])
+            at += 1
+            if joined[-1].replace("_", "-") in lists:
+                values = list(itertools.takewhile(lambda word: not word.startswith("-"), args[at:]))
+                joined += [",".join(values)] if values else []
+                at += len(values)
+        return joined
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by panel."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fixtures.command_calls import failure
 
+from finqa_cli.app import main
 from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import registry
@@ -93,15 +94,11 @@ def test_an_unknown_option_of_wandb_is_refused() -> None:
 def test_flags_of_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.jsonl").write_text("")
-    for command in (
-        "train --environment=finqa-text",
-        "train --optimizer=dpo --pairs=.",
-        "dpo .",
-        "sft .",
-        "pipeline --method=dpo",
-    ):
-        status, told = failure([*command.split(), "--project=mine", "-q"], capsys)
-        assert status == 2 and "--project is what trackers file the run under, and there is none." in told, command
+    for command in ("train --optimizer=dpo --pairs=.", "dpo .", "sft ."):
+        _, told = failure([*command.split(), "--project=mine"], capsys)
+        assert "warning: --project names what trackers file the run under, and there is none" in told, command
+    assert main(["pipeline", "--method=dpo", "--dry-run", "--project=mine"]) == 0
+    assert "warning: --project" in capsys.readouterr().err
     status, told = failure(["train", "--environment=finqa-text", "--tracker=wandbb", "-q"], capsys)
     assert status == 78 and "There is no tracker named 'wandbb'. Did you mean 'wandb'?" in told
     assert not list(tmp_path.glob("runs/*")), "a mistake leaves no run"

@@ -1,0 +1,224 @@
+"""Names of the published scripts: flags and settings files of theirs, and what each is here.
+
+The scripts are those of the RL-LLM FinQA pipeline (`03_sft_train.py --config model.yaml --algo_config ppo.yaml`). A
+name either becomes settings, or is refused with its equivalent; none is dropped, but for keys that only describe the
+model, which is read from its own `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from finqa_cli.errors import ConfigError, UsageError
+
+FLAGS: Mapping[str, Sequence[str]] = {
+    "--algo-config": ("--config {}",),
+    "--base-or-sft-ckpt": ("--model {}",),
+    "--clip-range": ("--set optimizer.options.clip_low={} --set optimizer.options.clip_high={}",),
+    "--data-root": ("--data {}",),
+    "--eval-steps": ("--validate-every {}",),
+    "--kl-coef": ("--set optimizer.options.kl_coef={}",),
+    "--max-new-tokens": ("--max-gen-tokens {}",),
+    "--num-samples": ("--num-candidates {}", "--group-size {}"),
+    "--num-train-epochs": ("--epochs {}",),
+    "--output-dir": ("--run-dir {}", "--output {}"),
+    "--policy-ckpt": ("--model {}",),
+    "--ppo-epochs": ("--set optimizer.options.epochs={}",),
+    "--skip-validation": ("--validation-samples 0",),
+    "--test-jsonl": ("--data {}",),
+}
+"""Flag of a published script -> what it is here; the first form whose flags the command has. `{}` is its value."""
+
+_STEP = "--batch-tokens N of finqa sft, the tokens of a step; micro-batches are made to fit the memory"
+REFUSED_FLAGS: Mapping[str, str] = {
+    "--base-or-sft-ckpt": "name the policy as the command's argument",
+    "--batch-size": _STEP,
+    "--bf16": "--set learner.options.dtype=bfloat16, the default on GPUs",
+    "--fp16": "--set learner.options.dtype=bfloat16, the default on GPUs",
+    "--gradient-accumulation-steps": _STEP,
+    "--per-device-train-batch-size": _STEP,
+    "--policy-ckpt": "name the policy as the command's argument",
+    "--reward-spec": "--reward NAME, or reward.options in a settings file; finqa rewards show lists them",
+    "--run-id": "--run-dir FOLDER, or --output FOLDER of finqa pipeline",
+    "--save-steps": "--validate-every N: every validation comes with a checkpoint",
+    "--warmup-steps": "--set sft.warmup_share=SHARE, the share of all steps",
+}
+"""Flag of a published script that no flag of a command replaces -> its equivalent."""
+
+_LOW_AND_HIGH = ("optimizer.options.clip_low", "optimizer.options.clip_high")
+KEYS: Mapping[str, Sequence[str]] = {
+    "lora.r": ("lora.rank",),
+    "training.epochs": ("sft.epochs",),
+    "training.learning_rate": ("sft.learning_rate",),
+    "validation.eval_steps": ("sft.validate_every",),
+    "generation.max_new_tokens": ("generation.max_gen_tokens",),
+    "paths.data_dir": ("data.path",),
+    "paths.output_dir": ("run.dir",),
+    "clip_range": _LOW_AND_HIGH,
+    "kl_coef": ("optimizer.options.kl_coef",),
+    "ppo_epochs": ("optimizer.options.epochs",),
+    "group_size": ("train.group_size",),
+    "num_samples": ("train.group_size",),
+    "beta": ("optimizer.options.beta",),
+    "loss_type": ("optimizer.options.loss_type",),
+    "learning_rate": ("train.learning_rate",),
+}
+"""Key of a published settings file -> the settings that get its value."""
+
+VALUES: Mapping[tuple[str, Any], Mapping[str, Any]] = {
+    ("lora.use_lora", True): {},
+    ("lora.use_lora", False): {"lora.rank": 0},
+    ("training.fp16", True): {"learner.options.dtype": "auto"},
+    ("training.fp16", False): {"learner.options.dtype": "float32"},
+    ("use_batch_bonus", False): {},
+    ("baseline_type", "loo"): {"optimizer.options.baseline": "leave_one_out"},
+    ("baseline_type", "mean"): {"optimizer.options.baseline": "mean"},
+}
+"""Key and value of a published settings file -> settings. Mixed precision is bfloat16 on GPUs, which `auto` chooses."""
+
+REFUSED_KEYS: Mapping[str, str] = {
+    "training.warmup_steps": "sft.warmup_share, the share of all steps",
+    "validation.save_steps": "sft.validate_every: every validation comes with a checkpoint",
+    "validation.logging_steps": "nothing: every step is recorded",
+    "paths.reward_spec": "[reward] name and options; finqa rewards show lists them",
+    "use_batch_bonus": "nothing: it makes rewards depend on the other questions of a batch",
+    "baseline_type": "optimizer.options.baseline, leave_one_out or mean",
+}
+"""Key of a published settings file that cannot be mapped -> its equivalent."""
+
+DESCRIPTIONS = ("model.type", "model.architecture", "model.hidden_size", "model.num_layers", "model.vocab_size")
+"""Keys that describe the model. Nothing depends on them there or here; neither on a table `metadata`."""
+
+METHODS = ("ppo", "grpo", "rloo", "dpo")
+_STEP_KEYS = ("training.batch_size", "training.gradient_accumulation_steps", "training.max_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A published settings file in settings of finqa.
+
+    Attributes:
+        values: Dotted path -> value.
+        places: Dotted path -> key of the file that sets it.
+    """
+
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
+
+
+def replace_flags(words: Sequence[str], offered: Collection[str]) -> list[str]:
+    """Return a command line with the flags of published scripts as the command's own; its own flags stay.
+
+    Args:
+        words: What was typed after the command.
+        offered: Flags of the command.
+
+    Raises:
+        UsageError: A published flag has no equivalent among the command's flags, or lacks its value.
+    """
+    replaced: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return [*replaced, word, *rest]
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if not flag.startswith("--") or flag in offered or flag not in {*FLAGS, *REFUSED_FLAGS}:
+            replaced.append(word)
+            continue
+        form = next((form for form in FLAGS.get(flag, ()) if _flags_of(form) <= set(offered)), None)
+        if form is None:
+            remedy = REFUSED_FLAGS.get(flag) or f"{FLAGS[flag][0].replace('{}', 'VALUE')}, of the commands that have it"
+            raise UsageError(f"This command has nothing like {flag} of the published scripts.", remedy=remedy)
+        if "{}" in form and not equals and ((value := next(rest, "")) == "" or value.startswith("--")):
+            raise UsageError(f"{flag} needs a value.", remedy=form.replace("{}", "VALUE"))
+        replaced += [part.replace("{}", value) for part in form.split()]
+    return replaced
+
+
+def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
+    """Return the settings of a file of the published scripts, or None for a file of finqa.
+
+    Args:
+        tree: The file as it was parsed.
+        name: Its name; `ppo.yaml` without a method of its own is of the optimizer `ppo`.
+
+    Raises:
+        ConfigError: Keys have no equivalent; the message has all of them with what to set.
+    """
+    found = dict(_leaves(tree))
+    if not any(_is_published(key) for key in found):
+        return None
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    refused: list[str] = []
+
+    def give(key: str, settings: Mapping[str, Any]) -> None:
+        values.update(settings)
+        places.update(dict.fromkeys(settings, key))
+
+    give(name, _method(tree, name))
+    give(_STEP_KEYS[0], _step(found, refused))
+    for key, value in found.items():
+        known = _without_method(key)
+        if not isinstance(value, list | dict) and (known, value) in VALUES:
+            give(key, VALUES[known, value])
+        elif known in KEYS:
+            give(key, dict.fromkeys(KEYS[known], value))
+        elif known in REFUSED_KEYS:
+            refused.append(f"{key} (here {REFUSED_KEYS[known]})")
+        elif not (known in (*DESCRIPTIONS, *_STEP_KEYS, "name", "method", "algorithm") or key.startswith("metadata.")):
+            give(key, {key: value})  # the same name here, or an unknown one that is refused by it
+    if refused:
+        raise ConfigError(
+            f"{name} has keys of published scripts that are set otherwise here: {'; '.join(refused)}.",
+            remedy=f"remove them from {name}, and set what you need with --set",
+        )
+    return Translation(values=values, places=places)
+
+
+def _flags_of(form: str) -> set[str]:
+    return {part for part in form.split() if part.startswith("--")}
+
+
+def _leaves(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{head}{key}.")
+        else:
+            yield f"{head}{key}", value
+
+
+def _without_method(key: str) -> str:
+    head, _, rest = key.partition(".")
+    return rest if rest and head in (*METHODS, "algorithm") else key
+
+
+def _is_published(key: str) -> bool:
+    known = _without_method(key)
+    names = {*KEYS, *REFUSED_KEYS, *DESCRIPTIONS, *_STEP_KEYS, *(name for name, _ in VALUES)}
+    return known in names or key.startswith("metadata.")
+
+
+def _method(tree: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the optimizer that a file of an algorithm is for, by its own word, its table or its name."""
+    algorithm = tree.get("algorithm")
+    words = [tree.get("method"), tree.get("name"), algorithm.get("name") if isinstance(algorithm, dict) else algorithm]
+    words += [*(word for word in METHODS if word in tree), PurePath(name).stem]
+    return next(({"optimizer.name": str(word).lower()} for word in words if str(word).lower() in METHODS), {})
+
+
+def _step(found: Mapping[str, Any], refused: list[str]) -> dict[str, int]:
+    """Return the tokens of a step: sequences of a micro-batch, micro-batches of a step and tokens of a sequence."""
+    given = [key for key in _STEP_KEYS if key in found]
+    if not given:
+        return {}
+    batch, micro_batches, length = (found.get(key) for key in _STEP_KEYS)
+    numbers = (batch, micro_batches or 1, length)
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        refused.extend(f"{key} (here sft.batch_tokens, the tokens of a step)" for key in given)
+        return {}
+    return {"sft.batch_tokens": numbers[0] * numbers[1] * numbers[2]}  # type: ignore[operator]

@@ -108,6 +108,7 @@ async def sample(
         else RunFolder.create(run, command="sample", settings=facts, save_token_ids=True)
     )
     with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
+        folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         async with stage(
             settings,

@@ -73,6 +73,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
     parameters = _parameters(settings, target)
     trajectories: list[Trajectory] = []
     with new_run(run, command="eval", settings=settings) as folder:
+        folder.link(target)
         tracking = Tracking(folder, (), reporter)
 
         async def record(trajectory: Trajectory) -> None:

@@ -22,6 +22,7 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, InterruptedRun, UsageError
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
+from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
@@ -77,6 +78,7 @@ class RunFolder:
             "finqa": __version__,
             "python": platform.python_version(),
             "resumed": [],
+            LINKS: links_of_settings(path, settings),
         }
         write_json(path / "settings.json", dict(settings))
         return cls(path, lock, facts, save_token_ids=save_token_ids)
@@ -94,7 +96,8 @@ class RunFolder:
             rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
         write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
-        facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed}
+        links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
+        facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed, LINKS: links}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @property
@@ -111,6 +114,12 @@ class RunFolder:
         before = self._facts.setdefault(name, value)
         if before != value:
             raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
+        write_json(self.path / "run.json", self._facts)
+
+    def link(self, *references: str) -> None:
+        """Records where the paths among these texts lie, so that they are found after a move; see `links`."""
+        for reference in references:
+            self._facts[LINKS] = {**self._facts.get(LINKS, {}), **link_of(self.path, reference)}
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
@@ -171,12 +180,12 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The resolved settings of a run.
+    """The resolved settings of a run; its paths are usable in this working directory, also after it was moved.
 
     Raises:
         DataError: The file is missing or damaged.
     """
-    return _read_json(path / "settings.json", f"{path} has no settings.json.")
+    return locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json."))
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:

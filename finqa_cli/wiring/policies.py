@@ -17,6 +17,7 @@ from finqa_cli.errors import AuthenticationError, ConfigError, DataError, Servic
 from finqa_cli.extend import registry
 from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
+from finqa_cli.runs.links import enclosing_runs, located
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import policy_inputs, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
@@ -129,7 +130,7 @@ def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
         return PolicyVersion(number=number, model=str(policy))
     if _own_start(policy) is not None:
         return replace(_adapter(policy), number=number)
-    base = resolve(str(checkpoint.state["model"]))
+    base = resolve(_base_name(policy, str(checkpoint.state["model"])))
     if base.adapter is not None:  # a copy outside its run, which began from that adapter merged
         return replace(_adapter(policy), number=number)
     return PolicyVersion(number=number, model=base.model, adapter=policy)
@@ -171,7 +172,15 @@ def _adapter(path: Path) -> PolicyVersion:
         base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path / 'adapter_config.json'} does not name its base model ({error!r}).") from error
-    return PolicyVersion(number=1, model=resolve(str(base)).model, adapter=path)
+    return PolicyVersion(number=1, model=resolve(_base_name(path, str(base))).model, adapter=path)
+
+
+def _base_name(path: Path, recorded: str) -> str:
+    """Return the model that an adapter lies on, for use in this working directory."""
+    if registry().hook.resolve_policy(reference=recorded) is not None:
+        return recorded
+    run = next(enclosing_runs(path.resolve()), None)
+    return recorded if run is None else located(run, recorded)
 
 
 def check_on_hub(policy: PolicyVersion) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
 from finqa_cli.settings.declarations import Declaration
@@ -245,18 +246,21 @@ class CommandLine:
 
 
 def stored_parameter(run: Path, name: str, command: str) -> Any:
-    """Return a parameter of a run from its manifest.
+    """Return a parameter of a run from its manifest; paths are usable in this working directory.
 
     Raises:
         DataError: The manifest is not there.
     """
     try:
-        return json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
+        value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{run} was ended before it wrote its parameters ({error!r}).",
             remedy=f"finqa {command} again, into another --run-dir",
         ) from error
+    if isinstance(value, list):
+        return [located(run, each) if isinstance(each, str) else each for each in value]
+    return located(run, value) if isinstance(value, str) else value
 
 
 def shown_counts(counts: Mapping[str, Any]) -> str:

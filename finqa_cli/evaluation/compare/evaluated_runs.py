@@ -11,7 +11,8 @@ from typing import Any
 from finqa_cli.errors import DataError
 from finqa_cli.runs.durable_files import read_document, sha256_of
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.runs.run_folder import read_run, read_settings
+from finqa_cli.runs.links import follow
+from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 from finqa_cli.wiring.policies import run_of
 
@@ -120,7 +121,13 @@ def _evaluation_of(path: Path) -> Path:
 def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     report = _report(path)
     target = str(report["target"])
-    source = run_of(target) if Path(target).exists() else None
+    place = follow(path, target)
+    if place is None and _was_a_path(path, target):
+        raise DataError(
+            f"{path} evaluated {target}, which is neither there nor where it lay as seen from {path}.",
+            remedy=f"move it back beside {path}, or evaluate it again: finqa eval TARGET --run-dir FOLDER",
+        )
+    source = run_of(str(place)) if place is not None else None
     trained = source if source is not None and source != path.resolve() else None
     command = str(read_run(trained).get("command")) if trained else ""
     behind = read_settings(trained) if trained else settings
@@ -135,6 +142,12 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
         **_outcomes(path, iteration=0, episodes=int(report["episodes"])),
         "cost": _cost(trained, command) if trained and command in _TRAINING else None,
     }
+
+
+def _was_a_path(path: Path, target: str) -> bool:
+    """Whether the policy that was evaluated lay in a folder that the user named, by the digests of its files."""
+    policy = read_document(path / MANIFEST).get("inputs", {}).get("policy", {})
+    return "/" in target and bool(policy.get("files"))
 
 
 def _of_training(path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

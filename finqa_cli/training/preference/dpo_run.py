@@ -88,6 +88,7 @@ async def dpo(
     _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
+        folder.link(str(source))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = await asyncio.to_thread(whole_model, start, run, reporter)
         inputs = {

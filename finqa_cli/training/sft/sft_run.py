@@ -126,6 +126,7 @@ async def sft(
     start = None if wanted.init else await asyncio.to_thread(find_start, settings.model.name, run)
     parameters = _parameters(settings, wanted)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
+        folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start

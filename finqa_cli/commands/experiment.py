@@ -32,6 +32,7 @@ from finqa_cli.experiments.experiment_plan import (
 )
 from finqa_cli.experiments.experiment_report import document as report_document
 from finqa_cli.experiments.research_questions import conclusion
+from finqa_cli.experiments.step_runner import return_to
 from finqa_cli.experiments.step_settings import check_recorded
 
 app = CommandApp("Run a matrix of experiments and answer its research questions.", epilog=EXIT_CODES)
@@ -111,7 +112,8 @@ def _wanted(line: CommandLine) -> tuple[ExperimentPlan, Path]:
     if (resume := given["resume"]) is not None:
         line.check_free(resume, command="experiment run", free=FREE_ON_RESUME)
         logs.configure()
-        return workflow.stored_plan(resume), resume
+        run = return_to(resume, line.note)
+        return workflow.stored_plan(run), run
     if given["file"] is None:
         raise UsageError("No experiment is named.", remedy="finqa experiment run financial_qa --dry-run")
     document, read = read_experiment(given["file"])

@@ -27,6 +27,7 @@ from finqa_cli.experiments.pipeline_spec import (
     find_data,
     with_defaults,
 )
+from finqa_cli.experiments.step_runner import return_to
 from finqa_cli.experiments.step_settings import check_recorded, check_secrets
 from finqa_cli.settings import Choice, is_embedded
 from finqa_cli.settings.settings_files import file_layers
@@ -154,7 +155,8 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
     if (resume := given["resume"]) is not None:
         line.check_free(resume, command="pipeline", free=FREE_ON_RESUME)
         logs.configure()
-        return workflow.stored_spec(resume), resume
+        run = return_to(resume, line.note)
+        return workflow.stored_spec(run), run
     if given["method"] is None:
         raise UsageError("No training method is named.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
     spec = _spec(line, given["method"])

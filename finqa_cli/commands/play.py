@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated
@@ -53,8 +52,7 @@ def main(
     settings = loaded.settings
     if loaded.origins.get("train.seed", "default") == "default" and question is None:
         settings = _with_drawn_seed(settings)
-        if not (line.as_json or line.quiet):
-            print(f"seed {settings.train.seed}, drawn at random; --seed repeats it", file=sys.stderr)
+        line.note(f"seed {settings.train.seed}, drawn at random; --seed repeats it")
     policy = resolve_for(settings.engine.name, settings.model.name)
     shown = not line.as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0

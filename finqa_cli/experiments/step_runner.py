@@ -34,6 +34,9 @@ RESUMABLE = ("train", "sft", "sample", "dpo")
 SET_ASIDE = "set_aside"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_PLACE = "place"
+"""Key of run.json: path of the folder as it was typed when it was begun."""
+
 State = Literal["to do", "begun", "done"]
 Show = Callable[[str], None]
 
@@ -397,6 +400,7 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
         if facts is None:
             facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
             facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
+            facts[_PLACE] = str(path)
         folder = StepFolder(path, facts | {"status": "running", "pid": os.getpid()}, owner)
         try:
             yield folder
@@ -423,6 +427,36 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
     if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
         raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
     return facts
+
+
+def place_of(run: Path) -> Path:
+    """Returns the path of a pipeline or experiment as it was typed when it was begun."""
+    return Path(str(read_document(run / "run.json").get(_PLACE) or run))
+
+
+def return_to(run: Path, show: Show) -> Path:
+    """Changes to the folder that the steps of a pipeline or experiment name their files from.
+
+    Their commands have the paths that were typed when it was begun, so they run from the same folder; when it was
+    moved, from the one that is now at its place.
+
+    Args:
+        run: The pipeline or experiment, wherever it lies now.
+        show: Receives the name of that folder, where it is another one than before.
+
+    Returns:
+        The path of the run from there, as its steps have it.
+    """
+    begun = place_of(run)
+    here = run.resolve()
+    if begun.resolve() == here:
+        return begun
+    base = Path(*here.parts[: -len(begun.parts)])
+    if begun.is_absolute() or ".." in begun.parts or base / begun != here:
+        return run  # renamed, or begun by an absolute path: settings that name files in it are refused
+    os.chdir(base)
+    show(f"Its steps name their files from {base}, and run there.")
+    return begun
 
 
 def _runs(record: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.evaluation.compare.comparison import flat
-from finqa_cli.experiments.step_runner import Owner, read_facts
+from finqa_cli.experiments.step_runner import Owner, place_of, read_facts
 from finqa_cli.extend import registry
 from finqa_cli.masking import is_secret
 from finqa_cli.runs.durable_files import read_document, write_json
@@ -77,6 +77,12 @@ def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> Non
     if not file.exists():
         write_json(file, wanted)
     elif found := differences(wanted, read_document(file)):
+        run = file.parents[1]
+        if (begun := place_of(run)).resolve() != run.resolve():
+            raise ConfigError(
+                f"{run} was begun as {begun}, and its steps name their files by that path. {'; '.join(found)}.",
+                remedy=f"mv {run} {begun if begun.is_absolute() else run.with_name(begun.name)}, and resume it there",
+            )
         raise ConfigError(
             f"{file} was changed since the {owner.command} began. {'; '.join(found)}.",
             remedy=f"rm {file}, and it is written again; other settings are another --output",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import finqa_text_rows
 from fixtures.command_calls import document, failure
 
 import finqa_plugins.policies
@@ -125,3 +126,29 @@ def test_a_link_goes_to_the_place_beside_the_run_before_the_one_of_old(
     assert follow(Path("b/run"), "a/data") == tmp_path / "b/data"
     shutil.rmtree("b/data")
     assert follow(Path("b/run"), "a/data") == tmp_path / "a/data", "a copy of the run alone"
+
+
+def test_a_pipeline_is_resumed_from_everywhere_and_after_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("old", "work"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    finqa_text_rows.write(Path("dev.json"), *(finqa_text_rows.original(number) for number in range(1, 9)))
+    asked = ["--environment=finqa-text", "--data=dev.json", "--model=embedded", "--quick-test"]
+    assert main(["pipeline", "--method=grpo", *asked, "--until=01_dataset", "--output=outputs/one"]) == 0
+    monkeypatch.chdir(tmp_path / "work")
+    assert main(["pipeline", "--resume=../old/outputs/one", "--until=02_rewards"]) == 0
+    assert f"name their files from {tmp_path / 'old'}" in capsys.readouterr().err
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.chdir(tmp_path / "work")
+    run = tmp_path / "new/outputs/one"
+    told = document(["pipeline", f"--resume={run}", "--until=02_rewards"], capsys)
+    assert {step["state"] for step in told["steps"] if step["name"] < "02_s"} == {"done"}
+    steps = json.loads((run / "run.json").read_text())["steps"]
+    assert steps["01_dataset"]["command"] == steps["01_dataset"]["last_command"], "nothing was done again"
+    run.rename(run.with_name("two"))
+    monkeypatch.chdir(tmp_path / "work")
+    status, said = failure(["pipeline", f"--resume={run.with_name('two')}"], capsys)
+    assert status == 78 and "was begun as outputs/one, and its steps name their files by that path" in said
+    assert f"fix: mv {run.with_name('two')} {run}, and resume it there" in said

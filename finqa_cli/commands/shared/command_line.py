@@ -164,12 +164,16 @@ class CommandLine:
                     remedy=f"leave {flag} out; --data names a file of tasks",
                 )
 
+    def note(self, text: str) -> None:
+        """Print a line on stderr, unless `--json` or `--quiet` is given."""
+        if not (self.as_json or self.quiet):
+            print(text, file=sys.stderr)
+
     def warn_of_project(self, settings: Settings) -> None:
         """Print that `--project` has no effect, when no tracker files runs under it."""
-        if "run.project" in self.flags and not settings.trackers and not (self.as_json or self.quiet):
-            print(
-                "warning: --project names what trackers file the run under, and there is none; add --tracker wandb",
-                file=sys.stderr,
+        if "run.project" in self.flags and not settings.trackers:
+            self.note(
+                "warning: --project names what trackers file the run under, and there is none; add --tracker wandb"
             )
 
     def check_free(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
         cleaned[f"{table.company}/{table.name}"] = {"table": records, **table.metadata}
     yield TABLES_FILE, json.dumps(cleaned, ensure_ascii=False, indent=0) + "\n"
     about = {"source": dataset.source, "licence": dataset.licence, "evaluation_only": dataset.evaluation_only}
+    about |= {"expert": dataset.expert} if dataset.expert else {}
     yield ABOUT_FILE, json.dumps(about, indent=2) + "\n"
 
 

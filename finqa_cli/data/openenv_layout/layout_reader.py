@@ -34,11 +34,12 @@ _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Origin and permitted use of data; empty or None where it is not stated."""
+    """Origin and permitted use of data, and its expert (see `DataSet`); empty or None where it is not stated."""
 
     source: str = ""
     licence: str = ""
     evaluation_only: bool | None = None
+    expert: str = ""
 
 
 def about_folder(folder: Path) -> About:
@@ -52,7 +53,7 @@ def about_folder(folder: Path) -> About:
     path = folder / ABOUT_FILE
     if not path.exists():
         return _fetched(folder, None)
-    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool})
+    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str})
     return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
 
 
@@ -163,6 +164,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
         source=about.source or ("Snorkel finqa-data" if boxed else folder.name),
         licence=about.licence or "unknown",
         evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
+        expert=about.expert,
     )
     return Reading(dataset=dataset, problems=tuple(problems))
 

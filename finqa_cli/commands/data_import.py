@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from finqa_cli.data import (
     write_layout,
 )
 from finqa_cli.data.data_problems import ProblemError, as_data_error
+from finqa_cli.data.import_advice import snapshot_name
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
     FIELDS,
@@ -338,7 +340,7 @@ def counts(dataset: DataSet) -> str:
 
 def next_step(folder: Path) -> str:
     """Return the command that compiles the written data set."""
-    return f"Next: finqa snapshot build --snapshot-name {folder.name or 'mine'} --data {folder}"
+    return f"Next: finqa snapshot build --snapshot-name {snapshot_name(folder)} --data {shlex.quote(str(folder))}"
 
 
 def all_went_to_test(files: Sequence[Path]) -> str:

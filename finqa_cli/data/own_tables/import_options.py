@@ -128,6 +128,6 @@ def check_company_rule(rule: str) -> tuple[str, str]:
     if name not in takes or bool(argument) != bool(takes[name]):
         raise UsageError(
             f"--company takes {', '.join(COMPANY_RULES)}, but got {rule!r}.",
-            remedy=f"--company name:{rule or 'mine'}, for the tables of one company",
+            remedy="--company auto",
         )
     return name, argument

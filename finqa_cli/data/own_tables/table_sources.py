@@ -85,6 +85,23 @@ def _kinds() -> str:
     return f"finqa reads {', '.join(_READERS)} in a folder, or one file {', '.join(DATABASES)}"
 
 
+def is_table_file(path: Path) -> bool:
+    """Returns whether a file has an ending that is read as a table."""
+    return path.suffix.lower() in _READERS and not path.name.startswith((".", "~$")) and path.is_file()
+
+
+def is_database(path: Path) -> bool:
+    """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            return False
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError:
+        return False
+    return start == _SQLITE_MAGIC or start[8:12] == _DUCKDB_MAGIC
+
+
 def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
     if len(paths) > MAX_FILES:

@@ -35,6 +35,7 @@ from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
 
+_HELP = "finqa data import tables --help"
 GOLD = "gold"
 """The mark of a data set whose questions are demonstrated by their gold SQL, and in no other way."""
 
@@ -86,7 +87,7 @@ def import_tables(
         asked = _Asked(questions, options.columns)
         tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy="finqa data import tables --help") from error
+        raise as_data_error([error.problem], remedy=_HELP) from error
     importer = _Importer(asked, tables)
     for number, fields in asked.rows:
         try:
@@ -107,6 +108,7 @@ def import_tables(
         skipped=Counter(),
         skip_bad=skip_bad,
         nothing=f"There is no good question in {questions}.",
+        remedy=_HELP,
     )
     return TablesReport(
         report=report,
@@ -116,6 +118,14 @@ def import_tables(
         experts=sum(bool(question.gold_sql) for question in importer.questions),
         not_read=(*found.ignored, *tables.unused),
     )
+
+
+def reads_as_questions(path: Path) -> bool:
+    """Returns whether a file can be given as the questions: every row is readable, and the columns are known."""
+    try:
+        return not _Asked(path, {}).problems
+    except ProblemError:
+        return False
 
 
 class _Asked:

@@ -204,6 +204,10 @@ def tables(
             "--evaluation-only/--trainable", help="Mark the data as not for training.", show_default="trainable"
         ),
     ] = None,
+    with_expert: Annotated[
+        bool | None,
+        typer.Option("--with-expert/--all", help="Keep only questions that the expert can play.", show_default="all"),
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave malformed tables and questions out.")] = False,
     snapshot: Annotated[
         str | None,
@@ -228,7 +232,7 @@ def tables(
         "dates": dates,
         "convert": convert,
     }
-    flags |= {"seed": seed, "splits": splits, "evaluation_only": evaluation_only}
+    flags |= {"seed": seed, "splits": splits, "evaluation_only": evaluation_only, "with_expert": with_expert}
     chosen = {**given, **{name: value for name, value in flags.items() if value is not None}}
     options = ImportOptions(
         columns={**given.get("columns", {}), **parse_columns(column or [])},
@@ -236,16 +240,20 @@ def tables(
         cells=make_cell_rules(chosen),
         seed=chosen.get("seed", 0),
         shares=shares(chosen.get("splits", DEFAULT_SPLITS)),
+        with_expert=chosen.get("with_expert", False),
         evaluation_only=chosen.get("evaluation_only", False),
         source=chosen.get("source", ""),
         licence=chosen.get("licence", "unknown"),
     )
+    snapshots = LocalSnapshots(line.load(quiet=True).settings.data.home) if snapshot else None
+    if snapshot and snapshots:
+        snapshots.versions(snapshot)  # a name that is none is an error before anything is written
     report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
     write_layout(report.report.dataset, out)
     document = {**import_document(report.report, out), **_tables_document(report)}
     following = next_step(out)
-    if snapshot is not None:
-        built, _ = LocalSnapshots(line.load(quiet=True).settings.data.home).build(snapshot, out)
+    if snapshot and snapshots:
+        built, _ = snapshots.build(snapshot, out)
         document |= {"snapshot": built.name, "digest": built.digest}
         split = list(report.report.dataset.split_counts())[-1]
         following = f"Next: finqa eval scripted --snapshot {built.name} --split {split}"

@@ -65,14 +65,17 @@ def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, st
     for column in ("company", "Company", "ticker", "Ticker"):
         if raw and all(column in names for names in columns):
             return "column", column
-    if asked and all(company and table for company, table in asked):
-        return "questions", ""
     companies = {company for company, _ in asked if company}
+    if companies and {company.casefold() for company in companies} <= {table.stem.casefold() for table in raw}:
+        return "file", ""
+    names = {table.name.casefold() for table in raw}
+    if asked and all(company and table.casefold() in names for company, table in asked):
+        return "questions", ""
     if len(companies) == 1:
         return "name", companies.pop()
     reason = (
-        "the company of this table is not known: it lies in no folder of a company, not every table has a column "
-        "`company`, and not every question names company and table; give a rule by --company"
+        "the company of this table is not known: it lies in no folder of a company, its file has no company's name, "
+        "not every table has a column `company`, and not every question names company and table; --company has rules"
     )
     raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason))
 

@@ -108,7 +108,7 @@ class _QueryWriter:
                 continue
             for column, cell in list(zip(table.columns, row, strict=True))[1:]:
                 if isinstance(cell, int | float):
-                    self._places.setdefault(float(cell), (row[0], column))
+                    self._places.setdefault(_key(cell), (row[0], column))
 
     def expression(self, step: Step, results: Sequence[str]) -> str:
         """Returns a step, given those before it."""
@@ -127,19 +127,17 @@ class _QueryWriter:
         value = number(argument)
         if value is None:
             raise GoldQueryError(f"{argument} is not a number")
-        if argument.startswith("const_") or (found := self._find(argument, value)) is None:
+        if argument.startswith("const_") or (found := self._find(value)) is None:
             return repr(float(value))
         return found
 
-    def _find(self, argument: str, value: float) -> str | None:
-        written = value * 100 if argument.endswith("%") else value
-        for wanted in (value, written):
+    def _find(self, value: float) -> str | None:
+        """Returns the cell that holds a number, perhaps with another sign, or as a share where it is a percentage."""
+        for factor, scale in ((1.0, ""), (100.0, " / 100.0"), (0.01, " * 100.0")):
             for sign in (1, -1):
-                if place := self._places.get(sign * wanted):
+                if place := self._places.get(_key(sign * value * factor)):
                     cell = self._cell(*place)
-                    if wanted == value and sign == 1:
-                        return cell
-                    return f"({'-' * (sign < 0)}{cell}{'' if wanted == value else ' / 100.0'})"
+                    return f"({'-' * (sign < 0)}{cell}{scale})" if scale or sign < 0 else cell
         return None
 
     def _cell(self, label: str, column: str) -> str:
@@ -166,6 +164,11 @@ class _QueryWriter:
             inner = f"{inner} / {len(columns)}.0"
         where = f"{quote(self._table.columns[0])} = {_literal(label)}"
         return f"(SELECT 1.0 * {inner} FROM {quote(self._table.name)} WHERE {where})"
+
+
+def _key(value: float) -> float:
+    """Returns a number without the last digits, in which 6.4 / 100 and 0.064 may differ."""
+    return float(f"{value:.12g}")
 
 
 def as_program_table(table: Table) -> list[list[str]]:

@@ -42,6 +42,7 @@ class ImportOptions:
         cells: How cells are read.
         seed: Seed of the split by company, for questions without one.
         shares: Shares of the companies by split.
+        with_expert: Keep only questions that the expert can play.
         evaluation_only: Mark the data as not for training.
         source: Where the data comes from, in words; empty for the name of the source.
         licence: Licence of the data.
@@ -52,6 +53,7 @@ class ImportOptions:
     cells: CellRules = field(default_factory=CellRules)
     seed: int = 0
     shares: SplitShares = field(default_factory=SplitShares)
+    with_expert: bool = False
     evaluation_only: bool = False
     source: str = ""
     licence: str = "unknown"
@@ -68,7 +70,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ProblemError(Problem(file=str(path), reason=f"is not valid TOML: {error}")) from error
     known = {"company": str, "decimal": str, "percent": str, "dates": str, "convert": bool, "columns": dict}
-    known |= {"seed": int, "splits": str, "evaluation_only": bool, "source": str, "licence": str}
+    known |= {"seed": int, "splits": str, "evaluation_only": bool, "with_expert": bool, "source": str, "licence": str}
     for name, value in given.items():
         if name not in known:
             raise ProblemError(Problem(file=str(path), field=name, reason=f"is not known; known: {', '.join(known)}"))

@@ -7,7 +7,7 @@ import decimal
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from finqa_cli.data.dataset import Cell
@@ -29,6 +29,10 @@ _IDENTIFIER = re.compile(r"0[0-9]+")
 _MINUS = "-\u2010\u2011\u2012\u2013\u2212"
 _SPACES = " \u00a0\u2009\u202f'\u2019"
 """Characters that group digits in threes, besides a comma or a point."""
+
+
+_AGAIN = re.compile(r"(?P<number>[^()]*[0-9%]) ?\((?P<again>[^()]*[0-9][^()]*)\)")
+_MARKS = re.compile(rf"[{_MINUS}$%\s]")
 
 
 def _number_pattern(point: str, comma: str) -> re.Pattern[str]:
@@ -116,9 +120,17 @@ class Reading:
 def read_number(text: str, mark: Decimal = ".") -> Reading | None:
     """Returns the number that a text writes, or None.
 
-    `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-` and `1.2e5` are numbers. `007` is none: it identifies something.
+    `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-` and `1.2e5` are numbers, and so is `-4 ( 4 )`: FinQA repeats
+    negative numbers and percentages in brackets. `007` is none: it identifies something.
     """
-    if not text or len(text) > LONGEST_NUMBER or (match := _PATTERNS[mark].fullmatch(text)) is None:
+    if not text or len(text) > LONGEST_NUMBER:
+        return None
+    if again := _AGAIN.fullmatch(text):
+        reading = read_number(again["number"], mark)
+        if reading is None or _MARKS.sub("", again["number"]) != _MARKS.sub("", again["again"]):
+            return None
+        return replace(reading, marks=(*reading.marks, "numbers repeated in brackets"))
+    if (match := _PATTERNS[mark].fullmatch(text)) is None:
         return None
     opened = bool(match["open"]) + (match["inner"] or "").startswith("(")
     signs = [sign for sign in ((match["sign"] or "").strip(), match["inner"] or "", match["trailing"] or "") if sign]

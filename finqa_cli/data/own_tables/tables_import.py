@@ -94,9 +94,13 @@ def import_tables(
             importer.add(number, fields)
         except ProblemError as error:
             importer.problems.append(error.problem)
+    questions_kept = [question for question in importer.questions if question.gold_sql or not options.with_expert]
+    skipped = Counter(
+        {"neither gold SQL nor a program that can be played": len(importer.questions) - len(questions_kept)}
+    )
     dataset = DataSet(
         tables=tuple(tables.by_key.values()),
-        questions=tuple(_with_splits(importer.questions, options)),
+        questions=tuple(_with_splits(questions_kept, options)),
         source=options.source or source.resolve().name,
         licence=options.licence,
         expert=GOLD,
@@ -105,7 +109,7 @@ def import_tables(
         for_evaluation(dataset) if options.evaluation_only else dataset,
         rows=len(asked.rows) + len(asked.problems),
         problems=[*found.problems, *tables.problems, *asked.problems, *importer.problems],
-        skipped=Counter(),
+        skipped=+skipped,
         skip_bad=skip_bad,
         nothing=f"There is no good question in {questions}.",
         remedy=_HELP,
@@ -338,7 +342,7 @@ class _Importer:
             except GoldQueryError:
                 continue
         self._tables.found.add(
-            "programs that have no form in SQL, so no expert", f"{self._asked.path} row {number}", text
+            "programs that the tables cannot answer, so no expert", f"{self._asked.path} row {number}", text
         )
         return result, ""
 

@@ -279,12 +279,18 @@ def _tables_lines(report: TablesReport) -> list[str]:
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
     none = "The questions have no gold SQL and no FinQA program: finqa has no expert for them; play them with a model."
     renamed = [f"{field} from {column!r}" for field, column in report.columns.items() if field != column]
+    splits: dict[str, set[str]] = {}
+    for question in report.report.dataset.questions:
+        splits.setdefault(question.company, set()).add(question.split)
+    crossing = [company for company, names in splits.items() if len(names) > 1]
+    refused = f"In more than one split, so that training on it is refused: {', '.join(crossing[:3])} ({len(crossing)})."
     return [
         f"Companies by rule {report.rule}.",
         *([f"Questions: {', '.join(renamed)}."] if renamed else []),
         *not_read,
         *(["Changed on the way in:"] if changes else []),
         *changes,
+        *([refused] if crossing else []),
         expert if report.experts else none,
     ]
 

@@ -102,6 +102,7 @@ MISTAKES = [
     Mistake("a file to play", "eval scripted --data dev.json --run-dir r", "finqa-json", finqa(finqa_row("a"))),
     Mistake("another file to play", "eval scripted --data q.json --run-dir r", "plugins", finqa(ASKED, path="q.json")),
     Mistake("a folder to play", "eval scripted --data data --run-dir r", "build", lambda: write_folder(Path("data"))),
+    Mistake("a pipeline", "pipeline --method grpo --data figures.db", "import tables", lambda: as_sqlite(Path())),
     Mistake("an unknown environment", "data check dev.json --for finq", "finqa plugins", finqa(finqa_row("a"))),
 ]
 COMMAND = re.compile(r"(?:finqa (?:data|snapshot|plugins)|mv )(?:(?! and (?:finqa|--)| lists |, |; | what |$).)*")

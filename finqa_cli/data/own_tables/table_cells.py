@@ -21,6 +21,8 @@ LONGEST_NUMBER = 80
 _INTEGER_DIGITS = 18
 """Decimal digits that a signed 64-bit integer, which is what SQLite has, can hold in any case."""
 
+_LARGEST_DIGITS = 300
+
 _BLANK = re.compile(r"[-\u2010-\u2015\u2212.*]{1,4}|n\.?/?a\.?|n/m|nm|nil|none|null|nan|#n/a", re.IGNORECASE)
 """What stands for "no value" in a column of numbers."""
 
@@ -175,7 +177,7 @@ def convert_columns(
 
     A column of which at least half of the filled cells are numbers is one of numbers: its numbers are converted, its
     marks for "no value" become None, and other texts stay and are counted. A column with an identifier such as `007`
-    stays text. Dates become ISO texts.
+    stays text, and so does the first of several columns: it holds the names of the rows. Dates become ISO texts.
 
     Args:
         columns: Names, for examples.
@@ -187,10 +189,11 @@ def convert_columns(
     Raises:
         ValueError: A cell cannot be taken; the arguments are place of row, place of column and reason.
     """
-    by_column = [
-        _column(name, [_plain(row[place], number, place) for number, row in enumerate(rows)], rules, found, where)
-        for place, name in enumerate(columns)
-    ]
+    by_column = []
+    for place, name in enumerate(columns):
+        cells = [_plain(row[place], number, place) for number, row in enumerate(rows)]
+        names_rows = place == 0 and len(columns) > 1
+        by_column.append(_column(name, cells, rules, found, where, names_rows=names_rows))
     return tuple(zip(*by_column, strict=True)) if by_column else ()
 
 
@@ -203,7 +206,9 @@ def _plain(value: object, row: int, column: int) -> Cell:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
-        return value if abs(value) < 10**_INTEGER_DIGITS else str(value) if abs(value) < 10**300 else None
+        if abs(value) >= 10**_LARGEST_DIGITS:
+            raise ValueError(row, column, f"is a number of more than {_LARGEST_DIGITS} digits")
+        return value if abs(value) < 10**_INTEGER_DIGITS else str(value)
     if isinstance(value, decimal.Decimal):
         value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
         return _plain(value, row, column)
@@ -217,7 +222,9 @@ def _plain(value: object, row: int, column: int) -> Cell:
     raise ValueError(row, column, f"a cell must be a text or a number, but is {kind}")
 
 
-def _column(name: str, cells: Sequence[Cell], rules: CellRules, found: Conversions, where: str) -> list[Cell]:
+def _column(
+    name: str, cells: Sequence[Cell], rules: CellRules, found: Conversions, where: str, *, names_rows: bool
+) -> list[Cell]:
     def place(number: int) -> str:
         return f"{where} row {number + 1}, column {name!r}"
 
@@ -238,7 +245,7 @@ def _column(name: str, cells: Sequence[Cell], rules: CellRules, found: Conversio
         return tidy
     filled = [cell for cell in tidy if cell is not None and not (isinstance(cell, str) and _BLANK.fullmatch(cell))]
     numbers = sum(not isinstance(cell, str) or readings[cell] is not None for cell in filled)
-    if numbers and 2 * numbers >= len(filled):
+    if numbers and 2 * numbers >= len(filled) and not names_rows:
         return list(_numbers(tidy, readings, rules, found, place_of=[place(number) for number in range(len(tidy))]))
     if dates := _dates([str(cell) for cell in filled], rules.dates):
         return list(_with_dates(tidy, dates, found, place_of=[place(number) for number in range(len(tidy))]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ class _Asked:
         if isinstance(value, list | dict):
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, int | float):
-            return answer_text(value)
+            return answer_text(value) if math.isfinite(value) else ""  # NaN is how data frames write nothing
         return "" if value is None else str(value).strip()
 
     def tables(self, fields: Mapping[str, object]) -> tuple[str, ...]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
-from fixtures.own_tables import as_csv, as_excel, as_sqlite, question_rows, row, write_questions, write_rows
+from fixtures.own_tables import (
+    FORMS,
+    NEEDS,
+    as_csv,
+    as_excel,
+    as_sqlite,
+    question_rows,
+    row,
+    write_questions,
+    write_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +124,11 @@ def test_columns_are_read_as_a_whole() -> None:
     assert column("5%", "x%", percent="text")[0] == ["5%", "x%"]
     assert column(" a ", "  ", None)[0] == ["a", None, None]
     assert column(1, "#DIV/0!")[0] == [1, None]
+    brackets = [["10%", "1,000"], ["12%", "2,000"]]
+    rows = convert_columns(["tax bracket", "2023"], brackets, CellRules(), Conversions(), "t")
+    assert rows == (("10%", 1000), ("12%", 2000))  # the first column names the rows
+    with pytest.raises(ValueError, match="more than 300 digits"):
+        column(10**400)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +306,29 @@ def test_garbage_is_an_error_that_names_its_file(
         import_tables(source, questions, ImportOptions())
     except FinqaError as error:
         assert bad.name in error.message
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("form", NEEDS)
+def test_without_its_reader_the_command_that_installs_it_is_told(
+    form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(NEEDS[form], reason="needs finqa[tables]")
+    source = FORMS[form][0](Path("own"))
+    write_questions(Path("questions.csv"))
+    monkeypatch.setitem(sys.modules, NEEDS[form], None)
+    assert main(["data", "import", "tables", str(source), "--questions=questions.csv", "--out=mine"]) == 78
+    error = capsys.readouterr().err
+    assert f"needs {NEEDS[form]}, which is not installed" in error and "pip install 'finqa[tables]'" in error
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_company_in_two_splits_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    as_csv(Path())
+    rows = [{**each, "split": "dev" if each["id"] == "corvane-1" else "train"} for each in question_rows()]
+    write_questions(Path("questions.csv"), rows)
+    assert main(["data", "import", "tables", "tables", "--questions=questions.csv", "--out=mine"]) == 0
+    assert "so that training on it is refused: corvane (1)." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("empty_folder")

@@ -16,6 +16,7 @@ from finqa_cli.data.finqa.check_finqa import FinqaFacts, odd_cells
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
 from finqa_cli.data.import_advice import advise_import
 from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
+from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.errors import DataError
@@ -333,6 +334,8 @@ def _summary(report: CheckReport) -> Iterator[str]:
         reader = "finqa-text" if report.kind == "finqa" or prepared else "ENVIRONMENT"
         path = shlex.quote(str(report.path))
         yield f"All is well as rows. Whether an environment takes them: finqa data check {path} --for {reader}"
+        if reader == "ENVIRONMENT" and reads_as_questions(report.path):
+            yield f"For questions about tables: finqa data import tables SOURCE --questions {path} --out DIR"
 
 
 def _facts(report: CheckReport) -> str:

@@ -183,6 +183,23 @@ def test_an_environment_takes_its_own_data_and_refuses_that_of_others(
             assert main(["eval", "scripted", *given, "--sandboxes=1"]) == 0, capsys.readouterr().err
 
 
+def test_a_check_of_rows_names_the_commands_that_use_them(capsys: pytest.CaptureFixture[str]) -> None:
+    as_csv(Path())
+    write_questions(Path("questions.csv"))
+    assert main(["data", "check", "questions.csv", "--out=plain"]) == 0
+    said = capsys.readouterr().out
+    assert "finqa data check questions.csv --for ENVIRONMENT" in said
+    command = "finqa data import tables SOURCE --questions questions.csv --out DIR"
+    assert f"For questions about tables: {command}" in said
+    assert main(shlex.split(command.replace("SOURCE", "tables").replace("DIR", "made"))[1:]) == 0
+    write_json(Path("dev.json"), [finqa_row("a")])
+    capsys.readouterr()
+    assert main(["data", "check", "dev.json", "--out=rows"]) == 0
+    command = "finqa data check dev.json --for finqa-text"
+    assert f"Whether an environment takes them: {command}\n" in capsys.readouterr().out
+    assert main(shlex.split(f"{command} --out text")[1:]) == 0
+
+
 def test_a_check_counts_the_tasks_of_each_split(capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(Path("data"))
     assert main(["data", "check", str(folder), "--for", "finqa", "--out=report"]) == 0

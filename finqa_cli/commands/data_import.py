@@ -145,7 +145,10 @@ def rllm(
 def tables(
     line: CommandLine,
     source: Annotated[
-        Path, typer.Argument(help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; or a SQLite or DuckDB file.")
+        Path,
+        typer.Argument(
+            help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
+        ),
     ],
     questions: Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")],
     out: Out,
@@ -256,7 +259,8 @@ def tables(
         built, _ = snapshots.build(snapshot, out)
         document |= {"snapshot": built.name, "digest": built.digest}
         split = list(report.report.dataset.split_counts())[-1]
-        following = f"Next: finqa eval scripted --snapshot {built.name} --split {split}"
+        player = "scripted" if report.experts == report.report.kept else "MODEL"
+        following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
     text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
     emit(document, as_json=line.as_json, text=text)
 
@@ -277,7 +281,7 @@ def _tables_lines(report: TablesReport) -> list[str]:
     changes = [f"  {each['count']} {each['kind']}, for example {each['example']}" for each in report.conversions]
     kept = plural(report.report.kept, "question")
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
-    none = "The questions have no gold SQL and no FinQA program: finqa has no expert for them; play them with a model."
+    none = "No question has gold SQL or a FinQA program that yields its answer: finqa has no expert for them."
     renamed = [f"{field} from {column!r}" for field, column in report.columns.items() if field != column]
     splits: dict[str, set[str]] = {}
     for question in report.report.dataset.questions:

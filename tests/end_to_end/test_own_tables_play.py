@@ -61,7 +61,8 @@ def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.Capture
     questions = write_questions(Path("questions.jsonl"), rows)
     command = ["data", "import", "tables", str(source), "--questions", str(questions)]
     assert main([*command, "--out=mine", "--snapshot-name=mine"]) == 0
-    assert "has no expert for them" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "has no expert for them" in said and "Next: finqa eval MODEL --snapshot mine" in said
     assert main(["eval", "scripted", "--snapshot=mine", "--split=test", "--run-dir=run", "--sandboxes=1"]) == 78
     error = capsys.readouterr().err
     assert "There is no expert for" in error and "(0 of 12 questions have)" in error

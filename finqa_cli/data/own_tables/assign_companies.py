@@ -61,8 +61,8 @@ def build_tables(raw: Sequence[RawTable], asked: Sequence[Key], options: ImportO
 def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, str]:
     if raw and all(table.folder for table in raw):
         return "folder", ""
-    columns = [[str(name).strip() for name in table.header] for table in raw]
-    for column in ("company", "Company", "ticker", "Ticker"):
+    columns = [[str(name).strip().casefold() for name in table.header] for table in raw]
+    for column in ("company", "ticker"):
         if raw and all(column in names for names in columns):
             return "column", column
     companies = {company for company, _ in asked if company}
@@ -111,11 +111,11 @@ def _by_company(raw: RawTable, rule: str, argument: str, owners: Mapping[str, se
 
 
 def _split_by_column(raw: RawTable, column: str) -> list[tuple[str, RawTable]]:
-    names = [str(name).strip() for name in raw.header]
-    if column not in names:
+    names = [str(name).strip().casefold() for name in raw.header]
+    if column.casefold() not in names:
         reason = f"there is no column {column!r} to tell the company; the columns are {', '.join(names)[:200]}"
         raise ProblemError(Problem(file=raw.file, row=1, field=column, reason=reason))
-    place = names.index(column)
+    place = names.index(column.casefold())
     rows: dict[str, list[tuple[int, Sequence[object]]]] = {}
     for number, cells in raw.rows:
         if not any(cell not in (None, "") for cell in cells):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from finqa_cli.data.dataset import Cell, Table
+from finqa_cli.data.question_files.field_values import MAX_TEXT
 from finqa_cli.data.snapshots.compile import storage
 from finqa_cli.grading.programs import Program, Reference, Step, Value
 from finqa_cli.grading.programs.execute import number
@@ -37,6 +38,7 @@ def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
     with closing(sqlite3.connect(":memory:")) as database:
         for table in tables:
             _copy(database, table)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
         end = time.monotonic() + DEADLINE_S
         database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_PER_CHECK)
         database.set_authorizer(_authorize)

@@ -59,10 +59,10 @@ class Found:
 
 
 def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
-    """Reads all tables of a folder, or of a SQLite or DuckDB file.
+    """Reads all tables of a folder, of a single file, or of a SQLite or DuckDB file.
 
     Args:
-        source: Folder or database file.
+        source: Folder, file of a table, or database file.
         leave_out: Files of the folder that are no tables, such as that of the questions.
 
     Raises:
@@ -73,6 +73,8 @@ def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
     ignored: list[str] = []
     if source.is_dir():
         found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored))
+    elif is_table_file(source):
+        found = list(_of_files([source], source.parent, problems, ignored))
     else:
         found = list(_of_database(source, problems))
     if not found and not problems:
@@ -88,6 +90,11 @@ def _kinds() -> str:
 def is_table_file(path: Path) -> bool:
     """Returns whether a file has an ending that is read as a table."""
     return path.suffix.lower() in _READERS and not path.name.startswith((".", "~$")) and path.is_file()
+
+
+def is_table_name(name: str) -> bool:
+    """Returns whether a name ends as a file of a table does."""
+    return Path(name).suffix.lower() in _READERS
 
 
 def is_database(path: Path) -> bool:
@@ -107,10 +114,13 @@ def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], igno
     if len(paths) > MAX_FILES:
         reason = f"holds {len(paths)} files, at most {MAX_FILES} are read"
         raise ProblemError(Problem(file=str(folder), reason=reason))
+    shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
+    yield from _of_files([path for path in shown if path.resolve() not in leave_out], folder, problems, ignored)
+
+
+def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
     for path in paths:
         parts = path.relative_to(folder).parts
-        if any(part.startswith((".", "~$")) for part in parts) or path.resolve() in leave_out:
-            continue
         reader = _READERS.get(path.suffix.lower())
         if reader is None:
             ignored.append(str(path))
@@ -181,9 +191,9 @@ def csv_table(path: Path) -> Iterator[Content]:
     """Yields the one table of a CSV file; separator is what its header has most of: comma, semicolon or tab.
 
     Raises:
-        ProblemError: It is unreadable, empty, ragged, or holds bytes that are not UTF-8 (line and column are named).
+        ProblemError: It is unreadable, empty, or ragged.
     """
-    lines = iter(csv_cells(path, _separator(path)))
+    lines = iter(csv_cells(path, separator_of(path)))
     _, header = next(lines, (0, []))
     if not header:
         raise ProblemError(Problem(file=str(path), reason="is empty"))
@@ -199,7 +209,12 @@ def csv_table(path: Path) -> Iterator[Content]:
     yield "", header, rows, ""
 
 
-def _separator(path: Path) -> str:
+def separator_of(path: Path) -> str:
+    """Returns what the header of a CSV file has most of: comma, semicolon or tab.
+
+    Raises:
+        ProblemError: It is no plain file.
+    """
     require_file(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header = file.readline(1_000_000)

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,9 @@ from finqa_cli.data.own_tables.gold_queries import (
     tables_of_query,
 )
 from finqa_cli.data.own_tables.import_options import FIELDS, ImportOptions
-from finqa_cli.data.own_tables.table_sources import find_tables
-from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.data.own_tables.table_cells import Decimal, read_number
+from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
+from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
@@ -89,7 +90,7 @@ def import_tables(
         tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
     except ProblemError as error:
         raise as_data_error([error.problem], remedy=_HELP) from error
-    importer = _Importer(asked, tables)
+    importer = _Importer(asked, tables, options.cells.decimal)
     for number, fields in asked.rows:
         try:
             importer.add(number, fields)
@@ -140,7 +141,7 @@ class _Asked:
         self.path = path
         self.rows: list[tuple[int, dict[str, object]]] = []
         self.problems: list[Problem] = []
-        for item in read_rows(path):
+        for item in _rows(path):
             if isinstance(item, Problem):
                 self.problems.append(item)
             else:
@@ -194,6 +195,14 @@ class _Asked:
         )
 
 
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, object]] | Problem]:
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        yield from read_rows(path)
+        return
+    for item in csv_rows(path, separator=separator_of(path)):
+        yield item if isinstance(item, Problem) else (item[0], dict(item[1]))
+
+
 def _flat(fields: Mapping[str, object]) -> list[str]:
     inner = [f"{name}.{key}" for name, value in fields.items() if isinstance(value, dict) for key in value]
     return [*fields, *inner]
@@ -210,7 +219,8 @@ def _value(fields: Mapping[str, object], column: str) -> Any:
 class _Importer:
     """Turns rows into questions."""
 
-    def __init__(self, asked: _Asked, tables: Tables) -> None:
+    def __init__(self, asked: _Asked, tables: Tables, decimal: Decimal) -> None:
+        self._decimal = decimal
         self.questions: list[Question] = []
         self.problems: list[Problem] = []
         self._asked = asked
@@ -281,7 +291,8 @@ class _Importer:
         tables = self._companies[company]
         if given in tables:
             return given
-        same = [name for name in tables if given.casefold() in (name.casefold(), f"{name}.csv".casefold())]
+        plain = Path(given).stem if is_table_name(given) else given
+        same = [name for name in tables if name.casefold() in (given.casefold(), plain.casefold())]
         if len(same) == 1:
             return same[0]
         near = difflib.get_close_matches(given, sorted(tables), n=1) or sorted(tables)[:3]
@@ -294,6 +305,8 @@ class _Importer:
         """Returns the answer, the tables that it is in, and the gold query, each as far as it is known."""
         asked, found = self._asked, self._tables.found
         answer, query, program = (asked.text(fields, field) for field in ("answer", "sql", "program"))
+        if self._decimal == "," and read_number(answer, ","):
+            answer = answer.translate({ord("."): None, ord(","): "."})  # graders read numbers with a point
         result = ""
         if query:
             names, result = self._run(number, company, names, query)

@@ -54,14 +54,16 @@ def split_files(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+def csv_rows(
+    path: Path, required: Sequence[str] = (), separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]] | Problem]:
     """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
 
     Raises:
         ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the
             quoting is broken from some row on.
     """
-    for item in _csv_rows(path, required):
+    for item in _csv_rows(path, required, separator):
         if isinstance(item, Problem):
             yield item
             continue
@@ -107,8 +109,10 @@ def _json_line(path: Path, number: int, line: bytes) -> tuple[int, object] | Pro
         return Problem(file=str(path), row=number, reason=str(error))
 
 
-def _csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
-    lines = csv_cells(path)
+def _csv_rows(
+    path: Path, required: Sequence[str] = (), separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+    lines = csv_cells(path, separator)
     header = [name.strip() for name in next(lines, (1, []))[1]]
     _check_header(path, header, required)
     for line, cells in lines:

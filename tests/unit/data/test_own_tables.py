@@ -186,8 +186,20 @@ def test_a_file_may_be_separated_otherwise(separator: str, tmp_path: Path) -> No
     path = tmp_path / "tables/acme/t.csv"
     path.parent.mkdir(parents=True)
     path.write_bytes(f"\ufeffitem{separator}2023\r\nsales{separator}1,5\r\n".encode())
-    report = imported(tmp_path, rows=[{**row("1", "", "?", ""), "answer": "1"}], cells=CellRules(decimal=","))
+    questions = tmp_path / "asked.csv"
+    questions.write_text(f"question{separator}answer\nHow much?{separator}1.234,5\n")
+    report = import_tables(tmp_path / "tables", questions, ImportOptions(cells=CellRules(decimal=",")))
     assert report.report.dataset.tables[0].rows == (("sales", 1.5),)
+    assert report.report.dataset.questions[0].answer == "1234.5"  # a grader would read 1,5 as 15
+
+
+def test_one_file_is_enough_and_its_column_tells_the_companies(tmp_path: Path) -> None:
+    write_rows(tmp_path / "all.csv", [["Company", "item", "2023"], ["acme", "sales", "1"], ["zeta", "sales", "2"]])
+    rows = [{**row(name, name, "?", "all.csv"), "answer": "1"} for name in ("acme", "zeta")]
+    report = imported(tmp_path, source=tmp_path / "all.csv", rows=rows)
+    assert report.rule == "column:company" and report.report.dataset.companies() == ("acme", "zeta")
+    assert {table.columns for table in report.report.dataset.tables} == {("item", "2023")}
+    assert {question.table_name for question in report.report.dataset.questions} == {"all"}
 
 
 @pytest.mark.parametrize("rule", ["auto", "questions", "name:acme", "file"])

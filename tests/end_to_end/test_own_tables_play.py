@@ -55,6 +55,34 @@ def test_the_written_folder_is_checked_and_built_by_the_other_commands(capsys: p
     assert shown["answer"] == "0.00727" and "SELECT ROUND(" in shown["gold_sql"]
 
 
+def test_gold_sql_that_joins_tables_plays_where_queries_may_join(capsys: pytest.CaptureFixture[str]) -> None:
+    joined = 'SELECT i."2023" + b."2022" FROM income i, balance b WHERE i."line item" = \'Net sales\' AND b."2022" = 75'
+    rows = [{**row, "sql": joined, "program": "", "answer": "", "split": "test"} for row in question_rows()[::4]]
+    rows = [{**row, "table": json.dumps(["income", "balance"])} for row in rows]
+    source, questions = as_csv(Path("own")), write_questions(Path("questions.json"), rows)
+    made = document(
+        capsys,
+        *("data", "import", "tables", str(source), "--questions", str(questions)),
+        *("--out=mine", "--snapshot-name=joined"),
+    )
+    assert made["experts"] == 3
+    play = ["eval", "scripted", "--snapshot=joined", "--split=test", "--sandboxes=1"]
+    assert main([*play, "--run-dir=apart"]) == 78
+    assert "fix: --set environment.options.joins=true" in capsys.readouterr().err
+    report = document(capsys, *play, "--run-dir=run", "--set", "environment.options.joins=true")
+    assert (report["accuracy"], report["sql_error_rate"], report["turns_mean"]) == (1.0, 0, 5.0)
+
+
+def test_demonstrations_of_the_expert_are_sampled(capsys: pytest.CaptureFixture[str]) -> None:
+    source, questions = as_csv(Path("own")), write_questions(Path("questions.csv"))
+    command = ["data", "import", "tables", str(source), "--questions", str(questions)]
+    document(capsys, *command, "--out=mine", "--snapshot-name=demonstrated")
+    sampled = document(
+        capsys, "sample", "scripted", "--snapshot=demonstrated", "--split=train", "--run-dir=run", "--sandboxes=2"
+    )
+    assert sampled["reward_mean"] == 1.0, sampled
+
+
 def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     source = as_csv(Path("own"))
     rows = [{**row, "answer": row["answer"] or "1", "sql": "", "program": ""} for row in question_rows()]

@@ -19,7 +19,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "question": ("question", "user_query", "query", "prompt", "text", "qa.question"),
     "company": ("company", "company_name", "ticker"),
     "table": ("table", "table_name", "tables"),
-    "answer": ("answer", "gold_answer", "ground_truth", "target_answer", "exe_ans", "qa.exe_ans", "qa.answer"),
+    "answer": ("exe_ans", "qa.exe_ans", "answer", "gold_answer", "ground_truth", "target_answer", "qa.answer"),
     "sql": ("gold_sql", "sql", "gold_query"),
     "program": ("program", "target_program", "gold_program", "qa.program"),
     "split": ("split",),

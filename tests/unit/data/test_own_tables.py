@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -318,6 +320,29 @@ def test_garbage_is_an_error_that_names_its_file(
         import_tables(source, questions, ImportOptions())
     except FinqaError as error:
         assert bad.name in error.message
+
+
+DEV = Path(__file__).parents[4] / "shared" / "data" / "finqa" / "dev.json"
+
+
+@pytest.mark.skipif(not DEV.is_file(), reason="original FinQA (dev.json) is not beside this checkout")
+def test_the_pages_of_finqa_in_one_database_keep_every_question(tmp_path: Path) -> None:
+    pages: dict[tuple[str, str], str] = {}
+    asked = []
+    with closing(sqlite3.connect(tmp_path / "pages.db")) as database:
+        for page in json.loads(DEV.read_text(encoding="utf-8")):
+            table, company = page["table"], (page["filename"] or "none").partition("/")[0]
+            name = pages.setdefault((company, json.dumps(table)), f"page{len(pages)}")
+            columns = ", ".join(f'"c{place}" TEXT' for place, _ in enumerate(table[0]))
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is None:
+                database.execute(f"CREATE TABLE {name} ({columns})")
+                database.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(table[0]))})", table[1:])
+            asked.append({"id": page["id"], "company": company, "table": name, "qa": page["qa"]})
+        database.commit()
+    (tmp_path / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    report = import_tables(tmp_path / "pages.db", tmp_path / "asked.json", ImportOptions())
+    assert (report.rule, report.report.kept) == ("questions", 883)
+    assert report.experts >= 640  # the other programs have numbers from the text of the page
 
 
 @pytest.mark.usefixtures("empty_folder")

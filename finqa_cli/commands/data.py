@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,17 +28,25 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural, progress
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
-from finqa_cli.data.check_data import check_path, summary, write_report
+from finqa_cli.data.check_data import (
+    CheckReport,
+    check_path,
+    report_refusal,
+    report_tasks,
+    summary,
+    write_report,
+)
 from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
 from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare
 from finqa_cli.data.question_files.show_question import Shown, show_in_path, show_in_snapshot
-from finqa_cli.errors import UsageError
+from finqa_cli.errors import DataError, UsageError
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run_path
-from finqa_cli.settings import EMBEDDED, dotenv_variables
+from finqa_cli.settings import EMBEDDED, Settings, dotenv_variables
+from finqa_cli.wiring.build import try_environment
 
 if TYPE_CHECKING:
     from finqa_cli.data.fetch import FetchReport, Source
@@ -163,7 +173,9 @@ def _next_commands(source: Source, folder: Path) -> list[str]:
 
 
 @app.command("check")
+@offers(general=("config", "assign", "as_json"))
 def check(
+    line: CommandLine,
     path: Annotated[
         Path,
         typer.Argument(
@@ -183,29 +195,65 @@ def check(
         bool,
         typer.Option("--quick-test", help=f"Of a file, the first {QUICK_ROWS} rows, to see that everything works."),
     ] = False,
-    as_json: AsJson = False,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="ENVIRONMENT", help="Have this environment read it, as a run would.", show_default="none"
+        ),
+    ] = None,
 ) -> None:
     """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
 
+    With --for the exit code tells whether that environment takes the data; --set environment.options.KEY=VALUE sets
+    its options. Code in the data is not executed.
+
     Writes the whole report and a manifest with the checksums of what was checked.
 
-    Exit codes: 0 nothing is wrong (quirks are no errors), 65 something is missing or malformed, 74 writing failed.
+    Exit codes: 0 nothing is wrong (quirks are no errors), 65 something is missing or malformed, 74 writing failed,
+    78 there is no such environment, or an option of it is wrong.
 
-    Example: finqa data check my-data --out report
+    Example: finqa data check my-data --for finqa --out report
     """
+    if environment is None and (line.assignments or line.context.params["config"]):
+        raise UsageError("--set and --config are for the environment, but --for names none.", remedy="--for finqa")
+    if environment is not None and quick_test:
+        raise UsageError(
+            "--for has the environment read everything, so that --quick-test would have no effect.",
+            remedy=f"finqa data check {shlex.quote(str(path))} --for {environment}",
+        )
     folder = out or new_run_path(Path("runs"), "check_")
     embedded = path == Path(EMBEDDED) and not path.exists()
     if quick_test and (embedded or path.is_dir()):
         raise UsageError(
             "--quick-test is of files: the tables of a data folder belong together.", remedy=f"finqa data check {path}"
         )
-    report = check_path(embedded_layout(folder / "data") if embedded else path, most=QUICK_ROWS if quick_test else None)
+    data = embedded_layout(folder / "data") if embedded else path
+    if environment is None:
+        report = check_path(data, most=QUICK_ROWS if quick_test else None)
+    else:
+        report = _check_for(line.load({"environment.name": environment, "data.path": data}, quiet=True).settings, data)
     write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     document = {**report.document(), "report": str(folder)}
     part = f"At most {QUICK_ROWS} rows were looked at.\n" if quick_test else ""
-    emit(document, as_json=as_json, text=f"{summary(report)}\n{part}Report: {folder / 'check_report.md'}")
+    advice = f"fix: {report.remedy}\n" if report.remedy else ""
+    text = f"{summary(report)}\n{advice}{part}Report: {folder / 'check_report.md'}"
+    emit(document, as_json=line.as_json, text=text)
     if report.problems:
         raise typer.Exit(65)
+
+
+def _check_for(settings: Settings, path: Path) -> CheckReport:
+    """Have the environment of the settings read the data at a path, as a run would."""
+    name = settings.environment.name
+    try:
+        with tempfile.TemporaryDirectory(prefix="finqa-check-") as home:
+            environment = try_environment(settings, path, Path(home))
+            tasks = {split: environment.tasks(split) for split in environment.splits()}
+            for task in itertools.chain.from_iterable(tasks.values()):
+                environment.opening(task)
+            return report_tasks(path, name, tasks, environment.data())
+    except DataError as refusal:
+        return report_refusal(path, name, refusal)
 
 
 @app.command("show")

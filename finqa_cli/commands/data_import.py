@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared.options import AsJson, CommandApp
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import AsJson, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.data import (
     DataSet,
     ImportReport,
+    LocalSnapshots,
     SplitShares,
     import_finqa_json,
     import_openenv,
@@ -20,6 +23,17 @@ from finqa_cli.data import (
     import_snorkel,
     write_layout,
 )
+from finqa_cli.data.data_problems import ProblemError, as_data_error
+from finqa_cli.data.import_advice import snapshot_name
+from finqa_cli.data.own_tables.import_options import (
+    COMPANY_RULES,
+    FIELDS,
+    ImportOptions,
+    make_cell_rules,
+    parse_columns,
+    read_mapping,
+)
+from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
 
@@ -126,9 +140,168 @@ def rllm(
     _write(import_rllm(folder, tables=tables, skip_bad=skip_bad), out, as_json)
 
 
+@app.command()
+@offers(general=("config", "assign", "as_json"))
+def tables(
+    line: CommandLine,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
+        ),
+    ],
+    questions: Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")],
+    out: Out,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", metavar="FILE", help="TOML file with these options and a table [columns].", show_default="none"
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="FIELD=COLUMN", help=f"Column of the questions for {', '.join(FIELDS)}."),
+    ] = None,
+    company: Annotated[
+        str | None,
+        typer.Option(
+            "--company", metavar="RULE", help=f"Company of a table: {', '.join(COMPANY_RULES)}.", show_default="auto"
+        ),
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            "--splits",
+            help="Shares of the companies for train,dev,test, where questions name no split.",
+            metavar="TRAIN,DEV,TEST",
+            show_default=DEFAULT_SPLITS,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the split by company.", show_default="0")] = None,
+    decimal: Annotated[
+        str | None,
+        typer.Option("--decimal", metavar=".|,", help="Decimal point of numbers in texts.", show_default="."),
+    ] = None,
+    percent: Annotated[
+        str | None,
+        typer.Option(
+            "--percent", metavar="fraction|text", help="What 12.5% becomes: 0.125, or a text.", show_default="fraction"
+        ),
+    ] = None,
+    dates: Annotated[
+        str | None,
+        typer.Option(
+            "--dates",
+            metavar="auto|day-first|month-first",
+            help="Order in dates such as 3/4/2024; auto: as the column shows.",
+            show_default="auto",
+        ),
+    ] = None,
+    convert: Annotated[
+        bool | None,
+        typer.Option("--convert/--no-convert", help="Texts become numbers and dates.", show_default="convert"),
+    ] = None,
+    evaluation_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--evaluation-only/--trainable", help="Mark the data as not for training.", show_default="trainable"
+        ),
+    ] = None,
+    with_expert: Annotated[
+        bool | None,
+        typer.Option("--with-expert/--all", help="Keep only questions that the expert can play.", show_default="all"),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave malformed tables and questions out.")] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot-name", help="Compile a snapshot of this name as well.", show_default="none"),
+    ] = None,
+) -> None:
+    """Import own tables and questions, in the forms in which people keep them; docs/own-tables.md describes them.
+
+    Exit codes: 0 ok, 2 usage, 65 a file, row or column is missing or malformed, 74 writing failed, 78 a reader of
+    Excel, Parquet or DuckDB files is missing.
+
+    Example: finqa data import tables my-tables --questions questions.csv --out mine --snapshot-name mine
+    """
+    try:
+        given = read_mapping(mapping) if mapping else {}
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy="finqa data import tables --help") from error
+    flags: dict[str, Any] = {
+        "company": company,
+        "decimal": decimal,
+        "percent": percent,
+        "dates": dates,
+        "convert": convert,
+    }
+    flags |= {"seed": seed, "splits": splits, "evaluation_only": evaluation_only, "with_expert": with_expert}
+    chosen = {**given, **{name: value for name, value in flags.items() if value is not None}}
+    options = ImportOptions(
+        columns={**given.get("columns", {}), **parse_columns(column or [])},
+        company=chosen.get("company", "auto"),
+        cells=make_cell_rules(chosen),
+        seed=chosen.get("seed", 0),
+        shares=shares(chosen.get("splits", DEFAULT_SPLITS)),
+        with_expert=chosen.get("with_expert", False),
+        evaluation_only=chosen.get("evaluation_only", False),
+        source=chosen.get("source", ""),
+        licence=chosen.get("licence", "unknown"),
+    )
+    snapshots = LocalSnapshots(line.load(quiet=True).settings.data.home) if snapshot else None
+    if snapshot and snapshots:
+        snapshots.versions(snapshot)  # a name that is none is an error before anything is written
+    report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
+    write_layout(report.report.dataset, out)
+    document = {**import_document(report.report, out), **_tables_document(report)}
+    following = next_step(out)
+    if snapshot and snapshots:
+        built, _ = snapshots.build(snapshot, out)
+        document |= {"snapshot": built.name, "digest": built.digest}
+        split = list(report.report.dataset.split_counts())[-1]
+        player = "scripted" if report.experts == report.report.kept else "MODEL"
+        following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
+    text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
+    emit(document, as_json=line.as_json, text=text)
+
+
+def _tables_document(report: TablesReport) -> dict[str, Any]:
+    return {
+        "company_rule": report.rule,
+        "columns": dict(report.columns),
+        "conversions": [dict(each) for each in report.conversions],
+        "experts": report.experts,
+        "not_read": list(report.not_read),
+    }
+
+
+def _tables_lines(report: TablesReport) -> list[str]:
+    out = report.not_read
+    not_read = [f"Not read: {plural(len(out), 'other file or table')}, for example {out[0]}"] if out else []
+    changes = [f"  {each['count']} {each['kind']}, for example {each['example']}" for each in report.conversions]
+    kept = plural(report.report.kept, "question")
+    expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
+    none = "No question has gold SQL or a FinQA program that yields its answer: finqa has no expert for them."
+    renamed = [f"{field} from {column!r}" for field, column in report.columns.items() if field != column]
+    splits: dict[str, set[str]] = {}
+    for question in report.report.dataset.questions:
+        splits.setdefault(question.company, set()).add(question.split)
+    crossing = [company for company, names in splits.items() if len(names) > 1]
+    refused = f"In more than one split, so that training on it is refused: {', '.join(crossing[:3])} ({len(crossing)})."
+    return [
+        f"Companies by rule {report.rule}.",
+        *([f"Questions: {', '.join(renamed)}."] if renamed else []),
+        *not_read,
+        *(["Changed on the way in:"] if changes else []),
+        *changes,
+        *([refused] if crossing else []),
+        expert if report.experts else none,
+    ]
+
+
 def _write(report: ImportReport, out: Path, as_json: bool, *, note: str = "") -> None:
     write_layout(report.dataset, out)
-    text = "\n".join(filter(None, (import_text(report, out), note)))
+    text = "\n".join(filter(None, (import_text(report, out), next_step(out), note)))
     emit(import_document(report, out), as_json=as_json, text=text)
 
 
@@ -185,7 +358,7 @@ def counts(dataset: DataSet) -> str:
 
 def next_step(folder: Path) -> str:
     """Return the command that compiles the written data set."""
-    return f"Next: finqa snapshot build --snapshot-name {folder.name or 'mine'} --data {folder}"
+    return f"Next: finqa snapshot build --snapshot-name {snapshot_name(folder)} --data {shlex.quote(str(folder))}"
 
 
 def all_went_to_test(files: Sequence[Path]) -> str:
@@ -201,4 +374,4 @@ def import_text(report: ImportReport, out: Path) -> str:
         skipped.append(f"  {plural(len(report.problems), 'row')}: malformed; first: {report.problems[0]}")
     kept = f"Kept {report.kept} of {report.rows} rows: {counts(report.dataset)} in {out}"
     use = ["For evaluation only: training on it is refused."] if report.dataset.evaluation_only else []
-    return "\n".join([kept, *(["Left out:"] if skipped else []), *skipped, *use, next_step(out)])
+    return "\n".join([kept, *(["Left out:"] if skipped else []), *skipped, *use])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +14,13 @@ from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.finqa.check_finqa import FinqaFacts, odd_cells
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
+from finqa_cli.data.import_advice import advise_import
 from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
+from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
+from finqa_cli.errors import DataError
+from finqa_cli.types import DataInfo, Task
 from finqa_cli.types.splits import split_of_name
 
 
@@ -62,7 +67,7 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
     ]
 
 
-Kind = Literal["layout", "finqa", "questions"]
+Kind = Literal["layout", "finqa", "questions", "tasks"]
 _PROMPTS = ("input_text", "user_query", "question", "prompt", "text")
 _IDS = ("id", "question_id", "task_id")
 
@@ -72,11 +77,13 @@ class CheckReport:
     """Result of a check.
 
     Attributes:
-        kind: A data folder, original FinQA, or other question rows.
+        kind: A data folder, original FinQA, other question rows, or what only its environment can read.
         statistics: Counts and distributions; always has `rows`, the good and the bad ones together.
         schema: One entry per column of the questions: name, types, missing.
         findings: Oddities that are no errors.
-        problems: Malformed files and rows.
+        problems: Malformed files and rows; with an environment, its refusal.
+        environment: The environment that was asked whether it takes the data; empty for none.
+        remedy: What the environment says to do about its refusal.
     """
 
     path: Path
@@ -88,6 +95,8 @@ class CheckReport:
     source: str = "unknown"
     licence: str = "unknown"
     evaluation_only: bool = False
+    environment: str = ""
+    remedy: str = ""
 
     def document(self) -> dict[str, Any]:
         """Returns a JSON object."""
@@ -102,7 +111,46 @@ class CheckReport:
             "source": self.source,
             "licence": self.licence,
             "evaluation_only": self.evaluation_only,
+            **({"environment": self.environment, "remedy": self.remedy or None} if self.environment else {}),
         }
+
+
+def report_tasks(path: Path, environment: str, tasks: Mapping[str, Sequence[Task]], info: DataInfo) -> CheckReport:
+    """Returns the report on data that an environment takes, with its tasks by split.
+
+    Rows that the environment leaves out, and what is odd in general, are findings.
+    """
+    every = [task for part in tasks.values() for task in part]
+    statistics = {
+        "tasks": len(every),
+        "splits": {split: len(part) for split, part in tasks.items()},
+        "clusters": len({task.cluster for task in every}),
+        "question_types": count_values(task.kind or "unnamed" for task in every),
+    }
+    general = _general(path)
+    left_out = finding("left_out", "rows are malformed in general", [str(problem) for problem in general.problems])
+    return replace(
+        general,
+        statistics={**general.statistics, **statistics},
+        findings=(*general.findings, *left_out),
+        problems=(),
+        evaluation_only=info.evaluation_only,
+        environment=environment,
+    )
+
+
+def report_refusal(path: Path, environment: str, refusal: DataError) -> CheckReport:
+    """Returns the report on data that an environment refuses."""
+    problem = Problem(file=str(path), reason=f"environment {environment} refuses it: {refusal.message}")
+    return replace(_general(path), problems=(problem,), environment=environment, remedy=refusal.remedy)
+
+
+def _general(path: Path) -> CheckReport:
+    """Returns what can be said without an environment, which may be nothing: it reads other kinds of files."""
+    try:
+        return check_path(path)
+    except DataError:
+        return CheckReport(path=path, kind="tasks", statistics={}, schema=(), findings=(), problems=())
 
 
 def check_path(path: Path, *, most: int | None = None) -> CheckReport:
@@ -118,9 +166,7 @@ def check_path(path: Path, *, most: int | None = None) -> CheckReport:
     try:
         return _check_folder(path) if path.is_dir() else _check_file(path, most)
     except ProblemError as error:
-        raise as_data_error(
-            [error.problem], remedy="finqa data check takes a data folder or a question file"
-        ) from error
+        raise as_data_error([error.problem], remedy=advise_import(path)) from error
 
 
 def _check_folder(path: Path) -> CheckReport:
@@ -277,7 +323,19 @@ def _summary(report: CheckReport) -> Iterator[str]:
     if len(report.problems) > _SHOWN:
         yield f"... and {len(report.problems) - _SHOWN} more; --json lists all"
     count = len(report.problems)
-    yield f"{count} problem{'s' * (count != 1)}." if count else "All is well."
+    if count:
+        yield f"{count} problem{'s' * (count != 1)}."
+    elif report.environment:
+        yield f"All is well: environment {report.environment} takes it."
+    elif report.kind == "layout":
+        yield "All is well."
+    else:
+        prepared = any(column["column"] == "input_text" for column in report.schema)
+        reader = "finqa-text" if report.kind == "finqa" or prepared else "ENVIRONMENT"
+        path = shlex.quote(str(report.path))
+        yield f"All is well as rows. Whether an environment takes them: finqa data check {path} --for {reader}"
+        if reader == "ENVIRONMENT" and reads_as_questions(report.path):
+            yield f"For questions about tables: finqa data import tables SOURCE --questions {path} --out DIR"
 
 
 def _facts(report: CheckReport) -> str:

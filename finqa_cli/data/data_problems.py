@@ -75,16 +75,18 @@ def finish_import(
     skipped: Mapping[str, int],
     skip_bad: bool,
     nothing: str,
+    remedy: str,
 ) -> ImportReport:
     """Returns the report of an import.
 
     Raises:
-        DataError: Something was malformed and `skip_bad` is not set, or no question is left (`nothing` says why).
+        DataError: Something was malformed and `skip_bad` is not set, or no question is left: `nothing` says why, and
+            `remedy` what to do about it.
     """
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="--skip-bad leaves such rows out")
+        raise as_data_error(problems, remedy="--skip-bad leaves such rows out" if dataset.questions else remedy)
     if not dataset.questions:
-        raise DataError(nothing, remedy="finqa data check PATH")
+        raise DataError(nothing, remedy=remedy)
     return ImportReport(
         dataset=dataset,
         rows=rows,

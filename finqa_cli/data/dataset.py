@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from finqa_cli.errors import DataError
@@ -82,6 +83,7 @@ class DataSet:
     Attributes:
         source: Where it comes from, in words.
         evaluation_only: Whether it is marked as not for training.
+        expert: `gold` where gold SQL, and nothing else, demonstrates the questions; else empty.
     """
 
     tables: tuple[Table, ...]
@@ -89,6 +91,7 @@ class DataSet:
     source: str
     licence: str
     evaluation_only: bool = False
+    expert: str = ""
 
     def companies(self) -> tuple[str, ...]:
         """Returns all companies that have tables, sorted."""
@@ -130,6 +133,17 @@ class SplitShares:
         for split in by_remainder[: total - sum(counts.values())]:
             counts[split] += 1
         return counts
+
+
+def split_companies(companies: Sequence[str], seed: int, shares: SplitShares) -> dict[str, str]:
+    """Returns the split of each company: shuffled by the seed, then cut by the shares, largest remainders first.
+
+    At least one of two or more companies is for tests, which `split_of` does not promise of a few.
+    """
+    order = sorted(companies)
+    random.Random(f"finqa:{seed}:companies").shuffle(order)
+    splits = [split for split, count in shares.counts(len(order)).items() for _ in range(count)]
+    return dict(zip(order, splits, strict=True))
 
 
 def split_of(company: str, seed: int, shares: SplitShares) -> str:

@@ -13,6 +13,7 @@ from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.finqa.finqa_rows import is_finqa
 from finqa_cli.data.generated.embedded import embedded_layout
+from finqa_cli.data.import_advice import advise_import
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.snapshots.compile import compile_snapshot, file_digest, manifest_digest
@@ -200,7 +201,8 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
             own = named or _is_of_the_user(LocalSnapshots(settings.data.home))
             return DataSource(kind="snapshot" if own else "embedded", snapshot=snapshot)
         if not path.is_dir():
-            remedy = "--environment finqa-text, or finqa data import finqa-json FILE --out FOLDER"
+            command = advise_import(path)
+            remedy = f"--environment finqa-text, or {command}" if "finqa-json" in command else command
             raise DataError(f"There is no data folder at {path}.", remedy=remedy)
         digest = _digest(path, _files(path))
         return DataSource(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,9 @@ from finqa_cli.contracts import (
     Tracker,
     TrackerContext,
 )
-from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
-from finqa_cli.errors import ConfigError
+from finqa_cli.data.import_advice import IMPORTERS, advise_import, snapshot_name
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
@@ -53,25 +55,56 @@ def open_environment(settings: Settings, reporter: Reporter) -> Environment:
         ConfigError: A data file is given to an environment that takes a snapshot.
         DataError: The snapshot or file is missing or damaged.
     """
-    choice = settings.environment
-    snapshotless = registry().find("environment", choice.name).snapshotless
-    if settings.data.path is not None and not snapshotless:
-        path = settings.data.path
-        build = f"finqa snapshot build --snapshot-name {path.stem} --data"
-        raise ConfigError(
-            f"Environment {choice.name!r} takes a snapshot, not the data at {path}.",
-            remedy=f"{build} {path}, then --snapshot {path.stem}"
-            if path.is_dir()
-            else f"--environment finqa-text, or finqa data import finqa-json {path} --out DIR and {build} DIR",
-        )
-    context = EnvironmentContext(
-        snapshot=None if snapshotless else open_snapshot(settings, reporter),
-        data=settings.data.path,
-        reward=make_reward(settings),
-        max_turns=settings.generation.max_steps,
-    )
+    if registry().find("environment", settings.environment.name).snapshotless:
+        return _make_environment(settings, None, settings.data.path)
+    if settings.data.path is not None:
+        raise _takes_a_snapshot(settings, settings.data.path)
+    return _make_environment(settings, open_snapshot(settings, reporter), None)
+
+
+def try_environment(settings: Settings, path: Path, home: Path) -> Environment:
+    """The environment of the settings with the data at a path, as a run would have it.
+
+    Args:
+        settings: Which environment, with which options.
+        path: File or folder.
+        home: Where a data folder is compiled, if the environment takes a snapshot.
+
+    Raises:
+        DataError: The data is missing or malformed, or a file where the environment takes a folder.
+        ConfigError: An option of the environment is wrong.
+    """
+    if registry().find("environment", settings.environment.name).snapshotless:
+        return _make_environment(settings, None, path)
+    if not path.is_dir():
+        refusal = _takes_a_snapshot(settings, path, other="--for finqa-text")
+        raise DataError(refusal.message, remedy=refusal.remedy)
+    snapshot, _ = LocalSnapshots(home).build(DEFAULT_NAME, path)
+    return _make_environment(settings, snapshot, None)
+
+
+def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path | None) -> Environment:
+    choice, reward, turns = settings.environment, make_reward(settings), settings.generation.max_steps
+    context = EnvironmentContext(snapshot=snapshot, data=data, reward=reward, max_turns=turns)
     environment: Environment = registry().create("environment", choice.name, choice.options, context)
     return environment
+
+
+def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
+    """What to say of data that is no snapshot: the commands that make one of it, or the flag of `other`."""
+    name = snapshot_name(path)
+    command = advise_import(path)
+    if path.is_dir() and command == IMPORTERS:
+        remedy = f"finqa snapshot build --snapshot-name {name} --data {shlex.quote(str(path))} and --snapshot {name}"
+    elif command == IMPORTERS:
+        remedy = f"finqa plugins lists environments that take files, {command} what makes a snapshot of them"
+    else:
+        build = f"finqa snapshot build --snapshot-name {name} --data DIR"
+        text = "" if "import tables" in command else f"{other}, or "
+        remedy = f"{text}{command} and {build}"
+    return ConfigError(
+        f"Environment {settings.environment.name!r} takes a snapshot, not the data at {path}.", remedy=remedy
+    )
 
 
 def make_reward(settings: Settings) -> Reward | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import finqa_text_rows
 from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
@@ -68,9 +69,11 @@ def test_the_test_split_is_not_trained_on(capsys: pytest.CaptureFixture[str], em
 
 
 def test_a_broken_file_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("dev.json").write_text('[{"id": "a"}]')
+    finqa_text_rows.write(Path("dev.json"), {"id": "a"}, finqa_text_rows.original())
     told = refusal(capsys, "eval", "scripted", "--data=dev.json")
     assert "dev.json, row 1, field 'qa.question': must be a text" in told and "skip_bad=true" in told
+    finqa_text_rows.write(Path("dev.json"), {"id": "a"})  # no row would be left
+    assert "skip_bad" not in refusal(capsys, "eval", "scripted", "--data=dev.json")
 
 
 def test_a_policy_that_was_never_taught_this_is_graded_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from finqa_cli.data.data_problems import (
     for_evaluation,
 )
 from finqa_cli.data.dataset import LINE_ITEM, Cell, DataSet, Question, SplitShares, Table, split_of
-from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, FinqaRow, read_finqa_rows
+from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, FinqaRow, is_finqa, read_finqa_rows
+from finqa_cli.data.own_tables.tables_import import reads_as_questions
+from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.types.splits import split_of_name
 
 _CELL = re.compile(
@@ -29,6 +32,7 @@ _INTEGER_DIGITS = 18
 """What a signed 64-bit integer, which is what SQLite has, can hold in any case."""
 
 _STEP = re.compile(r"(?P<operation>[a-z_]+)\((?P<arguments>[^()]*)\)")
+_HELP = "finqa data import finqa-json --help"
 _TABLE_OPERATIONS = {
     "table_average": "average",
     "table_sum": "sum",
@@ -155,7 +159,7 @@ def import_finqa_json(
                 else:
                     importer.add(row)
         except ProblemError as error:
-            raise as_data_error([error.problem], remedy="finqa data import finqa-json FILE... --out DIR") from error
+            raise as_data_error([error.problem], remedy=_HELP) from error
     dataset = DataSet(
         tables=tuple(importer.tables.values()),
         questions=tuple(importer.questions),
@@ -172,7 +176,22 @@ def import_finqa_json(
         skipped=importer.skipped,
         skip_bad=skip_bad,
         nothing=f"None of the {importer.rows} rows of {names} can be answered from its table alone.",
+        remedy=_remedy(files, importer.ids, problems),
     )
+
+
+def _remedy(files: Sequence[Path], good: Collection[str], problems: Sequence[Problem]) -> str:
+    """Returns what can be done with files of which no row becomes a question."""
+    path = shlex.quote(str(problems[0].file if problems else files[0]))
+    if good and not problems:
+        return f"finqa data check {path} --for finqa-text"
+    if not good and reads_as_questions(files[0]) and not _looks_like_finqa(files[0]):
+        return f"finqa data import tables SOURCE --questions {path} --out DIR"
+    return f"finqa data check {path}" if problems else _HELP
+
+
+def _looks_like_finqa(path: Path) -> bool:
+    return any(is_finqa(row[1]) for row in read_rows(path) if not isinstance(row, Problem))
 
 
 class _Importer:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +32,7 @@ def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
         cleaned[f"{table.company}/{table.name}"] = {"table": records, **table.metadata}
     yield TABLES_FILE, json.dumps(cleaned, ensure_ascii=False, indent=0) + "\n"
     about = {"source": dataset.source, "licence": dataset.licence, "evaluation_only": dataset.evaluation_only}
+    about |= {"expert": dataset.expert} if dataset.expert else {}
     yield ABOUT_FILE, json.dumps(about, indent=2) + "\n"
 
 
@@ -46,7 +49,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
                 raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
     if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
         raise StorageError(
-            f"{folder} holds a data set already; it is not overwritten.", remedy=f"rm -r {folder}, or another --out"
+            f"{folder} holds a data set already; it is not overwritten.", remedy=f"--out {shlex.quote(_free(folder))}"
         )
     try:
         for name, text in layout_files(dataset):
@@ -55,6 +58,12 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
             path.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise StorageError(f"Writing the data set to {folder} failed: {error.strerror or error}.") from error
+
+
+def _free(folder: Path) -> str:
+    """Returns a name beside a folder that is not taken."""
+    names = (f"{folder}-{number}" for number in itertools.count(2))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _questions_csv(dataset: DataSet) -> str:

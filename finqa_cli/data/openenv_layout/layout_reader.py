@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from finqa_cli.data.data_problems import (
     for_evaluation,
 )
 from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables, split_of
+from finqa_cli.data.import_advice import IMPORTERS, advise_import
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.openenv_layout.table_files import read_tables
 from finqa_cli.data.question_files.field_values import text_fault
@@ -34,11 +36,12 @@ _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Origin and permitted use of data; empty or None where it is not stated."""
+    """Origin and permitted use of data, and its expert (see `DataSet`); empty or None where it is not stated."""
 
     source: str = ""
     licence: str = ""
     evaluation_only: bool | None = None
+    expert: str = ""
 
 
 def about_folder(folder: Path) -> About:
@@ -52,7 +55,7 @@ def about_folder(folder: Path) -> About:
     path = folder / ABOUT_FILE
     if not path.exists():
         return _fetched(folder, None)
-    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool})
+    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str})
     return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
 
 
@@ -117,7 +120,9 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
     """
     reading = scan_layout(folder, seed=seed, shares=shares)
     if reading.problems and not skip_bad:
-        raise as_data_error(reading.problems, remedy=f"finqa data check {folder}, or --skip-bad to leave such rows out")
+        check = f"finqa data check {shlex.quote(str(folder))}"
+        rest = ", or --skip-bad to leave such rows out" if reading.dataset.questions else ""
+        raise as_data_error(reading.problems, remedy=check + rest)
     if reading.problems:
         structlog.get_logger(__name__).warning(
             "bad rows left out", count=len(reading.problems), first=str(reading.problems[0])
@@ -154,7 +159,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
             questions.append(_question(fields, seed, shares or SplitShares()))
     except ProblemError as error:
         raise as_data_error(
-            [error.problem], remedy="correct it; or, for data in another layout, finqa data import --help"
+            [error.problem], remedy=f"correct it; or, for data in another layout, {advise_import(folder)}"
         ) from error
     boxed = any("\\boxed" in question.answer for question in questions)
     dataset = DataSet(
@@ -163,6 +168,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
         source=about.source or ("Snorkel finqa-data" if boxed else folder.name),
         licence=about.licence or "unknown",
         evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
+        expert=about.expert,
     )
     return Reading(dataset=dataset, problems=tuple(problems))
 
@@ -172,12 +178,14 @@ def _require_layout(folder: Path) -> None:
         remedy = f"finqa data generate --out {folder}"
         raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
     if not folder.is_dir():
-        remedy = f"finqa data import finqa-json {folder} --out DIR (for other kinds: finqa data import --help)"
-        raise as_data_error([Problem(file=str(folder), reason="is a file, not a data folder")], remedy=remedy)
+        reason = "is a file, not a data folder"
+        raise as_data_error([Problem(file=str(folder), reason=reason)], remedy=advise_import(folder))
     if files := split_files(folder):
         names = ", ".join(file.name for file in files)
         reason = f"is no data folder: {QUESTIONS_FILE} is missing; its question files are {names}"
-        remedy = f"finqa data check {files[0]}; original FinQA: finqa data import finqa-json {files[0]} --out DIR"
+        found = advise_import(files[0])
+        check = f"finqa data check {shlex.quote(str(files[0]))}"
+        remedy = check if found == IMPORTERS else f"{check}; original FinQA: {found}"
         raise as_data_error([Problem(file=str(folder), reason=reason)], remedy=remedy)
 
 
@@ -265,4 +273,5 @@ def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: boo
         skipped={},
         skip_bad=skip_bad,
         nothing=f"There is no good question in {folder}.",
+        remedy=f"finqa data check {shlex.quote(str(folder))}",
     )

@@ -54,14 +54,16 @@ def split_files(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+def csv_rows(
+    path: Path, required: Sequence[str] = (), separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]] | Problem]:
     """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
 
     Raises:
         ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the
             quoting is broken from some row on.
     """
-    for item in _csv_rows(path, required):
+    for item in _csv_rows(path, required, separator):
         if isinstance(item, Problem):
             yield item
             continue
@@ -107,20 +109,36 @@ def _json_line(path: Path, number: int, line: bytes) -> tuple[int, object] | Pro
         return Problem(file=str(path), row=number, reason=str(error))
 
 
-def _csv_rows(path: Path, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+def _csv_rows(
+    path: Path, required: Sequence[str] = (), separator: str = ","
+) -> Iterator[tuple[int, dict[str, str]] | Problem]:
+    lines = csv_cells(path, separator)
+    header = [name.strip() for name in next(lines, (1, []))[1]]
+    _check_header(path, header, required)
+    for line, cells in lines:
+        if len(cells) != len(header):
+            reason = f"ragged: {len(cells)} fields, but the header has {len(header)}"
+            yield Problem(file=str(path), row=line, reason=reason)
+        else:
+            yield line, dict(zip(header, cells, strict=True))
+
+
+def csv_cells(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yields the header and then each row of a CSV file that is no blank line, with its line from 1.
+
+    Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that hold them.
+
+    Raises:
+        ProblemError: The file is missing or unreadable, or the quoting is broken from some row on.
+    """
     text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
     csv.field_size_limit(_FIELD_LIMIT)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
+    line = 1
     try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_header(path, header, required)
-        line = reader.line_num + 1
         for cells in reader:
-            if cells and len(cells) != len(header):
-                reason = f"ragged: {len(cells)} fields, but the header has {len(header)}"
-                yield Problem(file=str(path), row=line, reason=reason)
-            elif cells:
-                yield line, dict(zip(header, cells, strict=True))
+            if cells or line == 1:
+                yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise ProblemError(Problem(file=str(path), row=reader.line_num, reason=f"is not valid CSV: {error}")) from error

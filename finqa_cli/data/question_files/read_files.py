@@ -79,8 +79,12 @@ def read_json(path: Path) -> object:
         raise ProblemError(Problem(file=str(path), reason=str(error))) from error
 
 
-def parse_json(text: str) -> object:
+def parse_json(text: str, *, unique: bool = False) -> object:
     """Returns the JSON value of a text.
+
+    Args:
+        text: The JSON document.
+        unique: Refuse an object that names a key twice, of which Python keeps the last one.
 
     Raises:
         ValueError: It is none; the message says what is wrong and where.
@@ -88,15 +92,23 @@ def parse_json(text: str) -> object:
     if not text.strip():
         raise ValueError("is empty")
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, object_pairs_hook=_unique if unique else None)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise ValueError(f"is not valid JSON: {error.msg} at {place}") from error
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer of more digits than Python converts, or a key that comes twice
         raise ValueError(f"is not readable JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("is not readable JSON: nested too deeply") from error
     return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"an object names the key {twice!r} twice")
+    return record
 
 
 def _reason(error: OSError | ValueError) -> str:

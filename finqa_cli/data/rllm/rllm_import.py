@@ -27,6 +27,7 @@ Ids count from 0 in every file, so an imported id is `<split>_<id>`, with `multi
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,11 +184,17 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
         for file in files:
             problems += importer.add_file(file)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy="finqa data import rllm DIR --out OUT") from error
+        raise as_data_error([error.problem], remedy="finqa data import rllm --help") from error
     dataset = DataSet(tables=tuple(good.values()), questions=tuple(importer.questions), source=SOURCE, licence=LICENCE)
-    nothing = f"There is no good question in {base}."
+    nothing, remedy = f"There is no good question in {base}.", "finqa data import rllm --help"
     return finish_import(
-        dataset, rows=importer.rows, problems=problems, skipped=importer.skipped, skip_bad=skip_bad, nothing=nothing
+        dataset,
+        rows=importer.rows,
+        problems=problems,
+        skipped=importer.skipped,
+        skip_bad=skip_bad,
+        nothing=nothing,
+        remedy=remedy,
     )
 
 
@@ -287,7 +294,8 @@ def _question_files(base: Path) -> Sequence[_File]:
         other = forms.setdefault(file.prefix, file)
         if other.path.suffix != file.path.suffix:
             reason = f"{other.path.name} and {file.path.name} both hold the split {file.split}; keep one of them"
-            raise DataError(f"{base}: {reason}.", remedy=f"rm {file.path}")
+            move = f"mv {shlex.quote(str(file.path))} {shlex.quote(f'{file.path}.unused')}"
+            raise DataError(f"{base}: {reason}.", remedy=move)
     return found
 
 

@@ -104,6 +104,7 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
         "source": dataset.source,
         "licence": dataset.licence,
         "evaluation_only": dataset.evaluation_only,
+        **({"expert": dataset.expert} if dataset.expert else {}),
     }
     contents[MANIFEST] = (json.dumps(manifest, indent=2) + "\n").encode()
     for name, data in contents.items():

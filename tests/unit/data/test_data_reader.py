@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixtures.data_files import FINQA_ROW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,11 +117,15 @@ def test_a_missing_folder_says_how_to_make_one(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_a_folder_says_how_to_import_it(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
-    path.write_text("[]")
+    path.write_text(json.dumps([FINQA_ROW]))
     with pytest.raises(DataError, match="is a file, not a data folder") as caught:
         read_layout(path)
     assert f"finqa data import finqa-json {path} --out DIR" in caught.value.remedy
     assert "generate" not in caught.value.remedy
+    path.write_text("[]")  # no importer takes it
+    with pytest.raises(DataError, match="is a file, not a data folder") as caught:
+        read_layout(path)
+    assert caught.value.remedy == "finqa data import --help"
 
 
 @pytest.mark.parametrize("held_out", [True, False])

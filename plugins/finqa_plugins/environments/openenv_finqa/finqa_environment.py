@@ -15,7 +15,19 @@ from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
-from finqa_cli.types import DataInfo, Observation, Prompt, Rewards, ServerSpec, Snapshot, Task, ToolCall, ToolSpec
+from finqa_cli.types import (
+    AssistantTurn,
+    DataInfo,
+    Message,
+    Observation,
+    Prompt,
+    Rewards,
+    ServerSpec,
+    Snapshot,
+    Task,
+    ToolCall,
+    ToolSpec,
+)
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_client import (
@@ -26,11 +38,11 @@ from finqa_plugins.environments.openenv_finqa.finqa_client import (
 )
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 NO_ANSWER = "no answer submitted"
-TRUTH_FILE = "truth.jsonl"
 _FIELDS = ("id", "company", "user_query", "split")
 
 
@@ -139,6 +151,40 @@ class FinQAEnvironment(Environment):
         """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
         return self._prompt.opening(task, self._tools) if self._tools else None
 
+    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
+        """Return the next turn of a question's gold solution, where the data says that its gold SQL is the expert.
+
+        That turn is a look at the tables, then at the one with the answer, the gold query, the gold answer. Without
+        that mark None: the wording of generated questions tells what to do.
+
+        Raises:
+            ConfigError: The data has the mark, and no gold SQL for this question.
+        """
+        if self._snapshot.metadata.get("expert") != GOLD:
+            return None
+        opening = next((message.content for message in messages if message.role == "user"), "")
+        task = self._by_opening.get(opening)
+        gold = self._truths.gold(task) if task is not None else None
+        if task is None or gold is None:
+            name, known, all_of_them = self._snapshot.name, self._truths.gold_count, sum(map(len, self._tasks.values()))
+            raise ConfigError(
+                f"There is no expert for question {task.id if task else opening[:80]!r} of snapshot {name!r}: the data "
+                f"has neither gold SQL nor a FinQA program that it can play ({known} of {all_of_them} questions have).",
+                remedy=f"finqa eval MODEL --snapshot {name}, or import with finqa data import tables --with-expert",
+            )
+        if len(gold.tables) > 1 and not self._config.joins:
+            raise ConfigError(
+                f"The gold SQL of question {task.id!r} joins tables, and a query sees only the one that it names.",
+                remedy="--set environment.options.joins=true",
+            )
+        return gold_turn(task, gold, sum(message.role == "assistant" for message in messages))
+
+    @cached_property
+    def _by_opening(self) -> Mapping[str, Task]:
+        tasks = [task for part in self._tasks.values() for task in part]
+        tools = self._tools or TOOL_SPECS
+        return {self._prompt.opening(task, tools).messages[-1].content: task for task in reversed(tasks)}
+
     @cached_property
     def _tasks(self) -> Mapping[str, tuple[Task, ...]]:
         tasks = read_tasks(self._snapshot.path / "tasks.jsonl")
@@ -224,38 +270,6 @@ class FinQASession(Session):
         if isinstance(reward, int | float):
             return float(reward)
         raise EnvironmentFault("The environment server ended the episode without a reward.")
-
-
-class Truths:
-    """The gold answers of a snapshot. They are read when the first answer comes, and never sent."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def of(self, task: Task) -> str:
-        """Return the gold answer of a task.
-
-        Raises:
-            DataError: The snapshot has none for the task, or its file is damaged.
-        """
-        if task.id not in self._answers:
-            raise self._damaged(f"no truth for {task.id!r}")
-        return self._answers[task.id]
-
-    @cached_property
-    def _answers(self) -> dict[str, str]:
-        path = self._snapshot.path / TRUTH_FILE
-        try:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
-            return {row["id"]: str(row["answer"]) for row in rows}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(f"{path}: {error!r}") from error
-
-    def _damaged(self, reason: str) -> DataError:
-        name = self._snapshot.name
-        return DataError(
-            f"Snapshot {name!r} is damaged: {reason}.", remedy=f"finqa snapshot build --snapshot-name {name}"
-        )
 
 
 class Judge:

@@ -1,0 +1,196 @@
+"""Gives each table its company by a rule, and tidies columns and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.dataset import Table
+from finqa_cli.data.own_tables.import_options import ImportOptions, check_company_rule
+from finqa_cli.data.own_tables.table_cells import Conversions, convert_columns
+from finqa_cli.data.own_tables.table_sources import RawTable
+from finqa_cli.data.question_files.field_values import MAX_COLUMNS, name_fault, text_fault
+
+Key = tuple[str, str]
+"""Company and name of a table."""
+
+
+@dataclass(slots=True)
+class Tables:
+    """The good tables by company and name, the files that they come from, and what was changed or wrong."""
+
+    by_key: dict[Key, Table] = field(default_factory=dict)
+    files: dict[Key, str] = field(default_factory=dict)
+    found: Conversions = field(default_factory=Conversions)
+    problems: list[Problem] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    rule: str = ""
+
+
+def build_tables(raw: Sequence[RawTable], asked: Sequence[Key], options: ImportOptions) -> Tables:
+    """Returns the tables with their companies.
+
+    Args:
+        raw: Tables as they were found.
+        asked: (company, table) as the questions name them; either may be empty.
+        options: The rule and how cells are read.
+
+    Raises:
+        ProblemError: The rule `auto` finds no company.
+        UsageError: The rule is not known.
+    """
+    tables = Tables()
+    name, argument = check_company_rule(options.company)
+    if name == "auto":
+        name, argument = _choose_rule(raw, asked)
+    tables.rule = f"{name}:{argument}" if argument else name
+    owners = _owners(asked)
+    for each in raw:
+        try:
+            for company, table in _by_company(each, name, argument, owners):
+                _add(tables, company, table, options)
+            if name == "questions" and each.name.casefold() not in owners:
+                tables.unused.append(each.file)
+        except ProblemError as error:
+            tables.problems.append(error.problem)
+    return tables
+
+
+def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, str]:
+    if raw and all(table.folder for table in raw):
+        return "folder", ""
+    columns = [[str(name).strip().casefold() for name in table.header] for table in raw]
+    for column in ("company", "ticker"):
+        if raw and all(column in names for names in columns):
+            return "column", column
+    companies = {company for company, _ in asked if company}
+    if companies and {company.casefold() for company in companies} <= {table.stem.casefold() for table in raw}:
+        return "file", ""
+    names = {table.name.casefold() for table in raw}
+    if asked and all(company and table.casefold() in names for company, table in asked):
+        return "questions", ""
+    if len(companies) == 1:
+        return "name", companies.pop()
+    reason = (
+        "the company of this table is not known: it lies in no folder of a company, its file has no company's name, "
+        "not every table has a column `company`, and not every question names company and table; --company has rules"
+    )
+    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason))
+
+
+def _owners(asked: Sequence[Key]) -> dict[str, set[str]]:
+    owners: dict[str, set[str]] = {}
+    for company, table in asked:
+        if company and table:
+            owners.setdefault(table.casefold(), set()).add(company)
+    return owners
+
+
+def _by_company(raw: RawTable, rule: str, argument: str, owners: Mapping[str, set[str]]) -> list[tuple[str, RawTable]]:
+    if rule == "name":
+        return [(argument, raw)]
+    if rule == "file":
+        rest = raw.name.removeprefix(raw.stem).strip("_")
+        return [(raw.stem, replace(raw, name=rest or raw.name))]
+    if rule == "folder":
+        if not raw.folder:
+            reason = "lies in no folder of a company, as --company folder needs"
+            raise ProblemError(Problem(file=raw.file, reason=reason))
+        return [(raw.folder, raw)]
+    if rule == "prefix":
+        company, mark, name = raw.name.partition(argument)
+        if not mark or not company or not name:
+            reason = f"the table name {raw.name!r} has no {argument!r} between company and table"
+            raise ProblemError(Problem(file=raw.file, reason=reason))
+        return [(company, replace(raw, name=name))]
+    if rule == "questions":
+        return [(company, raw) for company in sorted(owners.get(raw.name.casefold(), ()))]
+    return _split_by_column(raw, argument)
+
+
+def _split_by_column(raw: RawTable, column: str) -> list[tuple[str, RawTable]]:
+    names = [str(name).strip().casefold() for name in raw.header]
+    if column.casefold() not in names:
+        reason = f"there is no column {column!r} to tell the company; the columns are {', '.join(names)[:200]}"
+        raise ProblemError(Problem(file=raw.file, row=1, field=column, reason=reason))
+    place = names.index(column.casefold())
+    rows: dict[str, list[tuple[int, Sequence[object]]]] = {}
+    for number, cells in raw.rows:
+        if not any(cell not in (None, "") for cell in cells):
+            continue
+        company = str(cells[place] if cells[place] is not None else "").strip()
+        if not company:
+            raise ProblemError(Problem(file=raw.file, row=number, field=column, reason="the company must not be empty"))
+        rows.setdefault(company, []).append((number, [*cells[:place], *cells[place + 1 :]]))
+    header = [*raw.header[:place], *raw.header[place + 1 :]]
+    return [(company, replace(raw, header=header, rows=part)) for company, part in rows.items()]
+
+
+def _add(tables: Tables, company: str, raw: RawTable, options: ImportOptions) -> None:
+    for what, name in (("company", company), ("table", raw.name)):
+        if reason := name_fault(name):
+            raise ProblemError(Problem(file=raw.file, reason=f"the {what} name {name[:80]!r} {reason}"))
+    key = (company, raw.name)
+    twin = next(
+        (other for other in tables.by_key if (other[0], other[1].casefold()) == (company, key[1].casefold())), None
+    )
+    if twin is not None:
+        reason = f"the table {raw.name!r} of {company!r} comes twice; the other is {tables.files[twin]}"
+        raise ProblemError(Problem(file=raw.file, reason=reason))
+    tables.by_key[key] = _tidy(company, raw, options, tables.found)
+    tables.files[key] = raw.file
+
+
+def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversions) -> Table:
+    where = f"{company}/{raw.name}"
+    rows = [(number, cells) for number, cells in raw.rows if any(cell not in (None, "") for cell in cells)]
+    if len(rows) < len(raw.rows):
+        found.add("empty rows left out", where, f"{len(raw.rows) - len(rows)} rows")
+    if not rows:
+        raise ProblemError(Problem(file=raw.file, reason="the table has no rows below its header"))
+    kept = [
+        place
+        for place, name in enumerate(raw.header)
+        if str(name if name is not None else "").strip() or any(cells[place] not in (None, "") for _, cells in rows)
+    ]
+    if len(kept) < len(raw.header):
+        found.add("empty columns left out", where, f"{len(raw.header) - len(kept)} columns")
+    if not kept:
+        raise ProblemError(Problem(file=raw.file, row=1, reason="there is no column in it"))
+    if len(kept) > MAX_COLUMNS:
+        raise ProblemError(Problem(file=raw.file, reason=f"has {len(kept)} columns, at most {MAX_COLUMNS} are taken"))
+    columns = _names(raw, kept, found, where)
+    cells = [[cells[place] for place in kept] for _, cells in rows]
+    try:
+        converted = convert_columns(columns, cells, options.cells, found, where)
+    except ValueError as error:
+        row, place, reason = error.args
+        raise ProblemError(Problem(file=raw.file, row=rows[row][0], field=columns[place], reason=reason)) from error
+    metadata: dict[str, Any] = {"title": raw.title} if raw.title else {}
+    return Table(company=company, name=raw.name, columns=columns, rows=converted, metadata=metadata)
+
+
+def _names(raw: RawTable, kept: Sequence[int], found: Conversions, where: str) -> tuple[str, ...]:
+    names: list[str] = []
+    taken: set[str] = set()
+    for place in kept:
+        given = raw.header[place]
+        if isinstance(given, float) and given.is_integer():
+            given = int(given)
+        name = " ".join(str(given if given is not None else "").removesuffix(" 00:00:00").split())
+        if reason := text_fault(name):
+            raise ProblemError(Problem(file=raw.file, row=1, field=f"column {place + 1}", reason=f"the name {reason}"))
+        unique = name or f"column_{place + 1}"
+        if not name:
+            found.add("columns without a name, named by their place", where, given or "", unique)
+        copy = 1
+        while unique.casefold() in taken:
+            copy += 1
+            unique = f"{name}_{copy}"
+        if copy > 1:
+            found.add("repeated column names, numbered", where, name, unique)
+        taken.add(unique.casefold())
+        names.append(unique)
+    return tuple(names)

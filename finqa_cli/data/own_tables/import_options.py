@@ -1,0 +1,135 @@
+"""Options of an import of own tables: which column is which, and where companies and splits come from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.dataset import SplitShares
+from finqa_cli.data.own_tables.table_cells import CellRules
+from finqa_cli.data.question_files.read_files import read_text
+from finqa_cli.errors import UsageError
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "question_id", "qid", "uid"),
+    "question": ("question", "user_query", "query", "prompt", "text", "qa.question"),
+    "company": ("company", "company_name", "ticker"),
+    "table": ("table", "table_name", "tables"),
+    "answer": ("exe_ans", "qa.exe_ans", "answer", "gold_answer", "ground_truth", "target_answer", "qa.answer"),
+    "sql": ("gold_sql", "sql", "gold_query"),
+    "program": ("program", "target_program", "gold_program", "qa.program"),
+    "split": ("split",),
+    "type": ("question_type", "type", "kind"),
+    "explanation": ("explanation",),
+}
+"""What a question may have, and the names of columns that are taken for it unless one is named. `qa.x`: x in an object.
+"""
+
+COMPANY_RULES = ("auto", "folder", "file", "questions", "column:NAME", "prefix:SEPARATOR", "name:NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """How a source is read.
+
+    Attributes:
+        columns: Column of the questions by field, a key of `FIELDS`.
+        company: The rule that gives each table its company; see `COMPANY_RULES`.
+        cells: How cells are read.
+        seed: Seed of the split by company, for questions without one.
+        shares: Shares of the companies by split.
+        with_expert: Keep only questions that the expert can play.
+        evaluation_only: Mark the data as not for training.
+        source: Where the data comes from, in words; empty for the name of the source.
+        licence: Licence of the data.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    company: str = "auto"
+    cells: CellRules = field(default_factory=CellRules)
+    seed: int = 0
+    shares: SplitShares = field(default_factory=SplitShares)
+    with_expert: bool = False
+    evaluation_only: bool = False
+    source: str = ""
+    licence: str = "unknown"
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Returns the settings of a TOML file: `company`, `decimal`, `percent`, ..., and the table `[columns]`.
+
+    Raises:
+        ProblemError: It is no TOML file, or has a key or value that is not known.
+    """
+    try:
+        given = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ProblemError(Problem(file=str(path), reason=f"is not valid TOML: {error}")) from error
+    known = {"company": str, "decimal": str, "percent": str, "dates": str, "convert": bool, "columns": dict}
+    known |= {"seed": int, "splits": str, "evaluation_only": bool, "with_expert": bool, "source": str, "licence": str}
+    for name, value in given.items():
+        if name not in known:
+            raise ProblemError(Problem(file=str(path), field=name, reason=f"is not known; known: {', '.join(known)}"))
+        if not isinstance(value, known[name]) or (known[name] is int and isinstance(value, bool)):
+            what = {str: "a text", bool: "true or false", int: "a whole number", dict: "a table"}[known[name]]
+            raise ProblemError(Problem(file=str(path), field=name, reason=f"must be {what}"))
+    for name, column in given.get("columns", {}).items():
+        if name not in FIELDS:
+            reason = f"is no field of a question; fields: {', '.join(FIELDS)}"
+            raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason=reason))
+        if not isinstance(column, str) or not column.strip():
+            raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason="must name a column"))
+    return given
+
+
+def parse_columns(texts: list[str]) -> dict[str, str]:
+    """Returns column by field of texts such as `question=Frage`.
+
+    Raises:
+        UsageError: A text has another form, or names no field.
+    """
+    columns: dict[str, str] = {}
+    for text in texts:
+        name, mark, column = text.partition("=")
+        if name not in FIELDS or not mark or not column:
+            raise UsageError(
+                f"--column takes FIELD=COLUMN with a field of {', '.join(FIELDS)}, but got {text!r}.",
+                remedy=f"--column question={column or text}",
+            )
+        columns[name] = column
+    return columns
+
+
+def make_cell_rules(values: Mapping[str, Any]) -> CellRules:
+    """Returns the rules of cells among settings.
+
+    Raises:
+        UsageError: One has a value that is not known.
+    """
+    choices = {"decimal": (".", ","), "percent": ("fraction", "text"), "dates": ("auto", "day-first", "month-first")}
+    names = [each.name for each in fields(CellRules)]
+    chosen = {name: values[name] for name in names if name in values}
+    for name, known in choices.items():
+        if name in chosen and chosen[name] not in known:
+            raise UsageError(f"{name} is {' or '.join(known)}, not {chosen[name]!r}.", remedy=f"--{name} {known[0]}")
+    return CellRules(**chosen)
+
+
+def check_company_rule(rule: str) -> tuple[str, str]:
+    """Returns name and argument of a rule for companies.
+
+    Raises:
+        UsageError: There is no such rule, or its argument is missing.
+    """
+    name, _, argument = rule.partition(":")
+    takes = {known.partition(":")[0]: known.partition(":")[2] for known in COMPANY_RULES}
+    if name not in takes or bool(argument) != bool(takes[name]):
+        raise UsageError(
+            f"--company takes {', '.join(COMPANY_RULES)}, but got {rule!r}.",
+            remedy="--company auto",
+        )
+    return name, argument

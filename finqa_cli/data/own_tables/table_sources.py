@@ -1,0 +1,307 @@
+"""Finds the tables of a source: files in a folder, or the tables of one database file; cells stay as they are."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.own_tables.workbook_tables import Content, duckdb_tables, parquet_table, workbook_tables
+from finqa_cli.data.question_files.question_rows import csv_cells, read_rows
+from finqa_cli.data.question_files.read_files import parse_json, read_text, require_file
+
+MAX_FILES = 20_000
+MAX_ROWS = 1_000_000
+DATABASES = (".sqlite", ".sqlite3", ".db", ".duckdb")
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_DUCKDB_MAGIC = b"DUCK"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTable:
+    """One table as it was found.
+
+    Attributes:
+        file: Path, with the name of the sheet or table where a file holds several.
+        folder: First folder below the source; empty for a file directly in it, and for databases.
+        stem: Name of the file without its ending.
+        name: Name that the table has by its place.
+        header: Names of the columns.
+        rows: (row as the user counts it, [C] cells).
+        title: Title above the header, in a workbook.
+    """
+
+    file: str
+    folder: str
+    stem: str
+    name: str
+    header: Sequence[object]
+    rows: Sequence[tuple[int, Sequence[object]]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is in a source.
+
+    Attributes:
+        tables: Readable tables, by place.
+        problems: Files and tables that cannot be read.
+        ignored: Files of other kinds.
+    """
+
+    tables: tuple[RawTable, ...]
+    problems: tuple[Problem, ...]
+    ignored: tuple[str, ...]
+
+
+def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
+    """Reads all tables of a folder, of a single file, or of a SQLite or DuckDB file.
+
+    Args:
+        source: Folder, file of a table, or database file.
+        leave_out: Files of the folder that are no tables, such as that of the questions.
+
+    Raises:
+        ProblemError: The source is missing, is neither, or holds no table.
+        MissingDependencyError: It holds Parquet, Excel or DuckDB files, and their reader is not installed.
+    """
+    problems: list[Problem] = []
+    ignored: list[str] = []
+    if source.is_dir():
+        found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored))
+    elif is_table_file(source):
+        found = list(_of_files([source], source.parent, problems, ignored))
+    else:
+        found = list(_of_database(source, problems))
+    if not found and not problems:
+        others = f"; files of other kinds: {', '.join(ignored[:3])}" if ignored else ""
+        raise ProblemError(Problem(file=str(source), reason=f"there is no table in it ({_kinds()}){others}"))
+    return Found(tables=tuple(found), problems=tuple(problems), ignored=tuple(ignored))
+
+
+def _kinds() -> str:
+    return f"finqa reads {', '.join(_READERS)} in a folder, or one file {', '.join(DATABASES)}"
+
+
+def is_table_file(path: Path) -> bool:
+    """Returns whether a file has an ending that is read as a table."""
+    return path.suffix.lower() in _READERS and not path.name.startswith((".", "~$")) and path.is_file()
+
+
+def is_table_name(name: str) -> bool:
+    """Returns whether a name ends as a file of a table does."""
+    return Path(name).suffix.lower() in _READERS
+
+
+def is_database(path: Path) -> bool:
+    """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            return False
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError:
+        return False
+    return start == _SQLITE_MAGIC or start[8:12] == _DUCKDB_MAGIC
+
+
+def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
+    if len(paths) > MAX_FILES:
+        reason = f"holds {len(paths)} files, at most {MAX_FILES} are read"
+        raise ProblemError(Problem(file=str(folder), reason=reason))
+    shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
+    yield from _of_files([path for path in shown if path.resolve() not in leave_out], folder, problems, ignored)
+
+
+def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+    for path in paths:
+        parts = path.relative_to(folder).parts
+        reader = _READERS.get(path.suffix.lower())
+        if reader is None:
+            ignored.append(str(path))
+            continue
+        place = "_".join((*parts[1:-1], path.stem))
+        try:
+            require_file(path)
+            for name, header, rows, title in reader(path):
+                yield RawTable(
+                    file=f"{path}, {name}" if name else str(path),
+                    folder=parts[0] if len(parts) > 1 else "",
+                    stem=path.stem,
+                    name=f"{place}_{name}" if name else place,
+                    header=header,
+                    rows=rows,
+                    title=title,
+                )
+        except ProblemError as error:
+            problems.append(error.problem)
+
+
+def _of_database(path: Path, problems: list[Problem]) -> Iterator[RawTable]:
+    require_file(path)
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start == _SQLITE_MAGIC:
+        content = sqlite_tables(path, problems)
+    elif start[8:12] == _DUCKDB_MAGIC:
+        content = duckdb_tables(path)
+    else:
+        reason = f"is no SQLite or DuckDB file; {_kinds()}"
+        raise ProblemError(Problem(file=str(path), reason=reason))
+    for name, header, rows, title in content:
+        yield RawTable(
+            file=f"{path}, {name}", folder="", stem=path.stem, name=name, header=header, rows=rows, title=title
+        )
+
+
+def sqlite_tables(path: Path, problems: list[Problem]) -> Iterator[Content]:
+    """Yields the tables of a SQLite file, which is opened for reading only; views and virtual tables are left out.
+
+    Raises:
+        ProblemError: The file is damaged.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.text_factory = lambda data: data.decode(errors="surrogateescape")
+            database.execute("PRAGMA trusted_schema=OFF")
+            query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+            names = [name for (name,) in database.execute(query) if not name.lower().startswith("sqlite_")]
+            for name in names:
+                try:
+                    cursor = database.execute(f'SELECT * FROM "{name.replace(chr(34), chr(34) * 2)}"')
+                    header = [column[0] for column in cursor.description]
+                    rows = list(enumerate(cursor.fetchmany(MAX_ROWS), start=1))
+                    if cursor.fetchone() is not None:
+                        problems.append(Problem(file=f"{path}, {name}", reason=f"has more than {MAX_ROWS} rows"))
+                        continue
+                except sqlite3.Error as error:
+                    problems.append(Problem(file=f"{path}, {name}", reason=f"cannot be read: {error}"))
+                    continue
+                yield name, header, rows, ""
+    except sqlite3.Error as error:
+        raise ProblemError(Problem(file=str(path), reason=f"is no readable SQLite file: {error}")) from error
+
+
+def csv_table(path: Path) -> Iterator[Content]:
+    """Yields the one table of a CSV file; separator is what its header has most of: comma, semicolon or tab.
+
+    Raises:
+        ProblemError: It is unreadable, empty, or ragged.
+    """
+    lines = iter(csv_cells(path, separator_of(path)))
+    _, header = next(lines, (0, []))
+    if not header:
+        raise ProblemError(Problem(file=str(path), reason="is empty"))
+    width = len(header)
+    rows: list[tuple[int, Sequence[object]]] = []
+    for line, cells in lines:
+        while len(cells) > width and not cells[-1].strip():
+            cells.pop()
+        if len(cells) != width:
+            reason = f"ragged: {len(cells)} fields, but the header has {width}"
+            raise ProblemError(Problem(file=str(path), row=line, reason=reason))
+        rows.append((line, cells))
+    yield "", header, rows, ""
+
+
+def separator_of(path: Path) -> str:
+    """Returns what the header of a CSV file has most of: comma, semicolon or tab.
+
+    Raises:
+        ProblemError: It is no plain file.
+    """
+    require_file(path)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline(1_000_000)
+    return max(",;\t", key=lambda mark: (header.count(mark), mark == ","))
+
+
+def json_table(path: Path) -> Iterator[Content]:
+    """Yields the one table of a JSON file, in any of the forms in which pandas writes one.
+
+    These are a list of row objects, an object of columns, `{"columns": [...], "data": [[...], ...]}`, or a list of
+    lists, the header first.
+
+    Raises:
+        ProblemError: It is unreadable, of another form, ragged, or names a key twice.
+    """
+    try:
+        value = parse_json(read_text(path), unique=True)
+    except ValueError as error:
+        raise ProblemError(Problem(file=str(path), reason=str(error))) from error
+    if isinstance(value, dict) and isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
+        value = [value["columns"], *value["data"]]
+    if isinstance(value, dict):
+        value = _turned(path, value)
+    if not isinstance(value, list) or not value:
+        reason = "must be a list of row objects, an object of columns, or a list of lists"
+        raise ProblemError(Problem(file=str(path), reason="there is no row in it" if value == [] else reason))
+    yield _of_lists(path, value) if isinstance(value[0], list) else _of_records(path, value)
+
+
+def _turned(path: Path, value: Mapping[str, object]) -> list[dict[str, object]]:
+    """Returns columns of cells, or of `{row: cell}`, as records."""
+    columns: dict[str, list[object]] = {}
+    for key, cells in value.items():
+        if not isinstance(cells, dict | list):
+            reason = "must be a list of row objects or an object of columns, but this key holds neither"
+            raise ProblemError(Problem(file=str(path), field=key, reason=reason))
+        columns[key] = list(cells.values()) if isinstance(cells, dict) else cells
+    first = len(next(iter(columns.values()), ()))
+    for key, cells in columns.items():
+        if len(cells) != first:
+            reason = f"ragged: this column has {len(cells)} cells, the first has {first}"
+            raise ProblemError(Problem(file=str(path), field=key, reason=reason))
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _of_lists(path: Path, value: Sequence[object]) -> Content:
+    rows: list[tuple[int, Sequence[object]]] = []
+    header = value[0] if isinstance(value[0], list) else []
+    for number, row in enumerate(value[1:], start=1):
+        if not isinstance(row, list) or len(row) != len(header):
+            reason = f"ragged: must be a list of {len(header)} cells, as the header is"
+            raise ProblemError(Problem(file=str(path), row=number, reason=reason))
+        rows.append((number, row))
+    return "", header, rows, ""
+
+
+def _of_records(path: Path, value: Iterable[object]) -> Content:
+    header: list[str] = []
+    rows: list[tuple[int, Sequence[object]]] = []
+    for number, record in enumerate(value, start=1):
+        if not isinstance(record, dict):
+            raise ProblemError(Problem(file=str(path), row=number, reason="must be an object"))
+        header = header or list(record)
+        if odd := sorted(set(record) ^ set(header)):
+            missing = odd[0] in header
+            reason = "ragged: this cell is missing" if missing else "ragged: the first row has no such column"
+            raise ProblemError(Problem(file=str(path), row=number, field=odd[0], reason=reason))
+        rows.append((number, [record[name] for name in header]))
+    return "", header, rows, ""
+
+
+def _jsonl_table(path: Path) -> Iterator[Content]:
+    records: list[object] = []
+    for item in read_rows(path):
+        if isinstance(item, Problem):
+            raise ProblemError(item)
+        records.append(item[1])
+    if not records:
+        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+    yield _of_records(path, records)
+
+
+_READERS: Mapping[str, Callable[[Path], Iterator[Content]]] = {
+    ".csv": csv_table,
+    ".tsv": csv_table,
+    ".json": json_table,
+    ".jsonl": _jsonl_table,
+    ".parquet": parquet_table,
+    ".xlsx": workbook_tables,
+}

@@ -1,0 +1,369 @@
+"""Imports own tables and questions: `finqa data import tables`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.data.data_problems import (
+    ImportReport,
+    Problem,
+    ProblemError,
+    as_data_error,
+    finish_import,
+    for_evaluation,
+)
+from finqa_cli.data.dataset import DataSet, Question, Table, named_tables, split_companies
+from finqa_cli.data.own_tables.assign_companies import Key, Tables, build_tables
+from finqa_cli.data.own_tables.gold_queries import (
+    GoldQueryError,
+    answer_text,
+    as_program_table,
+    program_query,
+    run_gold_query,
+    tables_of_query,
+)
+from finqa_cli.data.own_tables.import_options import FIELDS, ImportOptions
+from finqa_cli.data.own_tables.table_cells import Decimal, read_number
+from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
+from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
+from finqa_cli.grading.openenv import grade
+from finqa_cli.grading.programs import ProgramError, execute, parse
+from finqa_cli.types.splits import SPLIT_NAMES
+
+_HELP = "finqa data import tables --help"
+GOLD = "gold"
+"""The mark of a data set whose questions are demonstrated by their gold SQL, and in no other way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesReport:
+    """Outcome of an import of own tables.
+
+    Attributes:
+        report: The data set, with counts of rows and problems.
+        rule: The rule that gave the tables their companies.
+        conversions: What was changed on the way in: kind, count, example.
+        columns: The column of the questions that each field was read from.
+        experts: Questions that the expert can solve.
+        not_read: Files of other kinds, and tables that no company has.
+    """
+
+    report: ImportReport
+    rule: str
+    conversions: Sequence[Mapping[str, object]]
+    columns: Mapping[str, str]
+    experts: int
+    not_read: tuple[str, ...]
+
+
+def import_tables(
+    source: Path,
+    questions: Path,
+    options: ImportOptions,
+    *,
+    skip_bad: bool = False,
+    leave_out: Sequence[Path] = (),
+) -> TablesReport:
+    """Turns own tables and questions into a data set.
+
+    Args:
+        source: A folder of tables, or a SQLite or DuckDB file.
+        questions: CSV, JSON, JSONL or Parquet.
+        options: Which column is which, and where companies and splits come from.
+        skip_bad: Leave out malformed tables and questions instead of failing.
+        leave_out: Further files in the folder that are no tables.
+
+    Raises:
+        DataError: Something is missing or malformed (file, row, column, reason), or no question is left.
+        UsageError: A rule is not known.
+    """
+    try:
+        found = find_tables(source, [questions, *leave_out])
+        asked = _Asked(questions, options.columns)
+        tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
+    except ProblemError as error:
+        raise as_data_error([error.problem], remedy=_HELP) from error
+    importer = _Importer(asked, tables, options.cells.decimal)
+    for number, fields in asked.rows:
+        try:
+            importer.add(number, fields)
+        except ProblemError as error:
+            importer.problems.append(error.problem)
+    questions_kept = [question for question in importer.questions if question.gold_sql or not options.with_expert]
+    skipped = Counter(
+        {"neither gold SQL nor a program that can be played": len(importer.questions) - len(questions_kept)}
+    )
+    dataset = DataSet(
+        tables=tuple(tables.by_key.values()),
+        questions=tuple(_with_splits(questions_kept, options)),
+        source=options.source or source.resolve().name,
+        licence=options.licence,
+        expert=GOLD,
+    )
+    report = finish_import(
+        for_evaluation(dataset) if options.evaluation_only else dataset,
+        rows=len(asked.rows) + len(asked.problems),
+        problems=[*found.problems, *tables.problems, *asked.problems, *importer.problems],
+        skipped=+skipped,
+        skip_bad=skip_bad,
+        nothing=f"There is no good question in {questions}.",
+        remedy=_HELP,
+    )
+    return TablesReport(
+        report=report,
+        rule=tables.rule,
+        conversions=tables.found.document(),
+        columns=asked.columns,
+        experts=sum(bool(question.gold_sql) for question in importer.questions),
+        not_read=(*found.ignored, *tables.unused),
+    )
+
+
+def reads_as_questions(path: Path) -> bool:
+    """Returns whether a file can be given as the questions: every row is readable, and the columns are known."""
+    try:
+        return not _Asked(path, {}).problems
+    except ProblemError:
+        return False
+
+
+class _Asked:
+    """The rows of a file of questions, and which column has which field."""
+
+    def __init__(self, path: Path, chosen: Mapping[str, str]) -> None:
+        self.path = path
+        self.rows: list[tuple[int, dict[str, object]]] = []
+        self.problems: list[Problem] = []
+        for item in _rows(path):
+            if isinstance(item, Problem):
+                self.problems.append(item)
+            else:
+                self.rows.append(item)
+        names = {name for _, fields in self.rows for name in _flat(fields)}
+        if not self.rows and not self.problems:
+            raise ProblemError(Problem(file=str(path), reason="there is no question in it"))
+        self.columns: dict[str, str] = {}
+        for field, column in chosen.items():
+            if column not in names:
+                near = difflib.get_close_matches(column, sorted(names), n=1)
+                hint = f"; near it: {near[0]}" if near else f"; the columns are {', '.join(sorted(names))[:300]}"
+                reason = f"there is no such column for `{field}`{hint}"
+                raise ProblemError(Problem(file=str(path), field=column, reason=reason))
+            self.columns[field] = column
+        for field, known in FIELDS.items():
+            if field not in self.columns and (column := next((name for name in known if name in names), "")):
+                self.columns[field] = column
+        if self.rows and "question" not in self.columns:
+            reason = f"no column is known as the question; the columns are {', '.join(sorted(names))[:300]}"
+            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name it: --column question=NAME"))
+        if self.rows and not {"answer", "sql", "program"} & set(self.columns):
+            reason = (
+                f"there is no column of answers, gold SQL or programs; the columns are {', '.join(sorted(names))[:300]}"
+            )
+            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name one: --column answer=NAME"))
+
+    def key(self, fields: Mapping[str, object]) -> Key:
+        """Returns company and table as a row names them, empty where it does not."""
+        return self.text(fields, "company"), next(iter(self.tables(fields)), "")
+
+    def text(self, fields: Mapping[str, object], field: str) -> str:
+        """Returns a field as a text without blanks around it; empty where it is missing."""
+        value = _value(fields, self.columns.get(field, ""))
+        if isinstance(value, bool):
+            return "Yes" if value else "No"
+        if isinstance(value, list | dict):
+            return json.dumps(value, ensure_ascii=False)
+        if isinstance(value, int | float):
+            return answer_text(value) if math.isfinite(value) else ""  # NaN is how data frames write nothing
+        return "" if value is None else str(value).strip()
+
+    def tables(self, fields: Mapping[str, object]) -> tuple[str, ...]:
+        """Returns the tables that a row names: one, or a list."""
+        return named_tables(self.text(fields, "table"))
+
+    def problem(self, number: int, field: str, reason: str) -> ProblemError:
+        """Returns what is wrong with a field of a row."""
+        return ProblemError(
+            Problem(file=str(self.path), row=number, field=self.columns.get(field, field), reason=reason)
+        )
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, object]] | Problem]:
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        yield from read_rows(path)
+        return
+    for item in csv_rows(path, separator=separator_of(path)):
+        yield item if isinstance(item, Problem) else (item[0], dict(item[1]))
+
+
+def _flat(fields: Mapping[str, object]) -> list[str]:
+    inner = [f"{name}.{key}" for name, value in fields.items() if isinstance(value, dict) for key in value]
+    return [*fields, *inner]
+
+
+def _value(fields: Mapping[str, object], column: str) -> Any:
+    if column in fields:
+        return fields[column]
+    name, _, key = column.partition(".")
+    inner = fields.get(name)
+    return inner.get(key) if isinstance(inner, dict) else None
+
+
+class _Importer:
+    """Turns rows into questions."""
+
+    def __init__(self, asked: _Asked, tables: Tables, decimal: Decimal) -> None:
+        self._decimal = decimal
+        self.questions: list[Question] = []
+        self.problems: list[Problem] = []
+        self._asked = asked
+        self._tables = tables
+        self._ids: set[str] = set()
+        self._companies: dict[str, dict[str, Table]] = {}
+        for (company, name), table in tables.by_key.items():
+            self._companies.setdefault(company, {})[name] = table
+
+    def add(self, number: int, fields: Mapping[str, object]) -> None:
+        """Adds the question of a row.
+
+        Raises:
+            ProblemError: A field is missing or malformed.
+        """
+        asked = self._asked
+        text = asked.text(fields, "question")
+        if not text:
+            raise asked.problem(number, "question", "must not be empty")
+        identity = asked.text(fields, "id") or f"q{number:05d}"
+        if identity in self._ids:
+            raise asked.problem(number, "id", f"{identity!r} comes twice")
+        company = self._company(number, fields)
+        split = asked.text(fields, "split").lower()
+        if split and split not in SPLIT_NAMES:
+            raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
+        names = [self._table(number, company, name) for name in asked.tables(fields)]
+        answer, names, query = self._solution(number, fields, company, names)
+        self._ids.add(identity)
+        self.questions.append(
+            Question(
+                id=identity,
+                company=company,
+                question=text,
+                user_query=text,
+                answer=answer,
+                split=SPLIT_NAMES[split] if split else "",
+                type=asked.text(fields, "type"),
+                explanation=asked.text(fields, "explanation"),
+                table_name=names[0] if len(names) == 1 else json.dumps(names) if names else "",
+                gold_sql=query,
+            )
+        )
+
+    def _company(self, number: int, fields: Mapping[str, object]) -> str:
+        given = self._asked.text(fields, "company")
+        if not given:
+            owners = {
+                company
+                for company, tables in self._companies.items()
+                for name in self._asked.tables(fields)
+                if name in tables
+            }
+            known = owners or set(self._companies)
+            if len(known) == 1:
+                return known.pop()
+            raise self._asked.problem(number, "company", "must not be empty: there are tables of several companies")
+        if given in self._companies:
+            return given
+        same = [company for company in self._companies if company.casefold() == given.casefold()]
+        if len(same) == 1:
+            return same[0]
+        near = difflib.get_close_matches(given, sorted(self._companies), n=1)
+        hint = f"; near it: {near[0]!r}" if near else ""
+        raise self._asked.problem(number, "company", f"there are no tables of {given!r}{hint}")
+
+    def _table(self, number: int, company: str, given: str) -> str:
+        tables = self._companies[company]
+        if given in tables:
+            return given
+        plain = Path(given).stem if is_table_name(given) else given
+        same = [name for name in tables if name.casefold() in (given.casefold(), plain.casefold())]
+        if len(same) == 1:
+            return same[0]
+        near = difflib.get_close_matches(given, sorted(tables), n=1) or sorted(tables)[:3]
+        reason = f"{company!r} has no table {given!r}; it has: {', '.join(near)}"
+        raise self._asked.problem(number, "table", reason)
+
+    def _solution(
+        self, number: int, fields: Mapping[str, object], company: str, names: list[str]
+    ) -> tuple[str, list[str], str]:
+        """Returns the answer, the tables that it is in, and the gold query, each as far as it is known."""
+        asked, found = self._asked, self._tables.found
+        answer, query, program = (asked.text(fields, field) for field in ("answer", "sql", "program"))
+        if self._decimal == "," and read_number(answer, ","):
+            answer = answer.translate({ord("."): None, ord(","): "."})  # graders read numbers with a point
+        result = ""
+        if query:
+            names, result = self._run(number, company, names, query)
+        elif program:
+            result, query = self._of_program(number, program, company, names)
+        if not answer and not result:
+            raise asked.problem(
+                number, "answer", "must not be empty: there is neither an answer nor gold SQL nor a program"
+            )
+        if answer and result and not grade(result, answer).reward:
+            kind = "gold SQL" if asked.text(fields, "sql") else "programs"
+            place = f"{asked.path} row {number}"
+            found.add(f"{kind} whose value is not the answer, left out", place, answer, result)
+            query = ""
+        return answer or result, names, query
+
+    def _run(self, number: int, company: str, names: list[str], query: str) -> tuple[list[str], str]:
+        """Runs gold SQL on the named tables, else on each that it writes, else on all of those together."""
+        tables = self._companies[company]
+        written = tables_of_query(query, tables)
+        tries = [names] if names else [*([name] for name in written), *([written] if len(written) > 1 else [])]
+        reason = f"names no table of {company!r}: {', '.join(sorted(tables))[:200]}"
+        for chosen in tries:
+            try:
+                return chosen, answer_text(run_gold_query([tables[name] for name in chosen], query))
+            except GoldQueryError as error:
+                reason = str(error)
+        raise self._asked.problem(number, "sql", reason)
+
+    def _of_program(self, number: int, text: str, company: str, names: list[str]) -> tuple[str, str]:
+        """Returns the result of a FinQA program, and the query that computes it where it can be written."""
+        try:
+            program = parse(text)
+            tables = [self._companies[company][name] for name in names]
+            if len(tables) != 1 and any(step.reads_table for step in program.steps):
+                raise self._asked.problem(number, "table", "must name the one table that the program reads")
+            result = answer_text(execute(program, as_program_table(tables[0]) if tables else []))
+        except ProgramError as error:
+            raise self._asked.problem(number, "program", f"has no result: {error}") from error
+        for table in tables or self._companies[company].values():
+            try:
+                query = program_query(program, table)
+                if grade(answer_text(run_gold_query([table], query)), result).reward:
+                    if not names:
+                        names.append(table.name)
+                    return result, query
+            except GoldQueryError:
+                continue
+        self._tables.found.add(
+            "programs that the tables cannot answer, so no expert", f"{self._asked.path} row {number}", text
+        )
+        return result, ""
+
+
+def _with_splits(questions: Sequence[Question], options: ImportOptions) -> list[Question]:
+    """Returns the questions, each with the split that it names, else that of its company."""
+    named = {question.company: question.split for question in questions if question.split}
+    unknown = [question.company for question in questions if question.company not in named]
+    by_company = {**split_companies(list(dict.fromkeys(unknown)), options.seed, options.shares), **named}
+    return [replace(question, split=question.split or by_company[question.company]) for question in questions]

@@ -44,7 +44,8 @@ class SplitTest:
         source: Text of the test in the data.
         asked: Expressions that the solution's process evaluates.
         verdict: What must hold of their values, which it calls `_asked_0`, `_asked_1`, ...
-        expected: The constant, for `assert ASKED == CONSTANT`: then plain data is compared and nothing is executed.
+        expected: The constant, for `assert ASKED == CONSTANT`, and the truth for `assert ASKED` or `assert not ASKED`:
+            then plain data is compared and nothing is executed.
         modules: Modules of the standard library that the verdict names.
     """
 
@@ -68,7 +69,7 @@ def split_test(source: str, defined: Collection[str]) -> SplitTest:
     """
     statement = _parsed(source)
     taking = _Taking(defined)
-    verdict = taking.visit(statement.test)
+    verdict = taking.truth_of(statement.test)
     if not taking.asked:
         raise TestProblem("the test asks the solution for nothing")
     return SplitTest(
@@ -128,6 +129,29 @@ class _Taking(ast.NodeTransformer):
         self.asked: list[str] = []
         self.modules: set[str] = set()
 
+    def truth_of(self, node: ast.expr) -> ast.expr:
+        """Visit an expression of which only the truth counts, such as the whole of a bare assert.
+
+        The solution's process sends the truth of its part alone, for the value may be no plain data: `re.Match` is
+        true, and whether it is None is known where it is.
+        """
+        match node:
+            case ast.UnaryOp(op=ast.Not()):
+                node.operand = self.truth_of(node.operand)
+            case ast.BoolOp():
+                node.values = [self.truth_of(value) for value in node.values]
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]) if (
+                self._is_asked(left)
+            ):
+                return self._take(node, ast.unparse(node))
+            case ast.expr() if self._is_asked(node):
+                return self._take(node, f"not not {ast.unparse(node)}")  # `bool` may be a name of the solution
+            case _:
+                visited = self.visit(node)
+                assert isinstance(visited, ast.expr)
+                return visited
+        return node
+
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.NamedExpr)):
             if self._asks(node):
@@ -135,11 +159,14 @@ class _Taking(ast.NodeTransformer):
             self._note_modules(node)
             return node
         if isinstance(node, ast.expr) and self._is_asked(node):
-            self.asked.append(ast.unparse(node))
-            return ast.copy_location(ast.Name(id=f"{ASKED}{len(self.asked) - 1}", ctx=ast.Load()), node)
+            return self._take(node, ast.unparse(node))
         if isinstance(node, ast.Name):
             self._note_modules(node)
         return self.generic_visit(node)
+
+    def _take(self, node: ast.expr, source: str) -> ast.expr:
+        self.asked.append(source)
+        return ast.copy_location(ast.Name(id=f"{ASKED}{len(self.asked) - 1}", ctx=ast.Load()), node)
 
     def _is_asked(self, node: ast.expr) -> bool:
         """It begins with a name of the solution, or makes a container of such an expression."""
@@ -178,6 +205,11 @@ def _root(node: ast.expr) -> ast.Name | None:
 
 
 def _constant(verdict: ast.AST) -> Expected | None:
+    match verdict:  # the truth that the solution's process has sent
+        case ast.Name(id=name) if name == f"{ASKED}0":
+            return Expected(True)
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)) if name == f"{ASKED}0":
+            return Expected(False)
     if not isinstance(verdict, ast.Compare) or len(verdict.ops) != 1 or not isinstance(verdict.ops[0], ast.Eq):
         return None
     left, right = verdict.left, verdict.comparators[0]

@@ -81,6 +81,24 @@ async def test_a_failed_attempt_is_told_why_and_may_be_repaired(data: Path) -> N
     assert {request.labels["problem"] for request in box.requests} == {ADD}
 
 
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        ("import re\ndef starts(text):\n    return re.match('a', text)", 4),
+        ("import re\ndef bool(x):\n    return x\ndef starts(text):\n    return re.match('a', text)", 4),
+        ("def starts(text):\n    return object()", 2),
+        ("def starts(text):\n    return None", 2),
+    ],
+)
+async def test_values_that_are_no_plain_data_are_judged_by_their_truth(tmp_path: Path, code: str, passed: int) -> None:
+    tests = ["starts('ab')", "not starts('ba')", "starts('b') is None", "starts('a') is not None"]
+    row = {**ROWS[0], "code": "def starts(text): pass", "test_list": [f"assert {test}" for test in tests]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    session = await opened(environment(tmp_path / "train.jsonl", max_attempts=1, shown_tests=4))
+    told = await session.reply(block(code))
+    assert told.text.startswith("All tests passed." if passed == 4 else f"{passed} of 4 tests passed."), told.text
+
+
 SPY = """
 import sys
 def add(a, b):
@@ -271,9 +289,9 @@ def test_values_are_shown_alike_in_every_process() -> None:
     assert shown(Counter({"a": Decimal("sNaN"), "b": Decimal("sNaN")})) == "a value of type Counter"
 
 
-@pytest.mark.parametrize("problem", ["1", "367", "596", "927", "974"])
+@pytest.mark.parametrize("problem", ["1", "367", "596", "737", "787", "794", "927", "974"])
 async def test_references_of_published_problems_are_right(problem: str) -> None:
-    """Also where a problem is set up after its solution, and where a verdict takes a module."""
+    """Also where a problem is set up after its solution, a verdict takes a module, or a value is no plain data."""
     if not PUBLISHED.is_file():
         pytest.skip("MBPP is not beside this checkout (finqa data fetch mbpp)")
     made = environment(PUBLISHED)

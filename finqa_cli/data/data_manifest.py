@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from finqa_cli import __version__
+from finqa_cli.data.openenv_layout.layout import free_name
 from finqa_cli.data.snapshots.compile import file_digest, manifest_digest, write_durably
 from finqa_cli.errors import StorageError
 
@@ -64,7 +66,8 @@ def write_files(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
     """
     for name in files:
         if (folder / name).exists():
-            raise StorageError(f"{folder / name} is there already; it is not overwritten.", remedy="another --out")
+            remedy = f"--out {shlex.quote(free_name(folder))}"
+            raise StorageError(f"{folder / name} is there already; it is not overwritten.", remedy=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -24,7 +24,9 @@ from finqa_cli.contracts import (
     Tracker,
     TrackerContext,
 )
+from finqa_cli.data.data_problems import as_data_error
 from finqa_cli.data.import_advice import IMPORTERS, advise_import, snapshot_name
+from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import missing_requirements, registry
@@ -79,6 +81,8 @@ def try_environment(settings: Settings, path: Path, home: Path) -> Environment:
     if not path.is_dir():
         refusal = _takes_a_snapshot(settings, path, other="--for finqa-text")
         raise DataError(refusal.message, remedy=refusal.remedy)
+    if problems := scan_layout(path).problems:
+        raise as_data_error(problems, remedy=f"finqa data check {shlex.quote(str(path))}")
     snapshot, _ = LocalSnapshots(home).build(DEFAULT_NAME, path)
     return _make_environment(settings, snapshot, None)
 

@@ -59,6 +59,12 @@ def prepared() -> None:
     write_json(Path("prepared/dev.json"), [finqa_row("a")])
 
 
+def report_is_there() -> None:
+    write_json(Path("dev.json"), [finqa_row("a")])
+    Path("report").mkdir()
+    Path("report/check_report.md").touch()
+
+
 OWN = "data import tables tables --questions questions.csv --out new"
 ASKED = question_rows()[0]
 TEXT_ONLY = finqa_row("text", program="subtract(77777, 0.3)", gold_inds={"text_1": "..."})
@@ -103,6 +109,8 @@ MISTAKES = [
     Mistake("another file to play", "eval scripted --data q.json --run-dir r", "plugins", finqa(ASKED, path="q.json")),
     Mistake("a folder to play", "eval scripted --data data --run-dir r", "build", lambda: write_folder(Path("data"))),
     Mistake("a pipeline", "pipeline --method grpo --data figures.db", "import tables", lambda: as_sqlite(Path())),
+    Mistake("a bad folder for finqa", "data check data --for finqa", "finqa data check data", bad_question),
+    Mistake("a report that is there", "data check dev.json --out report", "--out report-2", report_is_there),
     Mistake("an unknown environment", "data check dev.json --for finq", "finqa plugins", finqa(finqa_row("a"))),
 ]
 COMMAND = re.compile(r"(?:finqa (?:data|snapshot|plugins)|mv )(?:(?! and (?:finqa|--)| lists |, |; | what |$).)*")

@@ -49,7 +49,8 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
                 raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
     if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
         raise StorageError(
-            f"{folder} holds a data set already; it is not overwritten.", remedy=f"--out {shlex.quote(_free(folder))}"
+            f"{folder} holds a data set already; it is not overwritten.",
+            remedy=f"--out {shlex.quote(free_name(folder))}",
         )
     try:
         for name, text in layout_files(dataset):
@@ -60,7 +61,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
         raise StorageError(f"Writing the data set to {folder} failed: {error.strerror or error}.") from error
 
 
-def _free(folder: Path) -> str:
+def free_name(folder: Path) -> str:
     """Returns a name beside a folder that is not taken."""
     names = (f"{folder}-{number}" for number in itertools.count(2))
     return next(name for name in names if not Path(name).exists())

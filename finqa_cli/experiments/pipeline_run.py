@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.evaluation.compare.evaluated_runs import PIPELINE_EVALUATION
 from finqa_cli.experiments.pipeline_spec import DataSource, PipelineSpec, check_unchanged, read_spec
 from finqa_cli.experiments.step_runner import Owner, Relay, Show, State, Step, StepFolder, open_folder, read_facts
 from finqa_cli.experiments.step_settings import check_recorded, check_variables, settings_document, write_settings
-from finqa_cli.runs.durable_files import storage
+from finqa_cli.runs.durable_files import read_document, storage
 from finqa_cli.settings import Settings
 from finqa_cli.wiring.build import make_reward
 
@@ -165,7 +165,14 @@ def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> Pipeline
 
 
 def run_pipeline(
-    spec: PipelineSpec, run: Path, *, redo: str, until: str, show: Show, relay: Relay | None = None
+    spec: PipelineSpec,
+    run: Path,
+    *,
+    redo: str,
+    until: str,
+    past_gates: bool = False,
+    show: Show,
+    relay: Relay | None = None,
 ) -> PipelineResult:
     """Runs the steps that are not done yet.
 
@@ -174,6 +181,7 @@ def run_pipeline(
         run: Folder of the pipeline.
         redo: Step to run again with those after it; what they had is set aside. Or empty.
         until: Last step to run. Or empty.
+        past_gates: Continue after a step whose answers rarely have the right form.
         show: Called with every line that a step prints.
         relay: Runs the processes and passes signals on.
 
@@ -181,7 +189,7 @@ def run_pipeline(
         UsageError: There is no such step.
         ConfigError: The folder is of another configuration, locked by another process, or was changed by hand; or data
             or environment variables are no longer what they were.
-        FinqaError: A step failed; with its exit code.
+        FinqaError: A step failed; with its exit code. Or too few answers have the right form to learn from.
         InterruptedRun: A signal stopped a step; `--resume` continues.
     """
     relay = relay or Relay()
@@ -207,8 +215,24 @@ def run_pipeline(
             if states[place] != "done":
                 folder.run(step, relay, show, f"{place + 1}/{len(steps)}")
                 states[place] = "done"
+            if not past_gates and place < last and states[place + 1] != "done":
+                _check_gate(run, step, folder.resume)
         folder.finish(steps if all(state == "done" for state in states) else None)
         return _result(spec, run, steps, states, folder)
+
+
+def _check_gate(run: Path, step: Step, resume: str) -> None:
+    """Raises FinqaError when the answers of a step have the right form too rarely for what comes after it."""
+    if step.name not in (SFT, CANDIDATES):
+        return
+    report = read_document(run / step.name / "report.json")
+    if report.get("parse_rate_reached") is False:
+        raise FinqaError(
+            f"{step.name} ends the pipeline: {100 * report['parse_rate']:.0f} % of its answers have the right form, "
+            f"and {100 * report['parse_rate_wanted']:.0f} % are wanted, since later steps learn from what can be read.",
+            remedy=f"another --output with --set sft.epochs=N, more demonstrations or another --model; {resume} "
+            "--past-gates continues all the same",
+        )
 
 
 def document(result: PipelineResult) -> dict[str, Any]:

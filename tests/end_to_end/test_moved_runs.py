@@ -17,6 +17,7 @@ from finqa_cli.runs.links import LINKS, follow, link_of, located
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
+ROOT = Path(__file__).parents[2]
 EMBEDDED = Path(finqa_plugins.policies.__file__).parent
 SMALL = ["--sandboxes=4", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1", "--limit=2", "-q"]
 
@@ -135,7 +136,12 @@ def test_a_pipeline_is_resumed_from_everywhere_and_after_a_move(
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "old")
     finqa_text_rows.write(Path("dev.json"), *(finqa_text_rows.original(number) for number in range(1, 9)))
-    asked = ["--environment=finqa-text", "--data=dev.json", "--model=embedded", "--quick-test"]
+    asked = [
+        "--environment=finqa-text",
+        "--data=dev.json",
+        f"--init={ROOT / 'recipes/mbpp_policy.toml'}",
+        "--quick-test",
+    ]
     assert main(["pipeline", "--method=grpo", *asked, "--until=01_dataset", "--output=outputs/one"]) == 0
     monkeypatch.chdir(tmp_path / "work")
     assert main(["pipeline", "--resume=../old/outputs/one", "--until=02_rewards"]) == 0

@@ -205,6 +205,42 @@ def test_a_step_that_can_go_on_by_itself_does(run: Path, asked: bool) -> None:
     assert (run / "set_aside/03_sft_1").is_dir() is not asked
 
 
+@pytest.mark.parametrize("rate", [None, 0.9, 0.89])
+def test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from(run: Path, rate: float | None) -> None:
+    known = facts(run)
+    names = list(known["steps"])
+    spec = stored_spec(run)
+
+    class Scripted(Relay):
+        """Does the work of step 03 with this share of readable answers; later steps fail."""
+
+        def run(self, arguments: Sequence[str], log: Path, **others: Any) -> Ended:
+            others["started"](os.getpid())
+            if arguments[0] != "sft":
+                return Ended(code=9, seconds=1.0, reason="a later step began", remedy="")
+            reached = None if rate is None else rate >= 0.9
+            report = {"parse_rate": rate, "parse_rate_wanted": 0.9, "parse_rate_reached": reached}
+            write_json(run / "03_sft/report.json", report)
+            write_json(run / "03_sft/manifest.json", {"outputs": {}})
+            return Ended(code=0, seconds=1.0, reason="", remedy="")
+
+    def go(**options: bool) -> FinqaError:
+        with pytest.raises(FinqaError) as ended:
+            run_pipeline(spec, run, redo="", until="", show=lambda line: None, relay=Scripted(), **options)
+        return ended.value
+
+    assert "03_sft" not in names
+    first = go()
+    if rate != 0.89:
+        assert "Step 04_candidates failed" in first.message
+        return
+    wanted = "03_sft ends the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
+    assert wanted in first.message and f"finqa pipeline --resume {run} --past-gates continues" in first.remedy
+    assert facts(run)["status"] == "failed" and facts(run)["steps"]["03_sft"]["status"] == "completed"
+    assert wanted in go().message, "also when it is resumed"
+    assert "Step 04_candidates failed" in go(past_gates=True).message
+
+
 def test_signals_and_errors_of_a_process_are_heard(tmp_path: Path) -> None:
     relay, lines, pids = Relay(), [], []
     with relay.watching():
@@ -239,13 +275,15 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=grpo", "--set=optimizer.options.varient=dapo"], 78, "varient"),
         (["--method=ppo", "--set=train.updates_per_iteration=2"], 78, "train.updates_per_iteration=2 has no effect"),
         (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
+        (["--method=grpo", "--environment=mbpp", "--model=embedded"], 2, "speaks to the environment finqa alone"),
+        (["--method=grpo", "--environment=finqa-text"], 2, "fix: --environment finqa; or --model with"),
         (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
         (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
         (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
         (["--method=grpo", "--pair-rule=all"], 2, "--pair-rule would have no effect"),
         (["--method=grpo", "--dry-run", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--data=nothing"], 65, "no data folder"),
-        (["--method=grpo", "--environment=finqa-text", "--data=nothing"], 65, "no question files"),
+        (["--method=grpo", "--environment=finqa-text", "--data=nothing", "--init=x.toml"], 65, "no question files"),
         (["--resume=nothing"], 78, "no pipeline in nothing"),
     ):
         found, told = failure(["pipeline", *words], capsys)

@@ -77,8 +77,8 @@ class SftResult:
     """`policy` is the folder of the last model or adapter, `best` of the one with the lowest loss on what is held out.
 
     Losses are nats per demonstrated token. `before`, `after` and `best_step` are of held-out companies; the parse rate
-    is of the last policy's answers to held-out questions, and `parse_rate_reached` whether it is 90 %. Each is None
-    where it was not measured.
+    is of the last policy's answers to held-out questions, and `parse_rate_reached` whether it is the wanted one, 90 %.
+    Each is None where it was not measured.
     """
 
     run: Path
@@ -95,6 +95,7 @@ class SftResult:
     validation_loss: float | None
     parse_rate: float | None
     parse_rate_reached: bool | None
+    parse_rate_wanted: float
     seconds: float
 
 
@@ -241,6 +242,7 @@ def _result(run: Path, data: ImitationSet, training: SupervisedTraining, seconds
         validation_loss=after.loss if after else None,
         parse_rate=rate,
         parse_rate_reached=None if rate is None else rate >= WANTED_PARSE_RATE,
+        parse_rate_wanted=WANTED_PARSE_RATE,
         seconds=seconds,
     )
 

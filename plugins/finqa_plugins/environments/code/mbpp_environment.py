@@ -106,9 +106,13 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         Shown and hidden tests have a process each: the author reads what an error says of a shown test, so hidden ones
         must not be there.
         """
-        code, shown = extract_code(text), self._config.shown_tests
+        code, shown = extract_code(text), self._shown(problem)
         if not code.strip():
             return MbppVerdict(outcomes=())
+        if problem.check is not None:
+            limits, labels = self._config.limits, {"problem": problem.id}
+            passed, error = await problem.check.carry_out(code, sandbox, limits=limits, labels=labels)
+            return MbppVerdict(outcomes=(AssertOutcome(passed=passed, error=error),))
         outcomes, error = await self._outcomes(problem, problem.tests[:shown], code, sandbox)
         if error:
             failed = AssertOutcome(passed=False, error=error)
@@ -122,9 +126,12 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         """Return which tests failed, as far as the author may know."""
         if verdict.passed:
             return Observation(text=PASSED, done=True)
-        shown = self._config.shown_tests
+        shown = self._shown(problem)
         text = describe_failures(problem, verdict, shown) if verdict.outcomes else NO_CODE
         return Observation(text=text, is_error=True)
+
+    def _shown(self, problem: MbppProblem) -> int:
+        return self._config.shown_tests if problem.shows_tests else 0
 
     def rewards(self, task: Task, problem: MbppProblem, replies: Sequence[str], verdict: MbppVerdict | None) -> Rewards:
         """Return 1 when the last attempt passed every test, else 0.
@@ -195,7 +202,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         """Return one outcome for each test, or why no test could be carried out."""
         answers = await evaluate(
             sandbox,
-            code=code,
+            code=f"{problem.helpers}\n{code}" if problem.helpers else code,
             setup=problem.setup,
             expressions=[expression for test in tests for expression in test.asked],
             limits=self._config.limits,

@@ -1,5 +1,7 @@
 """Problems of MBPP (Austin et al., arXiv 2108.07732), read from rows of any of its published files, or embedded.
 
+Rows of HumanEval are taken as well, see `humaneval_problems`. Those of MBPP have:
+
 | field                               | meaning                                                               |
 | ----------------------------------- | --------------------------------------------------------------------- |
 | `task_id`                           | number; tells the split where the file does not                       |
@@ -38,6 +40,7 @@ from finqa_plugins.environments.code.assert_parts import (
     defined_names,
     split_test,
 )
+from finqa_plugins.environments.code.humaneval_problems import HumanEvalProblem, WholeCheck, read_humaneval
 from finqa_plugins.environments.code.list_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
 
 MAX_BYTES = 2**28
@@ -45,7 +48,7 @@ MAX_BYTES = 2**28
 MAX_TEXT = 200_000
 MAX_TESTS = 200
 _ENDINGS = (".jsonl", ".json", ".parquet")
-_REMEDY = "--data takes mbpp.jsonl, or a folder such as `finqa data fetch mbpp` makes"
+_REMEDY = "--data takes mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,12 @@ class MbppProblem:
     Attributes:
         id: `task_id` as text, or the name of an embedded function.
         text: What is asked.
-        tests: At least one.
+        tests: At least one, unless there is a check.
         reference: A solution; empty when the data has none.
         setup: Executed after the solution.
+        helpers: Imports and functions that the question gives, executed before the solution.
+        check: Carried out as a whole in place of tests; none for most problems.
+        shows_tests: The question may show its first tests.
         careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
     """
 
@@ -67,11 +73,14 @@ class MbppProblem:
     reference: str
     setup: str
     careless: str = ""
+    helpers: str = ""
+    check: WholeCheck | None = None
+    shows_tests: bool = True
 
     def opening(self, shown: int) -> str:
         """Return the question with its first `shown` tests."""
         asked = f"{self.text}\n"
-        if tests := self.tests[:shown]:
+        if self.shows_tests and (tests := self.tests[:shown]):
             listed = "\n".join(test.source for test in tests)
             asked += f"\nYour code must pass these tests:\n```python\n{listed}\n```\n"
         return f"{asked}\nReply with the complete code in one ```python block."
@@ -85,6 +94,8 @@ def read_problem(row: object) -> MbppProblem:
     """
     if not isinstance(row, Mapping):
         raise RowError("must be an object")
+    if "entry_point" in row and "test" in row:
+        return _of_humaneval(read_humaneval(row))
     number = row.get("task_id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise FieldError("task_id", "must be a natural number")
@@ -98,6 +109,29 @@ def read_problem(row: object) -> MbppProblem:
         raise FieldError("test_list", str(error)) from error
     name = "text" if row.get("text") is not None else "prompt"
     return MbppProblem(id=str(number), text=_text(row, name), tests=tests, reference=reference, setup=setup)
+
+
+def _of_humaneval(problem: HumanEvalProblem) -> MbppProblem:
+    return MbppProblem(
+        id=problem.id,
+        text=problem.text,
+        tests=problem.tests,
+        reference=problem.reference,
+        setup="",
+        helpers=problem.helpers,
+        check=problem.check,
+        shows_tests=False,
+    )
+
+
+def _number(problem: MbppProblem) -> int:
+    """Return the number in an id, `7` of `HumanEval/7`; ids without one come first."""
+    return int("".join(filter(str.isdecimal, problem.id)) or -1)
+
+
+def _split(file: Path, problem: MbppProblem) -> str:
+    """Return the split by the name of the file, else by the number; HumanEval is test data."""
+    return split_of_name(file) or (split_of_id(_number(problem)) if problem.id.isdecimal() else "test")
 
 
 def split_of_id(number: int) -> str:
@@ -165,10 +199,10 @@ def _read(name: str, files: Sequence[Path]) -> TaskData[MbppProblem]:
     found, digest = [], hashlib.sha256()
     for file in files:
         problems, sha256 = reader.read(file)
-        found += [(split_of_name(file) or split_of_id(int(problem.id)), problem) for problem in problems]
+        found += [(_split(file, problem), problem) for problem in problems]
         digest.update(bytes.fromhex(sha256))
     reader.finish(any_row=bool(found))
-    rows = group_by_split(sorted(found, key=lambda each: int(each[1].id)))
+    rows = group_by_split(sorted(found, key=lambda each: (_number(each[1]), each[1].id)))
     return TaskData(info=DataInfo(name=name, digest=f"sha256:{digest.hexdigest()}"), rows=rows)
 
 

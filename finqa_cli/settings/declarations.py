@@ -70,11 +70,6 @@ class Declaration:
         return self.path.replace(".", "__")
 
     @property
-    def nested_variable(self) -> str:
-        """The environment variable that every setting has."""
-        return PREFIX + self.path.replace(".", "__").upper()
-
-    @property
     def is_list(self) -> bool:
         """Whether a text is split at commas."""
         return typing.get_origin(self.annotation) is tuple

@@ -56,6 +56,15 @@ class SplitTest:
     modules: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertOutcome:
+    """The result of one test; `error` is the solution's error, `got` its value where one constant was expected."""
+
+    passed: bool
+    error: str = ""
+    got: str = ""
+
+
 def split_test(source: str, defined: Collection[str]) -> SplitTest:
     """The parts of a test.
 

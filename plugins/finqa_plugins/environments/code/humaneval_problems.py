@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import ExecutionLimits
 from finqa_plugins.environments._task_files.task_rows import FieldError
-from finqa_plugins.environments.code.assert_parts import SplitTest, TestProblem, split_test
+from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, TestProblem, split_test
 from finqa_plugins.sandboxes._execution.evaluating import Raised, evaluate
 
 MOST_ROUNDS = 20
@@ -92,8 +92,8 @@ class WholeCheck:
 
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
-    ) -> tuple[bool, str]:
-        """Return whether the check passes for a solution, and the error where it ends in one.
+    ) -> AssertOutcome:
+        """Carry out the check for a solution.
 
         Raises:
             SandboxError: The sandbox failed.
@@ -124,7 +124,7 @@ class WholeCheck:
                     keep_going=True,
                 )
                 if len(found.values) < len(asked):
-                    return False, found.error
+                    return AssertOutcome(passed=False, error=found.error)
                 answers += [
                     ("raised", one.error) if isinstance(one, Raised) else ("value", one) for one in found.values
                 ]
@@ -139,12 +139,12 @@ class WholeCheck:
             )
             match judged.values:
                 case (["passed" | "failed" as verdict, str() as error],):
-                    return verdict == "passed", error
+                    return AssertOutcome(passed=verdict == "passed", error=error)
                 case (["ask", int() as place, call],):
                     calls, answers = [*calls[:place], call], answers[:place]
                 case _:
-                    return False, judged.error or "The check ended without a verdict."
-        return False, f"The check asks anew after each answer, more than {MOST_ROUNDS} times."
+                    return AssertOutcome(passed=False, error=judged.error or "The check ended without a verdict.")
+        return AssertOutcome(passed=False, error=f"The check asks anew more than {MOST_ROUNDS} times.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

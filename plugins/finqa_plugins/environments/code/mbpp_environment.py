@@ -11,7 +11,7 @@ from typing import Any
 from finqa_cli.contracts import EnvironmentContext, ExecutingSandbox, RewardRequest
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Observation, Prompt, Rewards, Task, Trajectory
-from finqa_plugins.environments.code.assert_parts import ASKED, SplitTest
+from finqa_plugins.environments.code.assert_parts import ASKED, AssertOutcome, SplitTest
 from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_code
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.mbpp_problems import (
@@ -28,15 +28,6 @@ NO_CODE = "No code was found in the reply. Write the complete solution in one ``
 AGAIN = "Reply with the complete corrected code in one ```python block."
 PASSED = "All tests passed."
 _LONGEST = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssertOutcome:
-    """The result of one test; `error` is the solution's error, `got` its value where one constant was expected."""
-
-    passed: bool
-    error: str = ""
-    got: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +100,12 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         code, shown = extract_code(text), self._shown(problem)
         if not code.strip():
             return MbppVerdict(outcomes=())
-        if problem.check is not None:
+        whole = (problem.check,) if problem.check is not None else problem.programs
+        if whole:
             limits, labels = self._config.limits, {"problem": problem.id}
-            passed, error = await problem.check.carry_out(code, sandbox, limits=limits, labels=labels)
-            return MbppVerdict(outcomes=(AssertOutcome(passed=passed, error=error),))
+            return MbppVerdict(
+                outcomes=tuple([await part.carry_out(code, sandbox, limits=limits, labels=labels) for part in whole])
+            )
         outcomes, error = await self._outcomes(problem, problem.tests[:shown], code, sandbox)
         if error:
             failed = AssertOutcome(passed=False, error=error)
@@ -131,7 +124,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         return Observation(text=text, is_error=True)
 
     def _shown(self, problem: MbppProblem) -> int:
-        return self._config.shown_tests if problem.shows_tests else 0
+        return min(self._config.shown_tests, problem.public)
 
     def rewards(self, task: Task, problem: MbppProblem, replies: Sequence[str], verdict: MbppVerdict | None) -> Rewards:
         """Return 1 when the last attempt passed every test, else 0.
@@ -256,10 +249,11 @@ def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: i
     if verdict.error:
         return f"Your code failed before any test could be carried out.\n\n{verdict.error}\n\n{AGAIN}"
     failed = [f"{sum(outcome.passed for outcome in verdict.outcomes)} of {len(verdict.outcomes)} tests passed."]
-    for test, outcome in zip(problem.tests[:shown_tests], verdict.outcomes, strict=False):
+    sources = [test.source for test in problem.tests] or [test.source for test in problem.programs]
+    for source, outcome in zip(sources[:shown_tests], verdict.outcomes, strict=False):
         if not outcome.passed:
             reason = outcome.error or (f"it gave {outcome.got}" if outcome.got else "it does not hold")
-            failed.append(f"{test.source}\n{reason}")
+            failed.append(f"{source}\n{reason}")
     hidden = [outcome for outcome in verdict.outcomes[shown_tests:] if not outcome.passed]
     if hidden:
         kinds = sorted({_kind(outcome.error) for outcome in hidden} - {""})

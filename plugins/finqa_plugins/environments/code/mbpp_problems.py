@@ -1,6 +1,6 @@
 """Problems of MBPP (Austin et al., arXiv 2108.07732), read from rows of any of its published files, or embedded.
 
-Rows of HumanEval are taken as well, see `humaneval_problems`. Those of MBPP have:
+Rows of HumanEval and of programs are taken too, see `humaneval_problems` and `stdio_problems`. Those of MBPP have:
 
 | field                               | meaning                                                               |
 | ----------------------------------- | --------------------------------------------------------------------- |
@@ -42,6 +42,7 @@ from finqa_plugins.environments.code.assert_parts import (
 )
 from finqa_plugins.environments.code.humaneval_problems import HumanEvalProblem, WholeCheck, read_humaneval
 from finqa_plugins.environments.code.list_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
+from finqa_plugins.environments.code.stdio_problems import ProgramTest, StdioProblem, is_stdio, read_stdio
 
 MAX_BYTES = 2**28
 
@@ -58,12 +59,13 @@ class MbppProblem:
     Attributes:
         id: `task_id` as text, or the name of an embedded function.
         text: What is asked.
-        tests: At least one, unless there is a check.
+        tests: At least one, unless there is a check or a program.
         reference: A solution; empty when the data has none.
         setup: Executed after the solution.
         helpers: Imports and functions that the question gives, executed before the solution.
         check: Carried out as a whole in place of tests; none for most problems.
-        shows_tests: The question may show its first tests.
+        programs: Tests of a program with standard input and output, in place of tests.
+        public: How many of the first tests the author may see, at most.
         careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
     """
 
@@ -75,12 +77,13 @@ class MbppProblem:
     careless: str = ""
     helpers: str = ""
     check: WholeCheck | None = None
-    shows_tests: bool = True
+    programs: tuple[ProgramTest, ...] = ()
+    public: int = MAX_TESTS
 
     def opening(self, shown: int) -> str:
         """Return the question with its first `shown` tests."""
         asked = f"{self.text}\n"
-        if self.shows_tests and (tests := self.tests[:shown]):
+        if tests := self.tests[: min(shown, self.public)]:
             listed = "\n".join(test.source for test in tests)
             asked += f"\nYour code must pass these tests:\n```python\n{listed}\n```\n"
         return f"{asked}\nReply with the complete code in one ```python block."
@@ -96,6 +99,8 @@ def read_problem(row: object) -> MbppProblem:
         raise RowError("must be an object")
     if "entry_point" in row and "test" in row:
         return _of_humaneval(read_humaneval(row))
+    if is_stdio(row):
+        return _of_stdio(read_stdio(row))
     number = row.get("task_id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise FieldError("task_id", "must be a natural number")
@@ -120,7 +125,19 @@ def _of_humaneval(problem: HumanEvalProblem) -> MbppProblem:
         setup="",
         helpers=problem.helpers,
         check=problem.check,
-        shows_tests=False,
+        public=0,
+    )
+
+
+def _of_stdio(problem: StdioProblem) -> MbppProblem:
+    return MbppProblem(
+        id=problem.id,
+        text=problem.text,
+        tests=problem.tests,
+        reference=problem.reference,
+        setup="",
+        programs=problem.programs,
+        public=problem.public,
     )
 
 
@@ -130,8 +147,9 @@ def _number(problem: MbppProblem) -> int:
 
 
 def _split(file: Path, problem: MbppProblem) -> str:
-    """Return the split by the name of the file, else by the number; HumanEval is test data."""
-    return split_of_name(file) or (split_of_id(_number(problem)) if problem.id.isdecimal() else "test")
+    """Return the split by the name of the file, else by the number of MBPP's problems; others are test data."""
+    of_mbpp = problem.check is None and not problem.programs and problem.public == MAX_TESTS
+    return split_of_name(file) or (split_of_id(_number(problem)) if of_mbpp else "test")
 
 
 def split_of_id(number: int) -> str:

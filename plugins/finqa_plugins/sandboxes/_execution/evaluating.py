@@ -172,12 +172,16 @@ def _last(payload: str) -> tuple[str, str]:
 
 
 def _scrubbed(text: object, most: int = _LONGEST_ERROR) -> str:
-    """Return a text that a policy, a terminal and a UTF-8 file can take."""
     if text is None:
         return ""
     if not isinstance(text, str):
         raise _ForgedError
-    plain = _ADDRESS.sub("0x...", text[:most])
+    return printable(text[:most])
+
+
+def printable(text: str) -> str:
+    """Return a text that a policy, a terminal and a UTF-8 file can take, without addresses of memory."""
+    plain = _ADDRESS.sub("0x...", text)
     return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in plain)
 
 

@@ -70,8 +70,8 @@ async def test_references_are_right_and_the_question_shows_no_test(identity: str
     ("identity", "code", "said"),
     [
         ("HumanEval/0", "def double(xs):\n    return [x + x for x in xs]", "All tests passed."),
-        ("HumanEval/0", "def double(xs: List[int]):\n    return xs", "1 of 2 tests passed.\n\nA hidden"),
-        ("HumanEval/1", "def back(text):\n    return shift(shift(text))", "0 of 1 tests passed.\n\nA hidden test failed."),
+        ("HumanEval/0", "def double(xs: List[int]):\n    return xs", "1 of 2 tests passed.\n\nA hidden test"),
+        ("HumanEval/1", "def back(text):\n    return shift(shift(text))", "A hidden test failed.\n\nReply"),
         ("HumanEval/1", "def back(text):\n    return {}[text]", "A hidden test failed: KeyError."),
         ("HumanEval/1", "def forth(text):\n    return text", "A hidden test failed: NameError."),
         ("HumanEval/1", "def back(text:", "SyntaxError"),

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 Rest = TypeVarTuple("Rest")
 
 DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
-"""How long running episodes may take to finish after the first signal. Schedulers that send SIGTERM often kill 30 s later."""
+"""Seconds that running episodes have to finish after the first signal. Schedulers often kill 30 s after SIGTERM."""
 
 
 class SignalKeepingLoop(asyncio.SelectorEventLoop):

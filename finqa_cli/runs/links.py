@@ -1,4 +1,4 @@
-"""Links from a run to the files and folders that it names: they are found from every working directory, and after a move.
+"""Links from a run to the files and folders that it names, which are found from every folder and after a move.
 
 A path is recorded as it was typed, and that says little without the working directory. So `run.json` has under `links`
 for each such path where it lies as seen from the run, and from the root. Where it leads into a run, the moment of that
@@ -65,7 +65,7 @@ def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def enclosing_runs(place: Path) -> Iterator[Path]:
-    """Yield the folders with a run.json that a path lies in, the nearest first: a policy lies up to two below its run."""
+    """Yield the folders with a run.json that a path lies in, the nearest first; a policy may lie three below its run."""
     return (folder for folder in (place, *place.parents[:3]) if (folder / "run.json").is_file())
 
 

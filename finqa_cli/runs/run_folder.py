@@ -22,8 +22,8 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, InterruptedRun, UsageError
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
-from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
+from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import PolicyVersion, Trajectory
@@ -248,7 +248,7 @@ def training_run(
 
 
 def _is_untouched(path: Path) -> bool:
-    """Nothing was played: only the first files have content, and events of sandboxes and of the run's own start and end."""
+    """Whether nothing was played: only the first files have content, and events of sandboxes, start and end."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
     return all(file.name == _EVENTS for file in later) and all(

@@ -9,11 +9,11 @@ from typing import Any
 
 from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
-from finqa_cli.statistics import EvalReport
 from finqa_cli.extend import registry
-from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.statistics import EvalReport
+from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
 
 
 class Observers:
@@ -75,7 +75,7 @@ class Tracking:
         self._observers.notify("on_update", iteration=iteration, report=report)
 
     def weights(self, policy: PolicyVersion, facts: Mapping[str, float]) -> None:
-        """Records that the engine serves another version; `facts` are bytes and seconds of the sync, and what its probe found."""
+        """Records that the engine serves another version; `facts` has the sync's bytes and seconds, and its probe."""
         self._folder.event("weights", version=policy.number, **facts)
         self._observers.notify("on_weights", policy=policy)
 

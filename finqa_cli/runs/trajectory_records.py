@@ -14,7 +14,6 @@ from finqa_cli.errors import DataError
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec, Trajectory, Turn
 
-
 PAIRS = "pairs.jsonl"
 
 _MALFORMED = (KeyError, TypeError, AttributeError, ValueError, OverflowError)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
+from finqa_cli.runs.run_folder import policy_inputs
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion
-from finqa_cli.runs.run_folder import policy_inputs
-from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 
 
 def facts(**reward: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.algorithms.samples import trajectory_samples
+from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.run_folder import RunFolder, new_run_path, read_run
@@ -196,7 +196,10 @@ def test_saved_token_ids_give_the_sequences_of_the_episode_again(tmp_path: Path)
     )
     again = replace(trajectory(), turns=read)
     assert trajectory_samples(again, 1.0) == trajectory_samples(replace(again, turns=turns), 1.0)
-    assert [sample.token_ids.tolist() for sample in trajectory_samples(again, 1.0)] == [[1, 2, 3, 7, 3], [1, 2, 9, 4, 5]]
+    assert [sample.token_ids.tolist() for sample in trajectory_samples(again, 1.0)] == [
+        [1, 2, 3, 7, 3],
+        [1, 2, 9, 4, 5],
+    ]
 
 
 def test_new_run_paths_do_not_collide(tmp_path: Path) -> None:

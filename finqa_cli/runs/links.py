@@ -65,7 +65,7 @@ def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def enclosing_runs(place: Path) -> Iterator[Path]:
-    """Yield the folders with a run.json that a path lies in, the nearest first; a policy may lie three below its run."""
+    """Yield the folders with a run.json that a path lies in, the nearest first; a policy may lie three below one."""
     return (folder for folder in (place, *place.parents[:3]) if (folder / "run.json").is_file())
 
 

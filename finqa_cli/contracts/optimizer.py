@@ -75,12 +75,14 @@ class PairPlan:
         pairs_per_step: Pairs of one optimizer step.
         warmup_share: Share of the steps over which the learning rate rises.
         validate_every: Steps between two measurements on held-out pairs, each with a checkpoint.
+        validation_samples: Held-out questions that the policy answers at each of them.
     """
 
     epochs: float
     pairs_per_step: int
     warmup_share: float
     validate_every: int
+    validation_samples: int = 0
 
 
 class PreferenceOptimizer(Optimizer):

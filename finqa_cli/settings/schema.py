@@ -480,6 +480,9 @@ OPTION_FLAGS = {
     "optimizer.options.validate_every": option(
         int, "Steps between validations on held-out pairs, each with a checkpoint", "--validate-every", shown="50"
     ),
+    "optimizer.options.validation_samples": option(
+        int, "Held-out questions that the policy answers at each validation; 0: none", "--validation-samples", shown="0"
+    ),
 }
 """Options of components that have a flag; the component's own class has the default and checks the value."""
 

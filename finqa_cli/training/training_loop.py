@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -174,15 +174,40 @@ class TrainingLoop(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRates:
+    """Rates over the answers to held-out questions; faults are in no rate, and without a graded answer all are None.
+
+    Attributes:
+        questions: Number of answers that were graded.
+        faults: Number of attempts that infrastructure ended.
+        parse_rate: Share of answers whose form is right: every tool call could be read, or the reply has the form that
+            was asked for. None where no form is asked for.
+        accuracy: Share of right answers.
+        reward_mean: Mean total reward.
+    """
+
+    questions: int
+    faults: int
+    parse_rate: float | None
+    accuracy: float | None
+    reward_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """The result of an evaluation.
 
     Attributes:
         step: Optimizer steps that the policy has behind it.
+        samples: Rates over its own answers to held-out questions; None where it was not asked.
     """
 
     step: int
+    samples: SampleRates | None = None
 
+
+Ask = Callable[[Learner, int], Awaitable[SampleRates | None]]
+"""Has the learner's policy after so many steps answer held-out questions; None when a signal cut it short."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found", bound=Evaluation)
@@ -194,6 +219,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
     Attributes:
         items_name: What the items are, for errors.
         result: Type of an evaluation's result.
+        record_kind: `kind` of an evaluation in metrics.jsonl.
         steps: Items of each optimizer step, in order.
         held_out: Items to evaluate on.
         before: Evaluation of the policy that training begins from.
@@ -204,6 +230,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     items_name: ClassVar[str]
     result: ClassVar[type[Evaluation]]
+    record_kind: ClassVar[str]
 
     def __init__(
         self,
@@ -212,6 +239,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         loss: Loss,
         steps: Sequence[Sequence[Item]],
         held_out: Sequence[Item],
+        ask: Ask | None,
         *,
         evaluate_every: int,
     ) -> None:
@@ -225,6 +253,8 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self.best: Found | None = None
         self.loss = math.nan
         self._loss_function = loss
+        self._ask = ask
+        self._complete = True  # the newest evaluation was not cut short
         self._padded = False
 
     @abstractmethod
@@ -244,16 +274,26 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         """Returns the record of a step for metrics.jsonl."""
 
     @abstractmethod
-    async def measure(self) -> None:
-        """Evaluates the policy after `done` steps and sets `after`."""
+    async def examine(self) -> Found | None:
+        """Evaluates the policy on `held_out`; None where there is nothing to evaluate it on and nothing to say."""
+
+    @abstractmethod
+    def describe(self, found: Found) -> tuple[Mapping[str, Any], str]:
+        """Returns the fields of an evaluation's record, and words for a person; empty ones are not shown."""
 
     @abstractmethod
     def merit(self, found: Found) -> tuple[float, ...] | None:
         """Returns what makes an evaluation better than another one; None where it says nothing about that."""
 
     async def begin(self) -> None:
-        """Asks the learner how micro-batches are laid out."""
+        """Evaluates the policy that training begins from, without questions, or repeats an evaluation cut short."""
         self._padded = not await asyncio.to_thread(self.learner.packs)
+        if self.fresh:
+            await self._measure(None)
+            self.before = self.after
+        elif not self._complete:
+            await self._measure(self._ask)
+            await self.checkpoint()
 
     async def step(self, number: int) -> Mapping[str, object]:
         """Takes one optimizer step.
@@ -286,7 +326,32 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         if not all(math.isfinite(logp) for row in rows for logp in row):
             reason = f"After step {self.done} the policy's log-probabilities are no finite numbers."
             raise self.not_finite(reason, items)
-        await self.measure()
+        await self._measure(self._ask)
+
+    async def _measure(self, ask: Ask | None) -> None:
+        """Evaluates the policy and sets `after`; what is cut short is repeated when the run is resumed."""
+        found = await self.examine()
+        try:
+            samples = None if ask is None else await ask(self.learner, self.done)
+        except FinqaError:
+            self._complete = False
+            await self.checkpoint()
+            raise
+        self._complete = ask is None or samples is not None
+        if not self._complete:
+            return
+        fields, words = ({}, "") if found is None else self.describe(found)
+        if found is not None:
+            self.after = replace(found, samples=samples)
+        rates = {} if samples is None else asdict(samples)
+        if not words and not rates:
+            return
+        self.context.tracking.record({"kind": self.record_kind, "iteration": self.done, **fields, **rates})
+        parts = [words] if words else []
+        if samples is not None:
+            shown = (name for name in ("parse_rate", "accuracy", "reward_mean") if rates[name] is not None)
+            parts += [*(f"{name} {rates[name]:.3f}" for name in shown), f"on {samples.questions} questions"]
+        self.context.reporter.line(f"step {self.done}: {', '.join(parts)}")
 
     def keep_best(self) -> bool:
         """Compares the evaluation of the policy that is saved, if there is one, with the best so far."""
@@ -299,11 +364,15 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         return True
 
     def state(self) -> dict[str, Any]:
-        """Returns the policy's number, the name of the model that training began from, and the evaluations."""
+        """Returns the policy's number, the name of the model that training began from, and the evaluations.
+
+        `looked` says whether the newest evaluation was finished.
+        """
         evaluations = {"before": self.before, "after": self.after, "best": self.best}
         return {
             "policy_version": self.done,
             "model": self.context.settings.model.name,
+            "looked": self._complete,
             **{name: None if found is None else asdict(found) for name, found in evaluations.items()},
         }
 
@@ -312,6 +381,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
+        self._complete = bool(state["looked"])
 
     async def stop(self) -> None:
         """Saves what was learned since the last checkpoint."""

@@ -162,11 +162,13 @@ def architecture(model: str) -> Architecture:
 def workload(settings: Settings, purpose: Purpose) -> Workload:
     """Returns what is to run, as the input of a plan."""
     engine, learner = _component("engine", settings), _component("learner", settings)
-    kl = settings.optimizer.options.get("kl", "off")
+    options = settings.optimizer.options
+    kl = options.get("kl", "off")
+    asks = {"sft": settings.sft.validation_samples, "dpo": options.get("validation_samples", 0)}
     return Workload(
-        plays=purpose != "dpo" and not (purpose == "sft" and settings.sft.validation_samples == 0),
+        plays=asks.get(purpose) != 0,
         trains=purpose != "play" and not (engine.modelless and purpose != "dpo"),
-        alternates=purpose == "sft",
+        alternates=purpose in asks,
         lora_rank=settings.lora.rank,
         lora_targets=settings.lora.target_modules,
         checkpointing=settings.train.gradient_checkpointing,
@@ -212,7 +214,8 @@ def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, 
     words = ["finqa", *_COMMANDS[purpose], model]
     if not changes and model == EMBEDDED:
         return shlex.join(words)
-    words += ["--engine", settings.engine.name] * (purpose != "dpo")
+    named = ["--set", f"engine.name={settings.engine.name}"] if purpose == "dpo" else ["--engine", settings.engine.name]
+    words += named * workload(settings, purpose).plays
     rank = changes.pop("lora.rank", settings.lora.rank)
     words += ["--lora-rank", str(rank)] * (purpose != "play" and rank != type(settings.lora)().rank)
     for path in PLACED:

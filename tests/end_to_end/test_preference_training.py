@@ -95,7 +95,8 @@ def test_the_embedded_policy_learns_from_its_own_attempts_what_is_preferred(
     companies = [{pair["task"]["cluster"] for pair in pairs if pair["held_out"] is out} for out in (True, False)]
     assert not companies[0] & companies[1]
 
-    flags = ["--epochs=4", "--pairs-per-step=6", "--validate-every=4", "--run-dir=d", "-q"]
+    asked = ["--validation-samples=3", "--set=pool.sandboxes=3"]
+    flags = ["--epochs=4", "--pairs-per-step=6", "--validate-every=4", *asked, "--run-dir=d", "-q"]
     trained = document(["dpo", "p", *flags], capsys)
     assert trained["before"]["accuracy"] == 0.5 and trained["before"]["margin"] == pytest.approx(0, abs=1e-4)
     assert trained["after"]["accuracy"] > 0.6 and trained["after"]["margin"] > 0.1
@@ -106,6 +107,14 @@ def test_the_embedded_policy_learns_from_its_own_attempts_what_is_preferred(
         assert policy.adapter is not None and (policy.adapter / "adapter_model.safetensors").is_file(), name
     manifest = json.loads(Path("d/manifest.json").read_text())
     assert manifest["inputs"]["pairs"]["sha256"] == digest(Path("p/pairs.jsonl"))
+    steps = trained["steps"]
+    generations = lines(f"d/valid_samples/step_{steps}.jsonl")
+    assert trained["before"]["samples"] is None and len(generations) == trained["after"]["samples"]["questions"] == 3
+    assert f"valid_samples/step_{steps}.jsonl" in manifest["outputs"] and not Path("d/policies").exists()
+    taught = {pair["task"]["cluster"] for pair in pairs if not pair["held_out"]}
+    assert not taught & {record["task"]["cluster"] for record in generations}
+    measured = [line for line in lines("d/metrics.jsonl") if line["kind"] == "held_out"]
+    assert [line.get("questions") for line in measured] == [None, *[3] * (len(measured) - 1)]
 
 
 def test_an_interrupted_sampling_run_plays_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

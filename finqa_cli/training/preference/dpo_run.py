@@ -1,4 +1,4 @@
-"""Direct preference optimization on recorded pairs: no environment, no engine, no rollouts."""
+"""Direct preference optimization on recorded pairs, without rollouts but for the held-out questions that it may ask."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.preference.preference_loop import (
     HeldOut,
     PairSet,
@@ -28,7 +29,7 @@ from finqa_cli.training.preference.preference_loop import (
 )
 from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
-from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
+from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
@@ -104,13 +105,16 @@ async def dpo(
             raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
         planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
         context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        companies = {pair.cluster for pair in pairs.train}
+        questions = choose_questions(settings, plan.validation_samples, companies, reporter)
         async with run_learner(context, model.model) as learner:
-            training = await _loop(context, learner, optimizer, pairs)
-            if checkpoint is not None:
-                await training.resume(checkpoint)
-            with tracking.run(to_public_dict(settings)):
-                await training.run()
-                context.check_stop()
+            async with held_out_questions(context, questions, model) as ask:
+                training = await _loop(context, learner, optimizer, pairs, ask)
+                if checkpoint is not None:
+                    await training.resume(checkpoint)
+                with tracking.run(to_public_dict(settings)):
+                    await training.run()
+                    context.check_stop()
             await asyncio.to_thread(learner.publish, final_policy(run), training.done)
         result = DpoResult(
             run=run,
@@ -124,7 +128,11 @@ async def dpo(
             seconds=time.perf_counter() - started,
         )
         write_json(run / "report.json", document(result))
-        outputs = [run / "report.json", *(file for file in sorted(result.policy.iterdir()) if file.is_file())]
+        folders = [folder for folder in (result.policy, run / SAMPLES) if folder.is_dir()]
+        outputs = [
+            run / "report.json",
+            *(file for each in folders for file in sorted(each.iterdir()) if file.is_file()),
+        ]
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
     return result
@@ -136,7 +144,7 @@ def document(result: DpoResult) -> dict[str, Any]:
 
 
 async def _loop(
-    context: RunContext, learner: Learner, optimizer: PreferenceOptimizer, pairs: PairSet
+    context: RunContext, learner: Learner, optimizer: PreferenceOptimizer, pairs: PairSet, ask: Ask | None
 ) -> PreferenceTraining:
     """The loop over the pairs, which have reference log-probabilities where the loss needs them."""
     plan, loss = optimizer.plan(), optimizer.pair_loss()
@@ -145,7 +153,7 @@ async def _loop(
         train = await add_references(context, learner, train, name="reference")
         held_out = await add_references(context, learner, held_out, name="held-out reference")
     steps = pair_steps(train, plan, context.settings.train.seed)
-    return PreferenceTraining(context, learner, loss, steps, held_out, evaluate_every=plan.validate_every)
+    return PreferenceTraining(context, learner, loss, steps, held_out, ask, evaluate_every=plan.validate_every)
 
 
 def _parameters(settings: Settings, source: Path, most: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,7 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
     phase = "dpo"
     items_name = "pairs"
     result = HeldOut
-
-    async def begin(self) -> None:
-        """Evaluates the policy that training begins from."""
-        if self.fresh and self.held_out:
-            await self.measure()
-            self.before = self.after
-        await super().begin()
+    record_kind = "held_out"
 
     def ids(self, items: Sequence[PairSamples]) -> list[str]:
         """Returns the ids of the pairs."""
@@ -125,20 +119,23 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
         """Prefers the higher accuracy, then the larger margin."""
         return found.accuracy, found.margin
 
-    async def measure(self) -> None:
+    async def examine(self) -> HeldOut | None:
         """Evaluates the policy on the held-out pairs, where there are any."""
         if not self.held_out:
-            return
+            return None
         outcomes: list[PairOutcome] = []
         for start in range(0, len(self.held_out), PAIRS_PER_FORWARD):
             part = self.held_out[start : start + PAIRS_PER_FORWARD]
             outcomes += pair_outcomes(part, await asyncio.to_thread(self.learner.logprobs, self.samples(part)))
-        found = self.after = summarize_pairs(outcomes, self.done)
-        self.context.tracking.record({"kind": "held_out", "iteration": self.done, **asdict(found)})
+        return summarize_pairs(outcomes, self.done)
+
+    def describe(self, found: HeldOut) -> tuple[Mapping[str, Any], str]:
+        """Returns the figures on the held-out pairs."""
+        fields = {name: value for name, value in asdict(found).items() if name != "samples"}
         low, high = found.accuracy_interval
-        self.context.reporter.line(
-            f"step {self.done}: preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} "
-            f"held-out pairs, margin {found.margin:.3f}"
+        return fields, (
+            f"preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} held-out pairs, "
+            f"margin {found.margin:.3f}"
         )
 
 

@@ -27,14 +27,9 @@ from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifes
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
-from finqa_cli.training.sft.sft_loop import (
-    SAMPLES,
-    SupervisedTraining,
-    Validation,
-    choose_questions,
-    held_out_questions,
-)
+from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
 from finqa_cli.types import PolicyVersion, Sample
@@ -133,7 +128,7 @@ async def sft(
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         data = imitation_set(kept, settings, make_codec(settings, model.model))
-        questions = choose_questions(settings, data.companies, reporter)
+        questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations to train on, {len(data.held_out)} to validate.")
         inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
@@ -144,8 +139,8 @@ async def sft(
         planned = fit_memory(_planned(settings, len(steps), whole=wanted.init is not None), run)
         context = replace(context, settings=planned)
         async with run_learner(context, model.model) as learner:
-            async with held_out_questions(context, questions, model) as asked:
-                training = SupervisedTraining(context, learner, steps, data.held_out, asked)
+            async with held_out_questions(context, questions, model) as ask:
+                training = SupervisedTraining(context, learner, steps, data.held_out, ask)
                 if checkpoint is not None:
                     await training.resume(checkpoint)
                 with tracking.run(to_public_dict(planned)):

@@ -53,6 +53,9 @@ class DpoConfig(BaseModel):
     validate_every: int = Field(
         default=50, ge=1, description="Steps between measurements on held-out pairs, each with a checkpoint."
     )
+    validation_samples: int = Field(
+        default=0, ge=0, description="Held-out questions that the policy answers at each measurement."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -88,4 +91,5 @@ class Dpo(PreferenceOptimizer):
             pairs_per_step=config.pairs_per_step,
             warmup_share=config.warmup_share,
             validate_every=config.validate_every,
+            validation_samples=config.validation_samples,
         )

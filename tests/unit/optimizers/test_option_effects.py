@@ -104,7 +104,13 @@ PAIRS: dict[str, tuple[Case, ...]] = {
     "label_smoothing": (Case(0.1),),
     "reference_free": (Case(True),),
 }
-PLAN: dict[str, Any] = {"epochs": 2.0, "pairs_per_step": 4, "warmup_share": 0.5, "validate_every": 7}
+PLAN: dict[str, Any] = {
+    "epochs": 2.0,
+    "pairs_per_step": 4,
+    "warmup_share": 0.5,
+    "validate_every": 7,
+    "validation_samples": 3,
+}
 """Options of `dpo` that say how to go through the pairs; `finqa dpo` follows its plan."""
 
 

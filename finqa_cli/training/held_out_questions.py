@@ -1,0 +1,173 @@
+"""The answers of a policy to held-out questions while it learns from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from finqa_cli.contracts import Learner, TokenEngine
+from finqa_cli.errors import DataError, ThresholdError
+from finqa_cli.evaluation.evaluate import evaluate_tasks
+from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.runs.jsonl import JsonlWriter
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.settings import Settings
+from finqa_cli.statistics import evaluation_metrics, read_outcome
+from finqa_cli.training.training_loop import Ask, RunContext, SampleRates
+from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.wiring.build import open_environment
+from finqa_cli.wiring.stage import Stage, stage
+
+USUAL_SAMPLES = 16
+"""Held-out questions that are asked where the settings do not say how many."""
+
+SAMPLES = "valid_samples"
+
+
+class HeldOutQuestions:
+    """Has each policy answer the same held-out questions, greedily, as an evaluation plays them."""
+
+    def __init__(self, context: RunContext, parts: Stage, tasks: Sequence[Task]) -> None:
+        assert isinstance(parts.engine, TokenEngine), "for training, `stage` accepts no other engine"
+        self._context = context
+        self._parts = parts
+        self._engine: TokenEngine = parts.engine
+        self._tasks = tasks
+
+    async def ask(self, learner: Learner, step: int) -> SampleRates | None:
+        """Plays the questions with the learner's weights and writes valid_samples/step_N.jsonl with the rewards.
+
+        Returns:
+            None when a signal cut it short.
+
+        Raises:
+            ThresholdError: More answers ended in faults than the settings allow.
+        """
+        context = self._context
+        if self._engine.sleeps:
+            await self._engine.wake()
+        await self._serve(learner, step)
+        answered: list[Trajectory] = []
+        await evaluate_tasks(
+            self._parts,
+            context.settings,
+            self._tasks,
+            on_trajectory=answered.append,
+            reporter=context.reporter,
+            stopper=context.stopper,
+            key=f"valid/{step}",
+        )
+        await self.rest()
+        return None if context.stopper.requested else self._rates(answered, step)
+
+    async def rest(self) -> None:
+        """Leaves the engine's device to the learner, where they share one, until the next call of `ask`."""
+        if self._engine.sleeps:
+            await self._engine.sleep()
+
+    async def _serve(self, learner: Learner, step: int) -> None:
+        policies = self._context.folder.path / "policies"
+        policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
+        await self._engine.load(policy)
+        for old in sorted(policies.glob("v*"))[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _rates(self, answered: Sequence[Trajectory], step: int) -> SampleRates:
+        path = self._context.folder.path / SAMPLES / f"step_{step}.jsonl"
+        path.unlink(missing_ok=True)  # a run that was killed here may have left it
+        writer = JsonlWriter(path)
+        records = [trajectory_record(trajectory) for trajectory in sorted(answered, key=lambda each: each.id)]
+        for record in records:
+            writer.append({"step": step, **record})
+        writer.close()
+        outcomes = [read_outcome(record) for record in records]
+        graded = [outcome for outcome in outcomes if outcome.correct is not None]
+        faults = len(outcomes) - len(graded)
+        if faults > self._context.settings.pool.max_fault_share * len(outcomes):
+            raise ThresholdError(
+                f"{faults} of the {len(outcomes)} answers at step {step} ended in faults; see their errors in {path}.",
+                remedy=self._context.resume_command,
+            )
+        form = evaluation_metrics(outcomes)["format_compliance"]
+        return SampleRates(
+            questions=len(graded),
+            faults=faults,
+            parse_rate=form["value"] if form else None,
+            accuracy=sum(bool(each.correct) for each in graded) / len(graded) if graded else None,
+            reward_mean=sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None,
+        )
+
+
+def choose_questions(
+    settings: Settings, wanted: int | None, trained: Collection[str], reporter: Reporter
+) -> list[Task]:
+    """Draws questions of the evaluation split, none of them of a company that is trained on, by `eval.seed`.
+
+    Args:
+        settings: Environment, data and seed.
+        wanted: How many; None asks 16, or none where there are none, and the reporter says so.
+        trained: Companies that are trained on.
+        reporter: Receives the reason when there are no questions.
+
+    Raises:
+        DataError: Questions are asked for, and there is none; or the data is missing.
+        ConfigError: The environment cannot be made.
+    """
+    split = settings.data.eval_split
+    if wanted == 0:
+        return []
+    try:
+        environment = open_environment(settings, reporter)
+        free = [task for task in environment.tasks(split) if task.cluster not in trained]
+        if not free:
+            raise DataError(
+                f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "
+                "a company, that is not trained on.",
+                remedy="another --split or --snapshot, or --validation-samples 0",
+            )
+    except DataError as error:
+        if wanted is not None:
+            raise
+        reporter.line(f"The policy is asked no questions while it learns. {error.message}")
+        return []
+    seed = derive(settings.eval.seed, "sft-samples")
+    return list(draw(free, seed=seed, position=0, count=wanted or USUAL_SAMPLES)[0])
+
+
+@asynccontextmanager
+async def held_out_questions(
+    context: RunContext, tasks: Sequence[Task], policy: PolicyVersion
+) -> AsyncIterator[Ask | None]:
+    """Runs sandboxes and an engine for the length of the block; without tasks it starts nothing and yields None."""
+    if not tasks:
+        yield None
+        return
+    settings, folder = context.settings, context.folder
+    greedy = settings.model_copy(
+        update={
+            "eval": settings.eval.model_copy(update={"attempts": 1, "temperature": 0.0}),
+            "train": settings.train.model_copy(update={"max_staleness": 0}),  # nothing is played during a step
+        }
+    )
+    try:
+        async with stage(
+            greedy,
+            policy,
+            run_id=folder.path.name,
+            reporter=context.reporter,
+            trains=True,
+            run_dir=folder.path,
+            episodes=lambda environment: len(tasks),
+            check_stop=context.check_stop,
+            on_event=lambda name, facts: folder.event(name, **facts),
+        ) as parts:
+            questions = HeldOutQuestions(replace(context, settings=greedy), parts, tasks)
+            await questions.rest()
+            yield questions.ask
+    finally:
+        # The engine has served them; checkpoints stay.
+        shutil.rmtree(folder.path / "policies", ignore_errors=True)

@@ -18,6 +18,7 @@ from finqa_cli.evaluation.reward_tests import TOTAL, CaseResult
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.masking import masked
 from finqa_cli.settings import ENVIRONMENT, Settings
+from finqa_cli.wiring.build import make_verdict
 
 app = CommandApp("Show, test and apply rewards.", epilog=EXIT_CODES)
 
@@ -157,13 +158,13 @@ def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: s
 
 
 def _specification(settings: Settings) -> dict[str, Any]:
-    """Return the specification of the reward; for the environment's own verdict, the environment with its options."""
+    """Return the specification of the reward; of the environment's own verdict also the environment and its options."""
     if settings.reward.name != ENVIRONMENT or settings.reward.options:
         return workflow.specification(workflow.chosen(settings), settings)
-    choice = settings.environment
+    choice, verdict = settings.environment, make_verdict(settings)
     config = registry().config(registry().find("environment", choice.name), choice.options)
     rules: dict[str, Any] = masked(config.model_dump(mode="json")) if config is not None else {}
-    return {"environment": choice.name, **rules}
+    return {"environment": choice.name, **rules, **(verdict.spec() or {} if verdict is not None else {})}
 
 
 def _listed() -> list[dict[str, str]]:

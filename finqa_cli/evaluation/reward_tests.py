@@ -19,7 +19,7 @@ from finqa_cli.masking import masked
 from finqa_cli.runs.durable_files import now, storage, write_json
 from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
 from finqa_cli.types import Task
-from finqa_cli.wiring.build import make_reward
+from finqa_cli.wiring.build import make_reward, make_verdict
 
 DEFAULT = "weighted"
 SPEC_FILE = "reward_spec.yaml"
@@ -44,12 +44,14 @@ def chosen(settings: Settings) -> Reward:
     """The reward that the settings name.
 
     Raises:
-        ConfigError: They name none, an unknown one, or options that it does not take.
+        ConfigError: They name an unknown one, options that it does not take, or an environment's verdict that only an
+            episode can give.
     """
-    reward = make_reward(settings)
+    reward = make_verdict(settings)
     if reward is None:
         raise ConfigError(
-            "The environment's own verdict is no reward that can stand alone.", remedy="finqa rewards show"
+            f"The own verdict of the environment {settings.environment.name} is no reward that can stand alone.",
+            remedy="finqa rewards show",
         )
     return reward
 

@@ -69,6 +69,8 @@ class Component:
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
+        verdict: For an environment: `package.module:Class` of a `Reward` that judges a reply as the environment does,
+            for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
             `{option}` for the value of one of its options; reports say it. Empty: it is not known.
         standing: For a tracker: every run has it without its being named, where its packages are installed.
@@ -90,6 +92,7 @@ class Component:
     overhead_gib: float = 0.0
     snapshotless: bool = False
     policy: str = ""
+    verdict: str = ""
     clustered_by: str = ""
     standing: bool = False
 

@@ -125,6 +125,17 @@ def make_reward(settings: Settings) -> Reward | None:
     return reward
 
 
+def make_verdict(settings: Settings) -> Reward | None:
+    """The reward of the settings as one that stands alone; None where it is the verdict of an episode's environment."""
+    if (reward := make_reward(settings)) is not None:
+        return reward
+    component = registry().find("environment", settings.environment.name)
+    if not component.verdict:
+        return None
+    verdict: Reward = registry().function(component, component.verdict)()
+    return verdict
+
+
 def make_provider(settings: Settings) -> SandboxProvider:
     """The sandbox provider of the settings."""
     context = SandboxContext(home=settings.data.home, max_concurrent_create=settings.pool.max_concurrent_create)

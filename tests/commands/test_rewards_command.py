@@ -62,6 +62,25 @@ def test_every_reward_passes_its_own_tests_under_any_specification(
     assert result["failed"] == 0 and result["passed"] >= 15
 
 
+def test_the_verdict_of_an_environment_is_specified_and_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    of_text = ["--set", "environment.name=finqa-text"]
+    assert document(["rewards", "show", "environment", *of_text], capsys)["specification"]["total"] == "correct"
+    result = document(["rewards", "test", "environment", *of_text, "--out", "out"], capsys)
+    assert result["failed"] == 0 and result["passed"] >= 15 and Path("out/unit_tests/test_results.json").is_file()
+    stored = [case["expected"]["total"] for case in json.loads(Path("out/unit_tests/test_cases.json").read_text())]
+    assert {0.0, 1.0} == set(stored)
+    rows = [{"id": "a", "solution": '{"answer": 0.2, "program": "divide(1, 5)"}', "truth": "0.2"}]
+    rows.append({"id": "b", "solution": '{"answer": 0.2}', "truth": "0.3"})
+    Path("rows.json").write_text(json.dumps(rows))
+    assert document(["rewards", "score", "rows.json", "environment", *of_text], capsys)["mean_reward"] == 0.5
+    Path("rows.json").write_text(json.dumps([{**rows[0], "truth": "perhaps"}]))
+    assert (
+        "neither a number nor yes or no"
+        in failure(["rewards", "score", "rows.json", "environment", *of_text, "--overwrite"], capsys)[1]
+    )
+    assert "finqa is no reward that can stand alone" in failure(["rewards", "test", "environment"], capsys)[1]
+
+
 def test_the_six_cases_of_the_pipeline_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     results = document(["rewards", "test"], capsys)["results"]
     totals = {result["name"]: result["actual"]["total"] for result in results}
@@ -105,7 +124,7 @@ def test_tests_need_no_heavy_package() -> None:
         (["show", "ternary", "--weights", "exact=1"], 78, "no option 'weights'"),
         (["show", "function"], 78, "function"),
         (["test", "graded"], 78, "brings no tests"),
-        (["test", "environment"], 78, "environment's own verdict"),
+        (["test", "environment"], 78, "own verdict of the environment finqa"),
         (["test", "weighted", "--weights", "exact"], 78, "exact=1.0,numerical=0.8"),
         (["score", "scores.jsonl"], 74, "--out DIR"),
     ],

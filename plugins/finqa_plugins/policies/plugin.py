@@ -8,7 +8,7 @@ from finqa_cli.extend import hookimpl
 from finqa_cli.types import PolicyVersion
 
 _HERE = Path(__file__).parent
-FOLDERS = {"embedded": _HERE} | {f"embedded-{name}": _HERE / name for name in ("code", "forecast", "mbpp")}
+FOLDERS = {"embedded": _HERE} | {f"embedded-{name}": _HERE / name for name in ("code", "forecast", "mbpp", "text")}
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""The policies that ship for `code`, `forecast` and `mbpp` are small, and were taught by no task that is held out."""
+"""The policies that ship for single environments are small, and were taught by no task that is held out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from finqa_cli.wiring.policies import resolve
 from finqa_plugins.environments.code.config import CodeConfig, MbppConfig
 from finqa_plugins.environments.code.function_environment import FunctionEnvironment
 from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
+from finqa_plugins.environments.finqa_text.config import FinQATextConfig
+from finqa_plugins.environments.finqa_text.text_environment import FinQATextEnvironment
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 
@@ -25,7 +27,7 @@ RECIPE = Path(__file__).parents[3] / "recipes" / "text_policies.sh"
 PROFILES = Path(finqa_cli.settings.__file__).parent / "profiles"
 
 
-@pytest.mark.parametrize("name", ["embedded-code", "embedded-forecast", "embedded-mbpp"])
+@pytest.mark.parametrize("name", ["embedded-code", "embedded-forecast", "embedded-mbpp", "embedded-text"])
 def test_it_resolves_by_name_and_is_a_small_qwen3(name: str) -> None:
     folder = Path(resolve(name).model)
     config = json.loads((folder / "config.json").read_text())
@@ -61,6 +63,16 @@ def test_forecasts_were_demonstrated_of_shares_that_the_embedded_data_does_not_h
     assert kinds >= {task.kind for task in played.tasks("test")}, "what it is asked is what it was taught"
 
 
+def test_text_was_demonstrated_of_companies_that_the_embedded_data_does_not_have() -> None:
+    taught = text(options_in_recipe("reports"))
+    played = text(options_in_profile("embedded-text"))
+    shown = {task.cluster for task in taught.tasks("train")}
+    assert len(shown) > 300 and len(played.tasks("test")) > 200
+    assert not shown & {task.cluster for split in ("dev", "test") for task in played.tasks(split)}
+    kinds = {task.kind for task in taught.tasks("train")}
+    assert kinds == {task.kind for task in played.tasks("test")}, "what it is asked is what it was taught"
+
+
 def options_in_recipe(array: str) -> dict[str, Any]:
     """The environment's options that the script sets in one of its arrays."""
     found = re.search(rf"^{array}=\((.*?)\)$", RECIPE.read_text(), re.MULTILINE | re.DOTALL)
@@ -87,3 +99,7 @@ def code(options: Mapping[str, Any]) -> FunctionEnvironment:
 
 def forecast(options: Mapping[str, Any]) -> ForecastEnvironment:
     return ForecastEnvironment(ForecastConfig(**options), EnvironmentContext(snapshot=None))
+
+
+def text(options: Mapping[str, Any]) -> FinQATextEnvironment:
+    return FinQATextEnvironment(FinQATextConfig(**options), EnvironmentContext(snapshot=None))

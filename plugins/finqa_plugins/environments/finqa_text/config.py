@@ -6,6 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Kind = Literal[
+    "ratio", "growth", "change", "row", "sum", "growth_gap", "average", "comparison", "price", "projection", "share"
+]
+
 
 class FinQATextConfig(BaseModel):
     """How files are read, and what is generated when there are none."""
@@ -21,4 +25,11 @@ class FinQATextConfig(BaseModel):
     )
     companies: int = Field(default=30, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=12, ge=1, le=24, description="Embedded tasks per company")
-    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks and of splits by company")
+    kinds: tuple[Kind, ...] = Field(default=(), description="Kinds of embedded questions; all of them by default")
+    careless: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the demonstrations that forget the last step, or average a row whatever is asked",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks, careless demonstrations and splits")

@@ -12,10 +12,12 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            policy="embedded-text",
             clustered_by="company",
             name="finqa-text",
             target="finqa_plugins.environments.finqa_text.text_environment:FinQATextEnvironment",
             config="finqa_plugins.environments.finqa_text.config:FinQATextConfig",
+            verdict="finqa_plugins.environments.finqa_text.text_verdict:ProgramVerdictReward",
             summary="original FinQA in one turn: a report page with its table, answered with a program (--data FILE)",
         )
     ]

@@ -7,9 +7,12 @@ only, train on another reward.
 from __future__ import annotations
 
 import json
+import random
+import re
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest, ScoredPredictions
-from finqa_cli.grading.program_reply import compare_programs, judge_reply
+from finqa_cli.grading.program_reply import compare_programs, judge_reply, plain
+from finqa_cli.grading.programs import execute, parse
 from finqa_cli.types import Message, Prompt, Rewards, Task
 from finqa_plugins.environments._task_files.predicted_programs import score_programs
 from finqa_plugins.environments._task_files.report_pages import PROGRAM_INSTRUCTIONS
@@ -17,6 +20,7 @@ from finqa_plugins.environments._task_files.row_environment import SingleReplyEn
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 from finqa_plugins.environments.finqa_text.text_generate import generate
 from finqa_plugins.environments.finqa_text.text_rows import TextRow, load
+from finqa_plugins.environments.finqa_text.text_verdict import as_rewards
 
 
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
@@ -28,7 +32,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
         Raises:
             DataError: The data at `context.data` is missing or malformed.
         """
-        config = config or FinQATextConfig()
+        self._config = config = config or FinQATextConfig()
         data = load(context.data, config) if context.data is not None else generate(config)
         super().__init__(data, context.reward)
 
@@ -41,9 +45,17 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
         return opening(row.text)
 
     def solution(self, row: TextRow, attempt: int) -> str:
-        """Return the gold answer and program."""
-        program = {"program": row.program} if row.program else {}
-        return json.dumps({"answer": row.answer, **program}, ensure_ascii=False) if attempt == 1 else ""
+        """Return the gold answer and program.
+
+        The share `careless` of the tasks, always the same ones, is demonstrated with a mistake; see `make_mistake`.
+        """
+        if attempt > 1:
+            return ""
+        answer, program = row.answer, row.program
+        if program and random.Random(f"careless:{self._config.seed}:{row.id}").random() < self._config.careless:
+            program = make_mistake(program)
+            answer = plain(execute(parse(program), row.table))
+        return json.dumps({"answer": answer, **({"program": program} if program else {})}, ensure_ascii=False)
 
     def score_predictions(self, predictions: object) -> ScoredPredictions:
         """Score predicted programs as FinQA's script does; see `score_programs`.
@@ -63,6 +75,12 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
         return judge(text, row, task, self._reward)
 
 
+def make_mistake(program: str) -> str:
+    """Forget the last of several steps, or average a row whatever is asked; other programs stay as they are."""
+    shorter, more, _ = program.rpartition("), ")
+    return f"{shorter})" if more else re.sub(r"\Atable_\w+", "table_average", program)
+
+
 def opening(text: str) -> Prompt:
     """Return the prompt of one task; it offers no tools.
 
@@ -80,8 +98,7 @@ def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards
     Raises:
         EnvironmentFault: The configured reward failed.
     """
-    verdict = judge_reply(text, row.truth, row.program, row.table)
-    own = Rewards(total=verdict.parts["correct"], components=verdict.parts, explanation=verdict.explanation)
+    own = as_rewards(judge_reply(text, row.truth, row.program, row.table))
     if reward is None:
         return own
     request = RewardRequest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from finqa_cli.grading.programs import execute, parse
@@ -33,7 +33,7 @@ def generate(config: FinQATextConfig) -> TaskData[TextRow]:
         # A generator of its own: asking for more companies or questions leaves the others as they are.
         own = random.Random(f"finqa-text:{config.seed}:{ticker}")
         page = invent_page(ticker, own)
-        asked = questions(page, config.questions, own)
+        asked = questions(page, config.questions, own, config.kinds)
         rows += [_row(page, number, *one) for number, one in enumerate(asked, start=1)]
     content = json.dumps([[row.id, row.text, row.program, row.truth] for row in rows])
     return embedded_data(divide(rows, SHARES, config.seed), content)
@@ -155,15 +155,24 @@ Kind = Callable[[ReportPage, random.Random], Asked]
 _TRIES = 100
 
 
-def questions(page: ReportPage, count: int, rng: random.Random) -> Iterator[Asked]:
-    """Yield `count` different questions; the kinds take turns, beginning anywhere."""
+def questions(page: ReportPage, count: int, rng: random.Random, kinds: Collection[str] = ()) -> Iterator[Asked]:
+    """Yield `count` different questions, or as many as there are; the kinds take turns, beginning anywhere.
+
+    Args:
+        page: What they are about.
+        count: How many.
+        rng: Decides where the kinds begin, and what is asked.
+        kinds: Keys of `KINDS`; empty for all.
+    """
     seen: set[str] = set()
-    place = rng.randrange(len(_KINDS))
-    while len(seen) < count:
-        kind = _KINDS[place % len(_KINDS)]
+    turns = [name for name in _TURNS if not kinds or name in kinds]
+    place, dry = rng.randrange(len(turns)), 0
+    while len(seen) < count and dry < len(turns):
+        kind = KINDS[turns[place % len(turns)]]
         place += 1
         asked = next((asked for _ in range(_TRIES) if (asked := kind(page, rng))[0] not in seen), None)
-        if asked is not None:  # a kind with few variants runs out of them
+        dry = dry + 1 if asked is None else 0  # a kind with few variants runs out of them
+        if asked is not None:
             seen.add(asked[0])
             yield asked
 
@@ -254,18 +263,21 @@ def _is_negative(figure: str) -> bool:
     return figure.startswith("-")
 
 
-_KINDS: tuple[Kind, ...] = (
-    _ratio,
-    _GROWTH,
-    _CHANGE,
-    _over_the_row,
-    _GROWTH,
-    _ratio,
-    _SUM_OF_YEARS,
-    _growth_gap,
-    _AVERAGE_OF_TWO,
-    _COMPARISON,
-    _price_per_share,
-    _PROJECTION,
-    _share_in_percent,
+KINDS: Mapping[str, Kind] = {
+    "ratio": _ratio,
+    "growth": _GROWTH,
+    "change": _CHANGE,
+    "row": _over_the_row,
+    "sum": _SUM_OF_YEARS,
+    "growth_gap": _growth_gap,
+    "average": _AVERAGE_OF_TWO,
+    "comparison": _COMPARISON,
+    "price": _price_per_share,
+    "projection": _PROJECTION,
+    "share": _share_in_percent,
+}
+
+_TURNS = (
+    *("ratio", "growth", "change", "row", "growth", "ratio", "sum"),
+    *("growth_gap", "average", "comparison", "price", "projection", "share"),
 )

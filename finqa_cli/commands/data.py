@@ -40,12 +40,14 @@ from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
-from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare
+from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare, read_finqa, rows_of_tasks
 from finqa_cli.data.question_files.show_question import Shown, show_in_path, show_in_snapshot
 from finqa_cli.errors import DataError, UsageError
+from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings import EMBEDDED, Settings, dotenv_variables
+from finqa_cli.types import Task
 from finqa_cli.wiring.build import try_environment
 
 if TYPE_CHECKING:
@@ -201,6 +203,14 @@ def check(
             "--for", metavar="ENVIRONMENT", help="Have this environment read it, as a run would.", show_default="none"
         ),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help="Report which companies, questions and ids are in the training split of this data too; with --for.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
 
@@ -216,6 +226,8 @@ def check(
     """
     if environment is None and (line.assignments or line.context.params["config"]):
         raise UsageError("--set and --config are for the environment, but --for names none.", remedy="--for finqa")
+    if environment is None and against is not None:
+        raise UsageError("--against has an environment read both, but --for names none.", remedy="--for finqa-text")
     if environment is not None and quick_test:
         raise UsageError(
             "--for has the environment read everything, so that --quick-test would have no effect.",
@@ -231,7 +243,8 @@ def check(
     if environment is None:
         report = check_path(data, most=QUICK_ROWS if quick_test else None)
     else:
-        report = _check_for(line.load({"environment.name": environment, "data.path": data}, quiet=True).settings, data)
+        loaded = line.load({"environment.name": environment, "data.path": data}, quiet=True)
+        report = _check_for(loaded.settings, data, against)
     write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     document = {**report.document(), "report": str(folder)}
     part = f"At most {QUICK_ROWS} rows were looked at.\n" if quick_test else ""
@@ -242,16 +255,24 @@ def check(
         raise typer.Exit(65)
 
 
-def _check_for(settings: Settings, path: Path) -> CheckReport:
-    """Have the environment of the settings read the data at a path, as a run would."""
+def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckReport:
+    """Have the environment of the settings read the data at a path, as a run would.
+
+    Raises:
+        DataError: The environment does not take the data that it is compared with.
+    """
     name = settings.environment.name
+    trained: Sequence[Task] = ()
+    if against is not None:
+        with tempfile.TemporaryDirectory(prefix="finqa-check-") as home:
+            trained = try_environment(settings, against, Path(home)).tasks(settings.data.train_split)
     try:
         with tempfile.TemporaryDirectory(prefix="finqa-check-") as home:
             environment = try_environment(settings, path, Path(home))
             tasks = {split: environment.tasks(split) for split in environment.splits()}
             for task in itertools.chain.from_iterable(tasks.values()):
                 environment.opening(task)
-            return report_tasks(path, name, tasks, environment.data())
+            return report_tasks(path, name, tasks, environment.data(), trained=trained, other=against)
     except DataError as refusal:
         return report_refusal(path, name, refusal)
 
@@ -330,9 +351,22 @@ def generate_data(
 
 
 @app.command("prepare")
+@offers(general=("config", "assign", "as_json"))
 def prepare_data(
-    files: Annotated[list[Path], typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet).")],
+    line: CommandLine,
+    files: Annotated[
+        list[Path], typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet), or of --for.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, val.jsonl, test.jsonl, manifest.json.")],
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="ENVIRONMENT",
+            help="Divide files of this environment, such as convfinqa or tatqa, whose rows stay as they are.",
+            show_default="none",
+        ),
+    ] = None,
     split_by: Annotated[
         SplitBy,
         typer.Option(
@@ -346,22 +380,28 @@ def prepare_data(
         bool,
         typer.Option("--quick-test", help=f"The first {QUICK_ROWS} rows of each file, to see that everything works."),
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
 
-    The truth is exe_ans. That no question or page is in two splits is checked.
+    The truth is exe_ans. That no question or page is in two splits is checked. With --for, rows stay as they are, and
+    those of one company, or whatever else rows of the environment share, go to one split.
 
-    Exit codes: 0 ok, 2 usage, 65 a file or row is malformed, or splits overlap, 74 writing failed.
+    Exit codes: 0 ok, 2 usage, 65 a file or row is malformed, or splits overlap, 74 writing failed, 78 there is no such
+    environment.
 
     Example: finqa data prepare train.json dev.json test.json --out prepared
     """
+    if environment is None and (line.assignments or line.context.params["config"]):
+        raise UsageError("--set and --config are for the environment, but --for names none.", remedy="--for convfinqa")
     most = QUICK_ROWS if quick_test else None
-    prepared = prepare(files, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
+    read = read_finqa if environment is None else rows_of_tasks(_tasks_of(line, environment, files, skip_bad=skip_bad))
+    prepared = prepare(files, read, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
+    origin = SOURCE if environment is None else environment
     document = manifest(
         "data prepare",
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         config={
+            "environment": environment,
             "split_by": prepared.split_by,
             "seed": seed,
             "splits": splits,
@@ -370,14 +410,29 @@ def prepare_data(
         },
         stats=prepared.stats(),
         inputs=files,
-        source=f"{SOURCE}: {', '.join(path.name for path in files)}",
-        licence=LICENCE,
+        source=f"{origin}: {', '.join(path.name for path in files)}",
+        licence=LICENCE if environment is None else "unknown",
         evaluation_only=prepared.evaluation_only,
     )
     document["evaluation_only_splits"] = ["train", "dev", "test"] if prepared.evaluation_only else ["test"]
     texts = prepared.files()
     write_files(out, {**texts, MANIFEST_FILE: as_text(document)})
-    emit({"path": str(out), **document}, as_json=as_json, text=_prepared(prepared, files, out))
+    emit({"path": str(out), **document}, as_json=line.as_json, text=_prepared(prepared, files, out))
+
+
+def _tasks_of(
+    line: CommandLine, environment: str, files: Sequence[Path], *, skip_bad: bool
+) -> dict[Path, Sequence[Task]]:
+    """Return what an environment asks of each file."""
+    found: dict[Path, Sequence[Task]] = {}
+    for path in files:
+        options = {"environment.options.skip_bad": True} if skip_bad else {}
+        settings = line.load({"environment.name": environment, "data.path": path, **options}, quiet=True).settings
+        if not registry().find("environment", environment).snapshotless:
+            raise UsageError(f"The environment {environment} reads no question files.", remedy="--for convfinqa")
+        made = try_environment(settings, path, path.parent)
+        found[path] = [task for split in made.splits() for task in made.tasks(split)]
+    return found
 
 
 def _prepared(prepared: Preparation, files: Sequence[Path], out: Path) -> str:

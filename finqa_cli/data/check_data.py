@@ -19,6 +19,7 @@ from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
 from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
+from finqa_cli.data.split_guard import find_overlap
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
 from finqa_cli.types.splits import split_of_name
@@ -115,10 +116,27 @@ class CheckReport:
         }
 
 
-def report_tasks(path: Path, environment: str, tasks: Mapping[str, Sequence[Task]], info: DataInfo) -> CheckReport:
+def report_tasks(
+    path: Path,
+    environment: str,
+    tasks: Mapping[str, Sequence[Task]],
+    info: DataInfo,
+    *,
+    trained: Sequence[Task] = (),
+    other: Path | None = None,
+) -> CheckReport:
     """Returns the report on data that an environment takes, with its tasks by split.
 
-    Rows that the environment leaves out, and what is odd in general, are findings.
+    Rows that the environment leaves out, what is odd in general, and what the data shares with tasks that are trained
+    on (see `split_guard`), are findings.
+
+    Args:
+        path: The data.
+        environment: Name of the environment.
+        tasks: Its tasks of the data, by split.
+        info: What it says of the data.
+        trained: Tasks of other data that is trained on.
+        other: Where those are.
     """
     every = [task for part in tasks.values() for task in part]
     statistics = {
@@ -128,11 +146,18 @@ def report_tasks(path: Path, environment: str, tasks: Mapping[str, Sequence[Task
         "question_types": count_values(task.kind or "unnamed" for task in every),
     }
     general = _general(path)
-    left_out = finding("left_out", "rows are malformed in general", [str(problem) for problem in general.problems])
+    findings = finding("left_out", "rows are malformed in general", [str(problem) for problem in general.problems])
+    shared = find_overlap(trained, every)
+    for code, text, found in (
+        ("shared_cluster", "companies are trained on too", shared.clusters),
+        ("shared_question", "questions about the same company are trained on too", shared.questions),
+        ("shared_id", "ids are trained on too", shared.ids),
+    ):
+        findings += finding(code, f"{text}, in {other}", found)
     return replace(
         general,
         statistics={**general.statistics, **statistics},
-        findings=(*general.findings, *left_out),
+        findings=(*general.findings, *findings),
         problems=(),
         evaluation_only=info.evaluation_only,
         environment=environment,

@@ -83,8 +83,8 @@ def check_training_data(
         raise DataError(
             f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
             f"{describe(overlap)}. The evaluation would measure memory.",
-            remedy="split the train and dev files by company (finqa data prepare --split-by company, "
-            f"finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+            remedy="split the train and dev files by company (finqa data prepare --split-by company, with --for "
+            f"ENVIRONMENT for others than FinQA's; finqa data import ... --splits), or say {ALLOW_OVERLAP}",
         )
 
 

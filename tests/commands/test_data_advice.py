@@ -214,3 +214,24 @@ def test_a_check_counts_the_tasks_of_each_split(capsys: pytest.CaptureFixture[st
     assert "All is well: environment finqa takes it." in capsys.readouterr().out
     statistics = json.loads(Path("report/check_report.json").read_text())["statistics"]
     assert statistics["tasks"] == len(DATASET.questions) and statistics["splits"] == DATASET.split_counts()
+
+
+def test_a_check_tells_what_is_trained_on_too(capsys: pytest.CaptureFixture[str]) -> None:
+    known, new = (finqa_text_rows.original(n, id=f"C{n}/1.pdf-1", filename=f"C{n}/1.pdf") for n in (1, 2))
+    again = {**known, "id": "C1/1.pdf-2", "qa": {**known["qa"], "question": "what was it in another year ?"}}
+    finqa_text_rows.write(Path("train.json"), known)
+    finqa_text_rows.write(Path("test.json"), known, again, new)
+    asked = ["data", "check", "test.json", "--for=finqa-text", "--set=environment.options.holdout=0"]
+    assert main([*asked, "--against=train.json", "--out=report"]) == 0
+    assert "companies are trained on too, in train.json: 1, for example C1\n" in capsys.readouterr().out
+    findings = json.loads(Path("report/check_report.json").read_text())["findings"]
+    shared = {each["code"]: each["count"] for each in findings if each["code"].startswith("shared_")}
+    assert shared == {"shared_cluster": 1, "shared_question": 1, "shared_id": 1}
+    finqa_text_rows.write(Path("other.json"), new)
+    assert main([*asked[:2], "other.json", *asked[3:], "--against=train.json", "--out=apart"]) == 0
+    findings = json.loads(Path("apart/check_report.json").read_text())["findings"]
+    assert not [each for each in findings if each["code"].startswith("shared_")]
+    assert main([*asked, "--against=none.json", "--out=none"]) == 65
+    assert main(["data", "check", "test.json", "--against=train.json"]) == 2
+    told = capsys.readouterr().err
+    assert "none.json" in told and "fix: --for finqa-text" in told

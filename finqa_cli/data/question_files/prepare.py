@@ -1,4 +1,7 @@
-"""Prepares FinQA files for text training: train, val and test as JSON lines, each row with its whole prompt and truth.
+"""Prepares question files for training: train, val and test as JSON lines, divided so that nothing is in two of them.
+
+Rows of FinQA get their whole prompt and truth; those of other environments stay as they are, but for the last two
+fields.
 
 | field            | what                                                                                       |
 | ---------------- | ------------------------------------------------------------------------------------------ |
@@ -19,7 +22,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +31,7 @@ from typing import Any, Literal
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.dataset import SplitShares, split_of
 from finqa_cli.data.finqa.finqa_rows import FinqaRow, input_text, read_finqa_rows
+from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.split_guard import describe, find_overlap
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.types import Task
@@ -36,6 +41,33 @@ SplitBy = Literal["auto", "file", "company"]
 
 FILES: Mapping[str, str] = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 """Split -> file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRow:
+    """A row of a question file.
+
+    Attributes:
+        id: Unique in its file.
+        number: Its place in the file.
+        cluster: What rows share that are kept together, such as a company.
+        company: Empty where the row names none.
+        page: What no two splits may share.
+        question: Empty where it asks several.
+        record: What is written, without `split` and `evaluation_only`.
+    """
+
+    id: str
+    number: int
+    cluster: str
+    company: str
+    page: str
+    question: str
+    record: Mapping[str, Any]
+
+
+Read = Callable[[Path], Iterable[PreparedRow | Problem]]
+"""Reads a file; raises ProblemError where it cannot be read as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +84,7 @@ class Preparation:
     """
 
     split_by: Literal["file", "company"]
-    rows: Mapping[str, tuple[FinqaRow, ...]]
+    rows: Mapping[str, tuple[PreparedRow, ...]]
     read: int
     problems: tuple[Problem, ...]
     shared_companies: tuple[str, ...]
@@ -62,11 +94,14 @@ class Preparation:
         """Returns the text of each file by name. A split without rows has an empty file."""
         return {
             name: "".join(
-                json.dumps(_record(row, split, self.evaluation_only or split == "test"), ensure_ascii=False) + "\n"
+                json.dumps({**row.record, **self._use(split)}, ensure_ascii=False) + "\n"
                 for row in self.rows.get(split, ())
             )
             for split, name in FILES.items()
         }
+
+    def _use(self, split: str) -> dict[str, Any]:
+        return {"split": split, "evaluation_only": self.evaluation_only or split == "test"}
 
     def stats(self) -> dict[str, Any]:
         """Counts for people and for the manifest."""
@@ -79,8 +114,53 @@ class Preparation:
         }
 
 
+def read_finqa(path: Path) -> Iterator[PreparedRow | Problem]:
+    """Yields the rows of a FinQA file.
+
+    Raises:
+        ProblemError: The file as a whole is missing or unreadable.
+    """
+    for row in read_finqa_rows(path):
+        yield row if isinstance(row, Problem) else _of_finqa(row)
+
+
+def rows_of_tasks(tasks: Mapping[Path, Sequence[Task]]) -> Read:
+    """Returns a reader for the files of an environment, whose rows stay as they are.
+
+    Args:
+        tasks: What the environment asks of each file. A row is that of the tasks, or of the cluster, whose ids it has
+            as `id`, `uid` or `table.uid`; any other row is one that the environment leaves out.
+    """
+
+    def read(path: Path) -> Iterator[PreparedRow | Problem]:
+        known = {each.cluster: each.cluster for each in tasks[path]} | {each.id: each.cluster for each in tasks[path]}
+        for item in read_rows(path):
+            if isinstance(item, Problem):
+                yield item
+                continue
+            number, fields = item
+            name = next((name for name in _identities(fields) if name in known), None)
+            if name is None:
+                yield Problem(file=str(path), row=number, reason="the environment leaves it out")
+            else:
+                cluster = known[name]
+                yield PreparedRow(
+                    id=name, number=number, cluster=cluster, company=cluster, page=name, question="", record=fields
+                )
+
+    return read
+
+
+def _identities(fields: Mapping[str, object]) -> Iterator[str]:
+    table = fields.get("table")
+    for value in (fields.get("id"), fields.get("uid"), table.get("uid") if isinstance(table, Mapping) else None):
+        if isinstance(value, str | int):
+            yield str(value)
+
+
 def prepare(
     files: Sequence[Path],
+    read_file: Read = read_finqa,
     *,
     split_by: SplitBy = "auto",
     seed: int = 0,
@@ -88,13 +168,14 @@ def prepare(
     skip_bad: bool = False,
     most: int | None = None,
 ) -> Preparation:
-    """Reads FinQA files and divides their rows.
+    """Reads question files and divides their rows.
 
     A split by company gives each company to one split, by its name and the seed alone. A split by file keeps what the
     file names say (train, dev or val, test), as the published splits do: they share companies, but no page.
 
     Args:
-        files: FinQA in JSON, JSONL or Parquet.
+        files: JSON, JSONL or Parquet.
+        read_file: `read_finqa`, or `rows_of_tasks` for the files of an environment.
         split_by: `auto` takes the files' names when they name at least two splits, else companies.
         seed: Seed of the split by company.
         shares: Shares of the companies by split. Not used when a file is FinQA's test split: all of it becomes `test`.
@@ -112,17 +193,17 @@ def prepare(
         raise UsageError(f"{nameless} names no split (train, dev, val or test).", remedy="--split-by company")
     evaluation_only = set(named.values()) == {"test"} if by_file else "test" in named.values()
     chosen = SplitShares(train=0.0, dev=0.0, test=1.0) if evaluation_only else shares or SplitShares()
-    rows: dict[str, list[FinqaRow]] = {split: [] for split in SPLITS}
+    rows: dict[str, list[PreparedRow]] = {split: [] for split in SPLITS}
     problems: list[Problem] = []
     read = 0
     seen: set[tuple[str, str]] = set()
     for path in files:
-        for row in itertools.islice(_read(path), most):
+        for row in itertools.islice(_read(path, read_file), most):
             read += 1
             if isinstance(row, Problem):
                 problems.append(row)
                 continue
-            split = named[path] if by_file else split_of(_cluster(row), seed, chosen)
+            split = named[path] if by_file else split_of(row.cluster, seed, chosen)
             if (split, row.id) in seen:
                 reason = f"{row.id!r} is in an earlier file too"
                 problems.append(Problem(file=str(path), row=row.number, field="id", reason=reason))
@@ -130,7 +211,8 @@ def prepare(
             seen.add((split, row.id))
             rows[split].append(row)
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="--skip-bad leaves such rows out")
+        other = "; --for convfinqa or tatqa reads theirs" if read == len(problems) else ""
+        raise as_data_error(problems, remedy=f"--skip-bad leaves such rows out{other}")
     if read == len(problems):
         raise DataError(f"There is no good row in {', '.join(map(str, files))}.", remedy="finqa data check FILE")
     kept = {split: tuple(part) for split, part in rows.items() if part}
@@ -144,18 +226,15 @@ def prepare(
     )
 
 
-def _read(path: Path) -> Iterable[FinqaRow | Problem]:
+def _read(path: Path, read_file: Read) -> Iterator[PreparedRow | Problem]:
     try:
-        yield from read_finqa_rows(path)
+        yield from read_file(path)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy="finqa data prepare FILE... --out DIR") from error
+        remedy = f"finqa data check {shlex.quote(str(path))}" if path.exists() else "finqa data fetch finqa"
+        raise as_data_error([error.problem], remedy=remedy) from error
 
 
-def _cluster(row: FinqaRow) -> str:
-    return cluster_of(row.company, row.id, input_text(row), row.question)
-
-
-def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
+def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]:
     """Returns the companies in several splits, after checking that nothing worse is.
 
     Raises:
@@ -175,16 +254,16 @@ def _checked_apart(rows: Mapping[str, Sequence[FinqaRow]]) -> tuple[str, ...]:
     return tuple(sorted(companies))
 
 
-def _tasks(rows: Iterable[FinqaRow]) -> list[Task]:
+def _tasks(rows: Iterable[PreparedRow]) -> list[Task]:
     """Returns rows for the guard, with the page as what they have in common."""
-    pages = ((row, row.filename or page_cluster(input_text(row), row.question)) for row in rows)
-    return [Task(id=row.id, prompt=row.question, split="", cluster=page) for row, page in pages]
+    return [Task(id=row.id, prompt=row.question, split="", cluster=row.page) for row in rows]
 
 
-def _record(row: FinqaRow, split: str, evaluation_only: bool) -> dict[str, Any]:
-    return {
+def _of_finqa(row: FinqaRow) -> PreparedRow:
+    text = input_text(row)
+    record = {
         "id": row.id,
-        "input_text": input_text(row),
+        "input_text": text,
         "target_answer": row.truth,
         "target_program": row.program,
         "question": row.question,
@@ -194,6 +273,13 @@ def _record(row: FinqaRow, split: str, evaluation_only: bool) -> dict[str, Any]:
         "company": row.company,
         "filename": row.filename,
         "table": [list(cells) for cells in row.table],
-        "split": split,
-        "evaluation_only": evaluation_only,
     }
+    return PreparedRow(
+        id=row.id,
+        number=row.number,
+        cluster=cluster_of(row.company, row.id, text, row.question),
+        company=row.company,
+        page=row.filename or page_cluster(text, row.question),
+        question=row.question,
+        record=record,
+    )

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import convfinqa_dialogues, tatqa_pages
 from fixtures.data_files import DATASET, FINQA_ROW, finqa_row, write_folder, write_json, write_jsonl
 
+from finqa_cli.app import main
 from finqa_cli.data import LocalSnapshots, SplitShares
-from finqa_cli.data.question_files.prepare import prepare
+from finqa_cli.data.question_files.prepare import FILES, prepare
 from finqa_cli.data.question_files.show_question import show_in_path, show_in_snapshot
 from finqa_cli.errors import DataError, UsageError
 
@@ -154,3 +156,46 @@ def test_a_finqa_row_and_a_prepared_row_are_shown(tmp_path: Path) -> None:
 def test_an_unknown_question_names_near_ones(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"no question .* Near it or first: .*{DATASET.questions[0].id}"):
         show_in_path(write_folder(tmp_path / "data"), DATASET.questions[0].id + "x")
+
+
+def test_files_of_an_environment_are_divided_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dialogues = []
+    for number in range(40):
+        dialogue = convfinqa_dialogues.original(1)
+        company = f"C{number // 2}"
+        dialogues.append({**dialogue, "id": f"Single_{company}/2018/page_{number}.pdf-1"})
+    write_json(Path("train.json"), dialogues)
+    assert main(["data", "prepare", "train.json", "--for=convfinqa", "--out=out"]) == 0
+    found = {split: records(Path("out", name).read_text()) for split, name in FILES.items()}
+    assert all(found.values()) and sum(map(len, found.values())) == 40
+    for split, rows in found.items():
+        for row in rows:
+            assert (row.pop("split"), row.pop("evaluation_only")) == (split, split == "test") and row in dialogues
+    companies = [{row["id"].split("/")[0] for row in rows} for rows in found.values()]
+    assert sum(map(len, companies)) == 20, "dialogues of a company stay together"
+    assert main(["data", "check", "out", "--for=convfinqa", "--out=report"]) == 0
+
+    pages = [tatqa_pages.page(number) for number in range(1, 31)]
+    write_json(Path("tatqa_dataset_train.json"), pages)
+    asked = ["data", "prepare", "tatqa_dataset_train.json", "--split-by=company"]
+    assert main([*asked, "--for=tatqa", "--out=pages"]) == 0
+    assert sum(len(records(Path("pages", name).read_text())) for name in FILES.values()) == 30
+    assert main(["data", "check", "pages", "--for=tatqa", "--out=pages-report"]) == 0
+
+    write_json(Path("bad.json"), [*dialogues, {"id": "x"}])
+    capsys.readouterr()
+    for words, status, said in (
+        (["data", "prepare", "train.json", "--out=none"], 65, "--for convfinqa or tatqa reads theirs"),
+        (["data", "prepare", "bad.json", "--for=convfinqa", "--out=none"], 65, "bad.json, row 41"),
+        (["data", "prepare", "train.json", "--for=finqa", "--out=none"], 2, "reads no question files"),
+        (["data", "prepare", "train.json", "--set=environment.options.seed=1", "--out=none"], 2, "--for convfinqa"),
+        (["data", "prepare", "gone.json", "--out=none"], 65, "fix: finqa data fetch finqa"),
+    ):
+        assert main(words) == status
+        assert said in capsys.readouterr().err
+    assert not Path("none").exists()
+    assert main(["data", "prepare", "bad.json", "--for=convfinqa", "--skip-bad", "--out=kept"]) == 0
+    assert "Left out 1 malformed row" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from finqa_cli.experiments.pipeline_spec import (
     PipelineSpec,
     check_spec,
     find_data,
+    find_final_test,
     with_defaults,
 )
 from finqa_cli.experiments.step_runner import return_to
@@ -49,7 +50,14 @@ QUICK_TRAINING = {
     "eval.limit": 48,
     "pool.sandboxes": 32,
 }
-QUICK_PREFERENCES = {"optimizer.options.epochs": 4.0, "optimizer.options.pairs_per_step": 4}
+PREFERENCES = {"optimizer.options.validation_samples": 16}
+"""Settings of dpo in a pipeline, where there is an environment to ask: a run of `finqa dpo` alone need not have one."""
+
+QUICK_PREFERENCES = {
+    "optimizer.options.epochs": 4.0,
+    "optimizer.options.pairs_per_step": 4,
+    "optimizer.options.validation_samples": 8,
+}
 QUICK = {"demonstration_questions": 96, "num_candidates": 8, "candidate_questions": 24}
 """Counts of --quick-test, unless they are given."""
 
@@ -60,6 +68,8 @@ PREFERENCES_OF_EMBEDDED = {"optimizer.options.epochs": 3.0, "optimizer.options.p
 
 CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
 """Habits of the expert whose demonstrations the embedded policy was made of: most are wrong, and some are right."""
+CARELESS_SHARE = 0.5
+"""The share of gold solutions with a mistake, in environments that demonstrate them and have the option `careless`."""
 
 
 def _step(flag: str, help: str, default: str | bool = True) -> Any:
@@ -112,7 +122,7 @@ def main(
     careless: Annotated[
         bool | None,
         _step(
-            "--careless/--careful", "Mistakes of the imitated expert.", "careless with the embedded policy and tools"
+            "--careless/--careful", "Mistakes of the imitated expert.", "careless with `embedded` and `embedded-text`"
         ),
     ] = None,
     demonstration_questions: Annotated[
@@ -131,6 +141,15 @@ def main(
     pair_rule: Annotated[
         Rule | None, _step("--pair-rule", "Pairs of step 08, for dpo; see finqa prefs --rule.", "best-worst")
     ] = None,
+    final_test: Annotated[
+        Path | None,
+        _step(
+            "--final-test",
+            "File of a test split, such as the published test.json: both policies are evaluated and compared on it at "
+            "the end, and what it shares with the training data is reported.",
+            "none",
+        ),
+    ] = None,
     compare_with: Annotated[
         list[Path] | None, _step("--compare-with", "Another pipeline or evaluated run for step 11; repeatable.")
     ] = None,
@@ -141,7 +160,8 @@ def main(
     shown, and can be run alone. What is done is not done again: after a failure or a stop, --resume continues. It stops
     where fewer than 90 % of the answers after imitation (03), or 70 % of the candidates (04), have the right form.
 
-    With no model named and no GPU, the embedded policy imitates a careless expert (03), and the method improves it.
+    With no model named and no GPU, a small policy of the environment imitates a careless expert (03), and the method
+    improves it.
     """
     spec, run = _wanted(line)
     if dry_run:
@@ -182,8 +202,11 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
 
 def _text(result: workflow.PipelineResult) -> str:
     rows = [(step.name, step.state, _time(step.seconds)) for step in result.steps]
-    ends = [f"\nReport: {result.report}"] if result.report else [f"\nNext: finqa pipeline --resume {result.run}"]
-    return "\n".join([plain_table(("step", "state", "time"), rows), *ends])
+    done = all(step.state == "done" for step in result.steps)
+    ends = [f"Report: {result.report}"] if result.report else []
+    ends += [f"Final test: {result.final_report}"] if result.final_report else []
+    ends += [] if done else [f"Next: finqa pipeline --resume {result.run}"]
+    return "\n".join([plain_table(("step", "state", "time"), rows), "", *ends])
 
 
 def _time(seconds: float | None) -> str:
@@ -211,13 +234,15 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     quick, embedded = given["quick_test"], is_embedded(training.settings.model.name)
     temperature, top_p = (1.0, 1.0) if embedded else (0.8, 0.9)
     counts = {name: QUICK[name] if quick and name not in line.typed else given[name] for name in QUICK}
-    pace = {**(PREFERENCES_OF_EMBEDDED if embedded else {}), **(QUICK_PREFERENCES if quick else {})}
+    pace = PREFERENCES | (PREFERENCES_OF_EMBEDDED if embedded else {}) | (QUICK_PREFERENCES if quick else {})
     learnt = {**(pace if method == "dpo" else {}), **(QUICK_TRAINING if quick else {})}
     small = FROM_NOTHING if given["init"] else OF_EMBEDDED if embedded else {}
     data = find_data(training.settings, named=training.origins["data.snapshot"] != "default")
     tools = data.kind in ("embedded", "folder", "snapshot")  # elsewhere the expert knows the gold solutions
-    careless = embedded and tools if given["careless"] is None else given["careless"]
+    careless = tools and (embedded if given["careless"] is None else given["careless"])
     taught = with_defaults(imitation, {**small, **(QUICK_IMITATION if quick else {})})
+    if not tools and given["careless"] is not None:
+        taught = _with_mistakes(taught, CARELESS_SHARE if given["careless"] else 0.0)
     spec = PipelineSpec(
         method=method,
         imitation=taught.model_copy(update={"optimizer": Choice(name="sft")}),  # options are of the method
@@ -235,25 +260,49 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
         ),
         pair_rule=given["pair_rule"] or "best-worst",
         compare_with=tuple(map(str, given["compare_with"] or ())),
+        final_test=find_final_test(training.settings, given["final_test"]) if given["final_test"] else None,
         plots=importlib.util.find_spec("matplotlib") is not None,
     )
     check_spec(spec)
     return spec
 
 
+def _with_mistakes(settings: Settings, share: float) -> Settings:
+    """Return settings whose environment demonstrates this share of its gold solutions with a mistake.
+
+    Raises:
+        UsageError: The environment demonstrates no mistakes.
+    """
+    choice = settings.environment
+    options = registry().config_class(registry().find("environment", choice.name))
+    if options is None or "careless" not in options.model_fields:
+        raise UsageError(
+            f"The environment {choice.name} demonstrates its gold solutions, always without mistakes.",
+            remedy="leave out --careless and --careful",
+        )
+    changed = choice.model_copy(update={"options": {**choice.options, "careless": share}})
+    return settings.model_copy(update={"environment": changed})
+
+
 def _check_policy(settings: Settings) -> None:
-    """Raise UsageError where the model is a small policy that ships for other environments: it learns no new form."""
-    environment, model = settings.environment.name, settings.model.name
+    """Raise UsageError where the model is a small policy that was taught other tasks: it learns no new form."""
+    environment, model = registry().find("environment", settings.environment.name), settings.model.name
     if not is_embedded(model):
         return
     spoken = {part.policy: part.name for part in registry().components("environment") if part.policy}
     wanted = spoken.get(model, "finqa")
-    if environment != wanted:
+    other = "--model with an instruction-tuned model; or --init with a new model's specification"
+    if environment.name != wanted:
         raise UsageError(
-            f"{model} is a small policy that speaks to the environment {wanted} alone; {environment} asks for another "
-            "form, which it does not learn.",
-            remedy=f"--environment {wanted}; or --model with an instruction-tuned model; or --init with a new model's "
-            "specification",
+            f"{model} is a small policy that speaks to the environment {wanted} alone; {environment.name} asks for "
+            "another form, which it does not learn.",
+            remedy=f"--environment {wanted}; or {other}",
+        )
+    if environment.snapshotless and settings.data.path is not None:
+        raise UsageError(
+            f"{model} is a small policy that was taught the embedded tasks of {wanted} alone; those of "
+            f"{settings.data.path} it does not learn.",
+            remedy=f"leave out --data; or {other}",
         )
 
 

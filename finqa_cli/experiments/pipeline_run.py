@@ -14,7 +14,7 @@ from finqa_cli.experiments.step_runner import Owner, Relay, Show, State, Step, S
 from finqa_cli.experiments.step_settings import check_recorded, check_variables, settings_document, write_settings
 from finqa_cli.runs.durable_files import read_document, storage
 from finqa_cli.settings import Settings
-from finqa_cli.wiring.build import make_reward
+from finqa_cli.wiring.build import make_verdict
 
 PIPELINE = Owner(command="pipeline", resume="finqa pipeline --resume", redo="--from")
 
@@ -23,6 +23,8 @@ DEMONSTRATIONS, REWARDS, SFT, CANDIDATES = "01_dataset/demonstrations", "02_rewa
 TRAINED = {"ppo": "05_ppo", "grpo": "06_grpo", "rloo": "07_rloo", "dpo": "09_dpo"}
 PAIRS, EVALUATION, COMPARISON = "08_prefs", PIPELINE_EVALUATION, "11_compare"
 IMITATED = f"{EVALUATION}/sft"
+FINAL_CHECK, FINAL_COMPARISON = f"{DATASET}/final_test", f"{COMPARISON}/final_test"
+FINAL_EVALUATION, FINAL_IMITATED = f"{EVALUATION}/final_test", f"{EVALUATION}/final_test_sft"
 
 IMITATION_FILE, TRAINING_FILE = "settings/imitation.json", "settings/training.json"
 
@@ -39,12 +41,13 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """`report` is that of the comparison; None when the pipeline ended before it."""
+    """`report` is that of the comparison, and `final_report` that on the final test; None as long as there is none."""
 
     run: Path
     method: str
     steps: tuple[StepReport, ...]
     report: Path | None
+    final_report: Path | None
 
 
 def plan(spec: PipelineSpec, run: Path) -> list[Step]:
@@ -67,6 +70,7 @@ def plan(spec: PipelineSpec, run: Path) -> list[Step]:
         )
     return [
         *prepared,
+        *_final_check(spec, run, training, [step.name for step in prepared]),
         _demonstrations(spec, run, imitation, [step.name for step in prepared]),
         *_rewards(spec.training, run, training),
         _step(
@@ -82,6 +86,7 @@ def plan(spec: PipelineSpec, run: Path) -> list[Step]:
         ),
         *_evaluations(spec, run, training),
         _comparison(spec, run),
+        *_final_test(spec, run, training),
     ]
 
 
@@ -209,7 +214,8 @@ def run_pipeline(
                 show(f"Set aside: {moved}")
         states = _states(folder, steps)
         if any(state != "done" for state in states[: last + 1]):
-            check_unchanged(spec.data)
+            for source in (spec.data, *((spec.final_test,) if spec.final_test else ())):
+                check_unchanged(source)
             check_variables(run / IMITATION_FILE, run / TRAINING_FILE)
         for place, step in enumerate(steps[: last + 1]):
             if states[place] != "done":
@@ -241,8 +247,9 @@ def document(result: PipelineResult) -> dict[str, Any]:
         {"name": step.name, "state": step.state, "seconds": step.seconds, "command": step.command}
         for step in result.steps
     ]
-    report = str(result.report) if result.report else None
-    return {"run": str(result.run), "method": result.method, "report": report, "steps": steps}
+    reports = {"report": result.report, "final_report": result.final_report}
+    shown = {name: str(path) if path else None for name, path in reports.items()}
+    return {"run": str(result.run), "method": result.method, **shown, "steps": steps}
 
 
 def _states(folder: StepFolder, steps: Sequence[Step]) -> list[State]:
@@ -267,8 +274,8 @@ def _result(
         )
         for step, state in zip(steps, states, strict=True)
     )
-    report = run / COMPARISON / "report.md"
-    return PipelineResult(run=run, method=spec.method, steps=reports, report=report if report.is_file() else None)
+    found = [path if (path := run / name / "report.md").is_file() else None for name in (COMPARISON, FINAL_COMPARISON)]
+    return PipelineResult(run=run, method=spec.method, steps=reports, report=found[0], final_report=found[1])
 
 
 def _step(run: Path, name: str, arguments: Sequence[str], *reads: str, out: str = "--run-dir") -> Step:
@@ -315,7 +322,7 @@ def _demonstrations(spec: PipelineSpec, run: Path, settings: str, reads: Sequenc
 
 def _rewards(settings: Settings, run: Path, file: str) -> list[Step]:
     """The specification of the reward, and its own tests where it has some."""
-    reward, named = make_reward(settings), (settings.reward.name, "--config", file, "--out", f"{run / REWARDS}")
+    reward, named = make_verdict(settings), (settings.reward.name, "--config", file, "--out", f"{run / REWARDS}")
     steps = [Step(name=REWARDS, arguments=("rewards", "show", *named), reads=(TRAINING_FILE,))]
     if reward is not None and reward.cases():
         reads = (TRAINING_FILE, REWARDS)
@@ -339,12 +346,40 @@ def _sample(spec: PipelineSpec, run: Path, settings: str) -> Step:
 
 def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
     """Evaluations of the trained policy and of the imitating one, on the same questions under the same rules."""
-    asked = ("--config", settings, "--split", spec.training.data.eval_split, *_rules(spec.training))
-    trained = TRAINED[spec.method]
-    policy = run / trained / "checkpoints" / "final" if spec.method == "dpo" else run / trained
+    asked = ("--split", spec.training.data.eval_split)
     return [
-        _step(run, EVALUATION, ("eval", f"{policy}", *asked), TRAINING_FILE, trained),
-        _step(run, IMITATED, ("eval", f"{run / SFT}", *asked), TRAINING_FILE, SFT),
+        _evaluation(spec, run, settings, EVALUATION, TRAINED[spec.method], asked),
+        _evaluation(spec, run, settings, IMITATED, SFT, asked),
+    ]
+
+
+def _evaluation(spec: PipelineSpec, run: Path, settings: str, name: str, trained: str, asked: Sequence[str]) -> Step:
+    """Evaluation of the policy of a step; of dpo the last one, since its best one is best at pairs."""
+    policy = run / trained / "checkpoints" / "final" if trained == TRAINED["dpo"] else run / trained
+    words = ("eval", f"{policy}", "--config", settings, *asked, *_rules(spec.training))
+    return _step(run, name, words, TRAINING_FILE, trained)
+
+
+def _final_check(spec: PipelineSpec, run: Path, settings: str, prepared: Sequence[str]) -> list[Step]:
+    """What the file of a test split shares with what is trained on."""
+    if spec.final_test is None:
+        return []
+    data = data_path(spec.data, run)
+    against = ("--against", f"{data}") if data is not None else ()
+    words = ("data", "check", spec.final_test.path, "--for", spec.training.environment.name, *against)
+    return [_step(run, FINAL_CHECK, (*words, "--config", settings), TRAINING_FILE, *prepared, out="--out")]
+
+
+def _final_test(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
+    """Evaluations of both policies on the file of a test split, and their comparison."""
+    if spec.final_test is None:
+        return []
+    asked = ("--data", spec.final_test.path, "--split", "test")
+    compared = (f"{run / FINAL_IMITATED}", f"{run / FINAL_EVALUATION}", "--baseline", "sft", *_plots(spec))
+    return [
+        _evaluation(spec, run, settings, FINAL_EVALUATION, TRAINED[spec.method], asked),
+        _evaluation(spec, run, settings, FINAL_IMITATED, SFT, asked),
+        _step(run, FINAL_COMPARISON, ("compare", *compared), FINAL_EVALUATION, FINAL_IMITATED, out="--out"),
     ]
 
 
@@ -359,5 +394,9 @@ def _rules(settings: Settings) -> tuple[str, ...]:
 
 def _comparison(spec: PipelineSpec, run: Path) -> Step:
     runs = (f"{run / IMITATED}", f"{run / EVALUATION}", *spec.compare_with)
-    plots = () if spec.plots else ("--no-plots",)
-    return _step(run, COMPARISON, ("compare", *runs, "--baseline", "sft", *plots), EVALUATION, IMITATED, out="--out")
+    words = ("compare", *runs, "--baseline", "sft", *_plots(spec))
+    return _step(run, COMPARISON, words, EVALUATION, IMITATED, out="--out")
+
+
+def _plots(spec: PipelineSpec) -> tuple[str, ...]:
+    return () if spec.plots else ("--no-plots",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.snapshots.compile import compile_snapshot, file_digest, manifest_digest
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
-from finqa_cli.errors import ConfigError, DataError, StorageError
+from finqa_cli.errors import ConfigError, DataError, StorageError, UsageError
 from finqa_cli.evaluation.compare.comparison import label_and_path
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.experiments.step_settings import check_options
@@ -26,6 +27,7 @@ from finqa_cli.extend import registry
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.training.rl.rl_run import check_method
 from finqa_cli.types.splits import split_of_name
+from finqa_cli.wiring.build import try_environment
 from finqa_cli.wiring.policies import resolve
 
 Method = Literal["ppo", "grpo", "rloo", "dpo"]
@@ -54,6 +56,15 @@ class DataSource:
     snapshot: str = DEFAULT_NAME
     digest: str = ""
     by_company: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**asdict(self), "files": list(self.files)}
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> DataSource:
+        """Reads what `document` wrote."""
+        return cls(**{**document, "files": tuple(document["files"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +106,8 @@ class PipelineSpec:
         candidates: What is sampled.
         pair_rule: Rule by which step 08 pairs candidates; without effect for methods without pairs.
         compare_with: Further runs or pipelines that the last step compares.
+        final_test: File of a test split on which both policies are evaluated at the end, beside the held-out questions
+            of `data`; None for none.
         plots: Whether the comparison draws plots.
     """
 
@@ -107,6 +120,7 @@ class PipelineSpec:
     candidates: Candidates
     pair_rule: Rule
     compare_with: tuple[str, ...]
+    final_test: DataSource | None
     plots: bool
 
     def document(self) -> dict[str, Any]:
@@ -114,11 +128,12 @@ class PipelineSpec:
         return {
             "method": self.method,
             "init": self.init,
-            "data": {**asdict(self.data), "files": list(self.data.files)},
+            "data": self.data.document(),
             "demonstrations": asdict(self.demonstrations),
             "candidates": asdict(self.candidates),
             "pair_rule": self.pair_rule,
             "compare_with": list(self.compare_with),
+            "final_test": None if self.final_test is None else self.final_test.document(),
             "plots": self.plots,
             "imitation": to_public_dict(self.imitation),
             "training": to_public_dict(self.training),
@@ -137,12 +152,13 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
             method=document["method"],
             imitation=from_public_dict(document["imitation"]),
             training=from_public_dict(document["training"]),
-            data=DataSource(**{**document["data"], "files": tuple(document["data"]["files"])}),
+            data=DataSource.read(document["data"]),
             init=document["init"],
             demonstrations=Demonstrations(**document["demonstrations"]),
             candidates=Candidates(**document["candidates"]),
             pair_rule=document["pair_rule"],
             compare_with=tuple(document["compare_with"]),
+            final_test=None if document["final_test"] is None else DataSource.read(document["final_test"]),
             plots=document["plots"],
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -219,6 +235,31 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
     return DataSource(
         kind="finqa", path=str(path), files=tuple(map(str, used or files)), digest=digest, by_company=by_company
     )
+
+
+def find_final_test(settings: Settings, path: Path) -> DataSource:
+    """Finds the file of a test split.
+
+    Raises:
+        UsageError: The environment reads no question files, or the name of the file tells another split or none.
+        DataError: There is no such file, or it cannot be read.
+        ConfigError: There is no such environment.
+    """
+    name = settings.environment.name
+    if not registry().find("environment", name).snapshotless:
+        raise UsageError(
+            f"The environment {name} reads no question file, so there can be no --final-test.",
+            remedy="--environment finqa-text",
+        )
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.", remedy="give --final-test a question file, such as test.json")
+    if split_of_name(path) != "test":
+        raise UsageError(
+            f"The name of {path} does not say that it is a test split, so a part of it would be trained on.",
+            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_stem(f'{path.stem}_test')))}",
+        )
+    try_environment(settings, path, path.parent)
+    return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))
 
 
 def check_unchanged(data: DataSource) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import finqa_text_rows
 from fixtures.command_calls import document, failure
 
 from finqa_cli.app import main
@@ -276,7 +277,9 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=ppo", "--set=train.updates_per_iteration=2"], 78, "train.updates_per_iteration=2 has no effect"),
         (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
         (["--method=grpo", "--environment=mbpp", "--model=embedded"], 2, "speaks to the environment finqa alone"),
-        (["--method=grpo", "--environment=finqa-text"], 2, "fix: --environment finqa; or --model with"),
+        (["--method=grpo", "--environment=finqa-text", "--model=embedded"], 2, "--environment finqa; or --model with"),
+        (["--method=grpo", "--environment=finqa-text", "--data=my.json"], 2, "taught the embedded tasks of finqa-text"),
+        (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "always without mistakes"),
         (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
         (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
         (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
@@ -290,6 +293,40 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         assert (found, part in told) == (status, True), told
         assert "sk-secret-1" not in told
     assert not Path("outputs").exists()
+
+
+def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, numbers in {"train": range(1, 7), "dev": range(7, 9), "test": range(9, 10), "held": range(9, 10)}.items():
+        rows = [finqa_text_rows.original(n, id=f"C{n}/1.pdf-1", filename=f"C{n}/1.pdf") for n in numbers]
+        Path("data").mkdir(exist_ok=True)
+        finqa_text_rows.write(Path("data", f"{name}.json"), *rows)
+    asked = ["pipeline", "--method=grpo", "--environment=finqa-text", "--data=data", "--init=x.toml", "--dry-run"]
+    Path("x.toml").write_text('architecture = "qwen3"\n')
+    steps = document([*asked, "--output=run", "--final-test=data/test.json"], capsys)["steps"]
+    names, commands = zip(*((step["name"], step["command"].split()) for step in steps), strict=True)
+    assert names.index("01_dataset/final_test") < names.index("03_sft")
+    final = ("10_eval/final_test", "10_eval/final_test_sft", "11_compare/final_test")
+    assert names[-3:] == final and names[-4] == "11_compare"
+    assert commands[names.index("01_dataset/final_test")][2:8] == [
+        *("check", "data/test.json", "--for", "finqa-text", "--against", "run/01_dataset")
+    ]
+    for name, policy in zip(final, ("run/06_grpo", "run/03_sft"), strict=False):
+        words = commands[names.index(name)]
+        assert words[1:3] == ["eval", policy] and words[5:9] == ["--data", "data/test.json", "--split", "test"]
+    for words, status, part in (
+        (["--final-test=data/held.json"], 2, "fix: mv data/held.json data/held_test.json"),
+        (["--final-test=none.json"], 65, "There is no file none.json"),
+        (["--final-test=x.toml"], 2, "does not say that it is a test split"),
+    ):
+        found, told = failure([*asked, *words], capsys)
+        assert (found, part in told) == (status, True), told
+    Path("bad_test.json").write_text('[{"id": "a"}]')
+    found, told = failure([*asked, "--final-test=bad_test.json"], capsys)
+    assert found == 65 and "bad_test.json" in told, told
+    found, told = failure(["pipeline", "--method=grpo", "--final-test=data/test.json"], capsys)
+    assert found == 2 and "finqa reads no question file" in told
 
 
 def test_tiers_go_to_the_steps_that_they_concern(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

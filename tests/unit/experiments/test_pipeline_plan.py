@@ -51,6 +51,7 @@ def spec_of(method: str = "grpo", settings: Settings | None = None, data: DataSo
         candidates=Candidates(each=3, temperature=0.8, top_p=0.9, limit=5),
         pair_rule="right-wrong",
         compare_with=("outputs/run_009",),
+        final_test=None,
         plots=False,
     )
 
@@ -91,6 +92,19 @@ def test_every_step_is_a_command_that_exists(method: str, trained: list[str]) ->
     assert by_name["11_compare"].endswith(
         f"{RUN}/10_eval/sft {RUN}/10_eval outputs/run_009 --baseline sft --no-plots --out {RUN}/11_compare"
     )
+
+
+def test_steps_of_a_final_test_are_commands_that_exist() -> None:
+    final = DataSource(kind="rows", path="test.json", files=("test.json",), digest="sha256:2")
+    rows = DataSource(kind="rows", path="a", files=("a/train.jsonl",), digest="sha256:1")
+    spec = replace(spec_of("dpo", data=rows), final_test=final)
+    steps = plan(spec, RUN)
+    assert [step.name for step in steps if step.name.count("final_test")] == [
+        *("01_dataset/final_test", "10_eval/final_test", "10_eval/final_test_sft", "11_compare/final_test")
+    ]
+    for step in steps:
+        parsed(step)
+    assert read_spec(json.loads(json.dumps(spec.document()))) == spec
 
 
 def test_a_reward_with_tests_has_them_run() -> None:

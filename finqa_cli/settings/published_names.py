@@ -29,16 +29,19 @@ FLAGS: Mapping[str, Sequence[str]] = {
     "--ppo-epochs": ("--set optimizer.options.epochs={}",),
     "--skip-validation": ("--validation-samples 0",),
     "--test-jsonl": ("--data {}",),
+    "--use-openai": ("--engine openai",),
 }
 """Flag of a published script -> what it is here; the first form whose flags the command has. `{}` is its value."""
 
 _STEP = "--batch-tokens N of finqa sft, the tokens of a step; micro-batches are made to fit the memory"
 REFUSED_FLAGS: Mapping[str, str] = {
+    "--all": "finqa model inspect MODEL, once for each model",
     "--base-or-sft-ckpt": "name the policy as the command's argument",
     "--batch-size": _STEP,
     "--bf16": "--set learner.options.dtype=bfloat16, the default on GPUs",
     "--fp16": "--set learner.options.dtype=bfloat16, the default on GPUs",
     "--gradient-accumulation-steps": _STEP,
+    "--no-config": "finqa model inspect MODEL without --out, which writes nothing",
     "--per-device-train-batch-size": _STEP,
     "--policy-ckpt": "name the policy as the command's argument",
     "--reward-spec": "--reward NAME, or reward.options in a settings file; finqa rewards show lists them",

@@ -56,6 +56,17 @@ class SplitTest:
     modules: tuple[str, ...]
 
 
+def equality_test(asked: str, wanted: object) -> SplitTest:
+    """Return what `split_test` makes of `assert ASKED == WANTED`, for plain data and without parsing the source."""
+    return SplitTest(
+        source=f"assert {asked} == {wanted!r}",
+        asked=(asked,),
+        verdict=f"{ASKED}0 == {wanted!r}",
+        expected=Expected(wanted),
+        modules=(),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertOutcome:
     """The result of one test; `error` is the solution's error, `got` its value where one constant was expected."""

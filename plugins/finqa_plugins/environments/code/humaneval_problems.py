@@ -23,6 +23,7 @@ from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import ExecutionLimits
 from finqa_plugins.environments._task_files.task_rows import FieldError
 from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, TestProblem, split_test
+from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import Raised, evaluate
 
 MOST_ROUNDS = 20
@@ -147,19 +148,7 @@ class WholeCheck:
         return AssertOutcome(passed=False, error=f"The check asks anew more than {MOST_ROUNDS} times.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HumanEvalProblem:
-    """One row of HumanEval, taken apart; either `tests` or `check` says whether a solution is right."""
-
-    id: str
-    text: str
-    helpers: str
-    reference: str
-    tests: tuple[SplitTest, ...]
-    check: WholeCheck | None
-
-
-def read_humaneval(row: Mapping[str, object]) -> HumanEvalProblem:
+def read_humaneval(row: Mapping[str, object]) -> CodeProblem:
     """Read the problem in a row.
 
     Raises:
@@ -174,9 +163,15 @@ def read_humaneval(row: Mapping[str, object]) -> HumanEvalProblem:
     reference = f"{prompt}{solution}" if solution else ""
     helpers = _helpers(prompt, function)
     tests = _asserts(_check_of(source), function)
-    check = WholeCheck(function=function, source=source, helpers=helpers, reference=reference) if not tests else None
-    text = f"Complete this function:\n```python\n{prompt.strip()}\n```\n"
-    return HumanEvalProblem(id=identity, text=text, helpers=helpers, reference=reference, tests=tests, check=check)
+    return CodeProblem(
+        id=identity,
+        text=f"Complete this function:\n```python\n{prompt.strip()}\n```\n",
+        tests=tests,
+        whole=() if tests else (WholeCheck(function=function, source=source, helpers=helpers, reference=reference),),
+        reference=reference,
+        helpers=helpers,
+        public=0,
+    )
 
 
 def _text(row: Mapping[str, object], name: str) -> str:

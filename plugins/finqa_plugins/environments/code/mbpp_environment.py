@@ -13,13 +13,9 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Observation, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments.code.assert_parts import ASKED, AssertOutcome, SplitTest
 from finqa_plugins.environments.code.code_environment import CodeEnvironment, extract_code
+from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.environments.code.config import MbppConfig
-from finqa_plugins.environments.code.mbpp_problems import (
-    MbppProblem,
-    embedded_problems,
-    function_problems,
-    load_problems,
-)
+from finqa_plugins.environments.code.mbpp_problems import embedded_problems, function_problems, load_problems
 from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, evaluate
 from finqa_plugins.sandboxes._execution.python_values import equal
 
@@ -53,7 +49,7 @@ class MbppVerdict:
         return bool(self.outcomes) and all(outcome.passed for outcome in self.outcomes)
 
 
-class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
+class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
     """Problems of MBPP's files, embedded ones or generated functions."""
 
     def __init__(self, config: MbppConfig, context: EnvironmentContext) -> None:
@@ -81,17 +77,17 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
             replace(problems, rows=rows), attempts=config.max_attempts, fresh_sandboxes=config.fresh_sandboxes
         )
 
-    def task(self, problem: MbppProblem, split: str) -> Task:
+    def task(self, problem: CodeProblem, split: str) -> Task:
         """Return the task of a problem, with the shown tests: MBPP has problems that only they tell apart."""
         prompt = problem.opening(self._config.shown_tests)
         return Task(id=problem.id, prompt=prompt, split=split, cluster=problem.id)
 
-    def prompt(self, problem: MbppProblem) -> Prompt:
+    def prompt(self, problem: CodeProblem) -> Prompt:
         """Return the system message and the problem with the tests that are shown."""
         question = Message(role="user", content=problem.opening(self._config.shown_tests))
         return Prompt(messages=(Message(role="system", content=SYSTEM), question), tools=())
 
-    async def judge(self, problem: MbppProblem, text: str, sandbox: ExecutingSandbox) -> MbppVerdict:
+    async def judge(self, problem: CodeProblem, text: str, sandbox: ExecutingSandbox) -> MbppVerdict:
         """Execute the solution in a reply and compare its values outside of its process.
 
         Shown and hidden tests have a process each: the author reads what an error says of a shown test, so hidden ones
@@ -100,12 +96,10 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         code, shown = extract_code(text), self._shown(problem)
         if not code.strip():
             return MbppVerdict(outcomes=())
-        whole = (problem.check,) if problem.check is not None else problem.programs
-        if whole:
+        if problem.whole:
             limits, labels = self._config.limits, {"problem": problem.id}
-            return MbppVerdict(
-                outcomes=tuple([await part.carry_out(code, sandbox, limits=limits, labels=labels) for part in whole])
-            )
+            carried = [await each.carry_out(code, sandbox, limits=limits, labels=labels) for each in problem.whole]
+            return MbppVerdict(outcomes=tuple(carried))
         outcomes, error = await self._outcomes(problem, problem.tests[:shown], code, sandbox)
         if error:
             failed = AssertOutcome(passed=False, error=error)
@@ -115,7 +109,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
             outcomes += more if not error else [AssertOutcome(passed=False, error=error)] * len(hidden)
         return MbppVerdict(outcomes=tuple(outcomes))
 
-    def feedback(self, problem: MbppProblem, verdict: MbppVerdict) -> Observation:
+    def feedback(self, problem: CodeProblem, verdict: MbppVerdict) -> Observation:
         """Return which tests failed, as far as the author may know."""
         if verdict.passed:
             return Observation(text=PASSED, done=True)
@@ -123,10 +117,10 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         text = describe_failures(problem, verdict, shown) if verdict.outcomes else NO_CODE
         return Observation(text=text, is_error=True)
 
-    def _shown(self, problem: MbppProblem) -> int:
+    def _shown(self, problem: CodeProblem) -> int:
         return min(self._config.shown_tests, problem.public)
 
-    def rewards(self, task: Task, problem: MbppProblem, replies: Sequence[str], verdict: MbppVerdict | None) -> Rewards:
+    def rewards(self, task: Task, problem: CodeProblem, replies: Sequence[str], verdict: MbppVerdict | None) -> Rewards:
         """Return 1 when the last attempt passed every test, else 0.
 
         Parts are `correct`, `passed` (share of the tests) and `attempts`. A configured reward judges the last reply.
@@ -152,7 +146,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         )
         return self._reward.score_beside(request, own)
 
-    def solution(self, problem: MbppProblem, attempt: int) -> str:
+    def solution(self, problem: CodeProblem, attempt: int) -> str:
         """Return the reference, or a careless solution for the shares of tasks that the options name."""
         if not problem.reference:
             return ""
@@ -190,7 +184,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         return figures
 
     async def _outcomes(
-        self, problem: MbppProblem, tests: Sequence[SplitTest], code: str, sandbox: ExecutingSandbox
+        self, problem: CodeProblem, tests: Sequence[SplitTest], code: str, sandbox: ExecutingSandbox
     ) -> tuple[list[AssertOutcome], str]:
         """Return one outcome for each test, or why no test could be carried out."""
         answers = await evaluate(
@@ -214,7 +208,7 @@ class MbppEnvironment(CodeEnvironment[MbppProblem, MbppVerdict]):
         return outcomes, ""
 
     async def _holds(
-        self, problem: MbppProblem, test: SplitTest, given: Sequence[object], sandbox: ExecutingSandbox
+        self, problem: CodeProblem, test: SplitTest, given: Sequence[object], sandbox: ExecutingSandbox
     ) -> AssertOutcome:
         """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
         found = await evaluate(
@@ -240,7 +234,7 @@ def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
     return " ".join([f"{failed} of {len(verdict.outcomes)} tests failed.", *verdict.error.splitlines()[-1:]])
 
 
-def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: int) -> str:
+def describe_failures(problem: CodeProblem, verdict: MbppVerdict, shown_tests: int) -> str:
     """Return what the author of a wrong solution reads.
 
     Shown tests are quoted in full; of hidden ones only that they failed and what kind of error was raised, since the
@@ -249,7 +243,7 @@ def describe_failures(problem: MbppProblem, verdict: MbppVerdict, shown_tests: i
     if verdict.error:
         return f"Your code failed before any test could be carried out.\n\n{verdict.error}\n\n{AGAIN}"
     failed = [f"{sum(outcome.passed for outcome in verdict.outcomes)} of {len(verdict.outcomes)} tests passed."]
-    sources = [test.source for test in problem.tests] or [test.source for test in problem.programs]
+    sources = [test.source for test in problem.tests or problem.whole]
     for source, outcome in zip(sources[:shown_tests], verdict.outcomes, strict=False):
         if not outcome.passed:
             reason = outcome.error or (f"it gave {outcome.got}" if outcome.got else "it does not hold")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,64 +31,20 @@ from finqa_plugins.environments._task_files.task_rows import (
     embedded_data,
     group_by_split,
 )
-from finqa_plugins.environments.code.assert_parts import (
-    ASKED,
-    Expected,
-    SplitTest,
-    TestProblem,
-    defined_names,
-    split_test,
-)
-from finqa_plugins.environments.code.humaneval_problems import HumanEvalProblem, WholeCheck, read_humaneval
+from finqa_plugins.environments.code.assert_parts import TestProblem, defined_names, equality_test, split_test
+from finqa_plugins.environments.code.code_problem import MAX_TESTS, CodeProblem
+from finqa_plugins.environments.code.humaneval_problems import read_humaneval
 from finqa_plugins.environments.code.list_functions import ARGUMENTS, FUNCTION, ListFunction, list_functions
-from finqa_plugins.environments.code.stdio_problems import ProgramTest, StdioProblem, is_stdio, read_stdio
+from finqa_plugins.environments.code.stdio_problems import is_stdio, read_stdio
 
 MAX_BYTES = 2**28
 
 MAX_TEXT = 200_000
-MAX_TESTS = 200
 _ENDINGS = (".jsonl", ".json", ".parquet")
 _REMEDY = "--data takes mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MbppProblem:
-    """One problem of MBPP.
-
-    Attributes:
-        id: `task_id` as text, or the name of an embedded function.
-        text: What is asked.
-        tests: At least one, unless there is a check or a program.
-        reference: A solution; empty when the data has none.
-        setup: Executed after the solution.
-        helpers: Imports and functions that the question gives, executed before the solution.
-        check: Carried out as a whole in place of tests; none for most problems.
-        programs: Tests of a program with standard input and output, in place of tests.
-        public: How many of the first tests the author may see, at most.
-        careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
-    """
-
-    id: str
-    text: str
-    tests: tuple[SplitTest, ...]
-    reference: str
-    setup: str
-    careless: str = ""
-    helpers: str = ""
-    check: WholeCheck | None = None
-    programs: tuple[ProgramTest, ...] = ()
-    public: int = MAX_TESTS
-
-    def opening(self, shown: int) -> str:
-        """Return the question with its first `shown` tests."""
-        asked = f"{self.text}\n"
-        if tests := self.tests[: min(shown, self.public)]:
-            listed = "\n".join(test.source for test in tests)
-            asked += f"\nYour code must pass these tests:\n```python\n{listed}\n```\n"
-        return f"{asked}\nReply with the complete code in one ```python block."
-
-
-def read_problem(row: object) -> MbppProblem:
+def read_problem(row: object) -> CodeProblem:
     """Read the problem in a row.
 
     Raises:
@@ -98,9 +53,9 @@ def read_problem(row: object) -> MbppProblem:
     if not isinstance(row, Mapping):
         raise RowError("must be an object")
     if "entry_point" in row and "test" in row:
-        return _of_humaneval(read_humaneval(row))
+        return read_humaneval(row)
     if is_stdio(row):
-        return _of_stdio(read_stdio(row))
+        return read_stdio(row)
     number = row.get("task_id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise FieldError("task_id", "must be a natural number")
@@ -113,42 +68,17 @@ def read_problem(row: object) -> MbppProblem:
     except TestProblem as error:
         raise FieldError("test_list", str(error)) from error
     name = "text" if row.get("text") is not None else "prompt"
-    return MbppProblem(id=str(number), text=_text(row, name), tests=tests, reference=reference, setup=setup)
+    return CodeProblem(id=str(number), text=_text(row, name), tests=tests, reference=reference, setup=setup)
 
 
-def _of_humaneval(problem: HumanEvalProblem) -> MbppProblem:
-    return MbppProblem(
-        id=problem.id,
-        text=problem.text,
-        tests=problem.tests,
-        reference=problem.reference,
-        setup="",
-        helpers=problem.helpers,
-        check=problem.check,
-        public=0,
-    )
-
-
-def _of_stdio(problem: StdioProblem) -> MbppProblem:
-    return MbppProblem(
-        id=problem.id,
-        text=problem.text,
-        tests=problem.tests,
-        reference=problem.reference,
-        setup="",
-        programs=problem.programs,
-        public=problem.public,
-    )
-
-
-def _number(problem: MbppProblem) -> int:
+def _number(problem: CodeProblem) -> int:
     """Return the number in an id, `7` of `HumanEval/7`; ids without one come first."""
     return int("".join(filter(str.isdecimal, problem.id)) or -1)
 
 
-def _split(file: Path, problem: MbppProblem) -> str:
+def _split(file: Path, problem: CodeProblem) -> str:
     """Return the split by the name of the file, else by the number of MBPP's problems; others are test data."""
-    of_mbpp = problem.check is None and not problem.programs and problem.public == MAX_TESTS
+    of_mbpp = not problem.whole and problem.public == MAX_TESTS
     return split_of_name(file) or (split_of_id(_number(problem)) if of_mbpp else "test")
 
 
@@ -187,13 +117,13 @@ def _checked(name: str, value: object) -> str:
     return text
 
 
-def embedded_problems() -> TaskData[MbppProblem]:
+def embedded_problems() -> TaskData[CodeProblem]:
     """Read the problems that ship with the package."""
     with resources.as_file(resources.files("finqa_plugins.environments.code").joinpath("embedded.jsonl")) as file:
         return _read("embedded", [file])
 
 
-def load_problems(path: Path) -> TaskData[MbppProblem]:
+def load_problems(path: Path) -> TaskData[CodeProblem]:
     """Read the problems at a path.
 
     A file called train, dev, validation or test is that split; elsewhere `task_id` tells it. Of a folder the files in
@@ -212,7 +142,7 @@ def load_problems(path: Path) -> TaskData[MbppProblem]:
     return _read(path.resolve().name, files)
 
 
-def _read(name: str, files: Sequence[Path]) -> TaskData[MbppProblem]:
+def _read(name: str, files: Sequence[Path]) -> TaskData[CodeProblem]:
     reader = RowReader(lambda value, _: read_problem(value), max_bytes=MAX_BYTES, remedy=_REMEDY, id_field="task_id")
     found, digest = [], hashlib.sha256()
     for file in files:
@@ -228,33 +158,23 @@ _ARGUMENTS = (*ARGUMENTS[2:], *ARGUMENTS[:2])
 """Arguments that begin with an ordinary list: the first tests are the ones that a prompt shows."""
 
 
-def function_problems(count: int, seed: int) -> TaskData[MbppProblem]:
+def function_problems(count: int, seed: int) -> TaskData[CodeProblem]:
     """Make `count` different problems of the generated family; see `list_functions`."""
     functions = list_functions(count, seed)
     rows = group_by_split((function.split, _problem(function)) for function in functions)
     return embedded_data(rows, repr(functions))
 
 
-def _problem(function: ListFunction) -> MbppProblem:
-    return MbppProblem(
+def _problem(function: ListFunction) -> CodeProblem:
+    return CodeProblem(
         id=function.id,
         text=function.text,
-        tests=tuple(map(_test, _ARGUMENTS, _results(function))),
+        tests=tuple(
+            equality_test(f"{FUNCTION}({argument})", result)
+            for argument, result in zip(_ARGUMENTS, _results(function), strict=True)
+        ),
         reference=function.solution.rstrip(),
-        setup="",
         careless=function.careless.rstrip(),
-    )
-
-
-def _test(argument: str, result: object) -> SplitTest:
-    """Return what `split_test` makes of the source, without parsing thousands of sources at every start."""
-    asked = f"{FUNCTION}({argument})"
-    return SplitTest(
-        source=f"assert {asked} == {result!r}",
-        asked=(asked,),
-        verdict=f"{ASKED}0 == {result!r}",
-        expected=Expected(result),
-        modules=(),
     )
 
 

@@ -26,7 +26,8 @@ from typing import Any
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
 from finqa_plugins.environments._task_files.task_rows import FieldError
-from finqa_plugins.environments.code.assert_parts import ASKED, AssertOutcome, Expected, SplitTest
+from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, equality_test
+from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import printable
 
 _LONGEST = 1000
@@ -77,24 +78,12 @@ class ProgramTest:
         return AssertOutcome(passed=passed, got="" if passed else f"\n{printable(_cut(printed))}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StdioProblem:
-    """One row; either `programs` or `tests`, the first `public` of which may be seen."""
-
-    id: str
-    text: str
-    reference: str
-    programs: tuple[ProgramTest, ...]
-    tests: tuple[SplitTest, ...]
-    public: int
-
-
 def is_stdio(row: Mapping[str, Any]) -> bool:
     """Return whether a row has one of the forms."""
     return any(name in row for name in ("public_test_cases", "input_output", "tests"))
 
 
-def read_stdio(row: Mapping[str, Any]) -> StdioProblem:
+def read_stdio(row: Mapping[str, Any]) -> CodeProblem:
     """Read the problem in a row.
 
     Raises:
@@ -138,7 +127,7 @@ def _same_word(left: str, right: str) -> bool:
         return False
 
 
-def _of_livecodebench(row: Mapping[str, Any]) -> StdioProblem:
+def _of_livecodebench(row: Mapping[str, Any]) -> CodeProblem:
     public = _list("public_test_cases", _json("public_test_cases", row["public_test_cases"]))
     private = _list("private_test_cases", _private(row.get("private_test_cases") or "[]"))
     cases = [*public, *private]
@@ -158,17 +147,16 @@ def _of_livecodebench(row: Mapping[str, Any]) -> StdioProblem:
         given = _case("public_test_cases", case)
         arguments = [_json("public_test_cases", line) for line in given.input.splitlines() if line.strip()]
         calls.append(_call(f"Solution().{name}", arguments, _json("public_test_cases", given.output)))
-    return StdioProblem(
+    return CodeProblem(
         id=_identity(row, ("question_id",)),
         text=text,
         reference="",
-        programs=(),
         tests=tuple(calls),
         public=len(public),
     )
 
 
-def _of_apps(row: Mapping[str, Any]) -> StdioProblem:
+def _of_apps(row: Mapping[str, Any]) -> CodeProblem:
     cases = _json("input_output", row["input_output"])
     if not isinstance(cases, dict):
         raise FieldError("input_output", "must be an object with inputs and outputs")
@@ -189,9 +177,7 @@ def _of_apps(row: Mapping[str, Any]) -> StdioProblem:
         _call(name, _list("input_output", given), _single(wanted))
         for given, wanted in zip(inputs, outputs, strict=True)
     )
-    return StdioProblem(
-        id=_identity(row, ("problem_id", "id")), text=text, reference=reference, programs=(), tests=calls, public=0
-    )
+    return CodeProblem(id=_identity(row, ("problem_id", "id")), text=text, reference=reference, tests=calls, public=0)
 
 
 def _single(wanted: object) -> object:
@@ -200,14 +186,7 @@ def _single(wanted: object) -> object:
 
 
 def _call(function: str, arguments: Sequence[object], wanted: object) -> SplitTest:
-    asked = f"{function}({', '.join(map(repr, arguments))})"
-    return SplitTest(
-        source=f"assert {asked} == {wanted!r}",
-        asked=(asked,),
-        verdict=f"{ASKED}0 == {wanted!r}",
-        expected=Expected(wanted),
-        modules=(),
-    )
+    return equality_test(f"{function}({', '.join(map(repr, arguments))})", wanted)
 
 
 def _problem(
@@ -217,13 +196,11 @@ def _problem(
     tests: Sequence[ProgramTest],
     public: int,
     reference: str = "",
-) -> StdioProblem:
+) -> CodeProblem:
     if not tests:
         raise FieldError(names[0], "belongs to a problem without tests")
     asked = f"{text.rstrip()}\n\nWrite a program that reads standard input and writes standard output."
-    return StdioProblem(
-        id=_identity(row, names), text=asked, reference=reference, programs=tuple(tests), tests=(), public=public
-    )
+    return CodeProblem(id=_identity(row, names), text=asked, reference=reference, whole=tuple(tests), public=public)
 
 
 def _identity(row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -1,0 +1,65 @@
+"""A problem of the `mbpp` environment, whichever file it is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from finqa_cli.contracts import ExecutingSandbox
+from finqa_cli.types import ExecutionLimits
+from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest
+
+MAX_TESTS = 200
+
+
+class WholeTest(Protocol):
+    """A test that takes a solution as a whole, not as the values of expressions."""
+
+    @property
+    def source(self) -> str:
+        """The test as its author may read it."""
+
+    async def carry_out(
+        self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
+    ) -> AssertOutcome:
+        """Carry out the test for a solution.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeProblem:
+    """One problem; it has `tests` or `whole`.
+
+    Attributes:
+        id: As in the data, or the name of an embedded function.
+        text: What is asked.
+        tests: Asserts, which are judged outside of the solution's process.
+        whole: Tests that are carried out as a whole.
+        reference: A solution; empty when the data has none.
+        setup: Executed after the solution.
+        helpers: Imports and functions that the question gives, executed before the solution.
+        public: How many of the first tests the author may see, at most.
+        careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
+    """
+
+    id: str
+    text: str
+    tests: tuple[SplitTest, ...] = ()
+    whole: tuple[WholeTest, ...] = ()
+    reference: str
+    setup: str = ""
+    helpers: str = ""
+    public: int = MAX_TESTS
+    careless: str = ""
+
+    def opening(self, shown: int) -> str:
+        """Return the question with its first `shown` tests."""
+        asked = f"{self.text}\n"
+        if tests := self.tests[: min(shown, self.public)]:
+            listed = "\n".join(test.source for test in tests)
+            asked += f"\nYour code must pass these tests:\n```python\n{listed}\n```\n"
+        return f"{asked}\nReply with the complete code in one ```python block."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -228,26 +228,7 @@ def tables(
         given = read_mapping(mapping) if mapping else {}
     except ProblemError as error:
         raise as_data_error([error.problem], remedy="finqa data import tables --help") from error
-    flags: dict[str, Any] = {
-        "company": company,
-        "decimal": decimal,
-        "percent": percent,
-        "dates": dates,
-        "convert": convert,
-    }
-    flags |= {"seed": seed, "splits": splits, "evaluation_only": evaluation_only, "with_expert": with_expert}
-    chosen = {**given, **{name: value for name, value in flags.items() if value is not None}}
-    options = ImportOptions(
-        columns={**given.get("columns", {}), **parse_columns(column or [])},
-        company=chosen.get("company", "auto"),
-        cells=make_cell_rules(chosen),
-        seed=chosen.get("seed", 0),
-        shares=shares(chosen.get("splits", DEFAULT_SPLITS)),
-        with_expert=chosen.get("with_expert", False),
-        evaluation_only=chosen.get("evaluation_only", False),
-        source=chosen.get("source", ""),
-        licence=chosen.get("licence", "unknown"),
-    )
+    options = _import_options(line.context.params, given)
     snapshots = LocalSnapshots(line.load(quiet=True).settings.data.home) if snapshot else None
     if snapshot and snapshots:
         snapshots.versions(snapshot)  # a name that is none is an error before anything is written
@@ -263,6 +244,23 @@ def tables(
         following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
     text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
     emit(document, as_json=line.as_json, text=text)
+
+
+def _import_options(params: Mapping[str, Any], given: Mapping[str, Any]) -> ImportOptions:
+    """Return the options that flags give, or else the file of `--map`."""
+    names = ("company", "decimal", "percent", "dates", "convert", "seed", "splits", "evaluation_only", "with_expert")
+    chosen = {**given, **{name: params[name] for name in names if params[name] is not None}}
+    return ImportOptions(
+        columns={**given.get("columns", {}), **parse_columns(params["column"] or [])},
+        company=chosen.get("company", "auto"),
+        cells=make_cell_rules(chosen),
+        seed=chosen.get("seed", 0),
+        shares=shares(chosen.get("splits", DEFAULT_SPLITS)),
+        with_expert=chosen.get("with_expert", False),
+        evaluation_only=chosen.get("evaluation_only", False),
+        source=chosen.get("source", ""),
+        licence=chosen.get("licence", "unknown"),
+    )
 
 
 def _tables_document(report: TablesReport) -> dict[str, Any]:

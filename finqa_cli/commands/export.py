@@ -21,6 +21,12 @@ app = CommandApp()
 
 Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "openai-jsonl", "inspect"]
 
+WeightType = Annotated[
+    Dtype | None,
+    typer.Option(
+        "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+    ),
+]
 BaseModel = Annotated[
     str,
     typer.Option(
@@ -62,12 +68,7 @@ def main(
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder.", show_default="exports/NAME_step-N_FORM")
     ] = None,
-    dtype: Annotated[
-        Dtype | None,
-        typer.Option(
-            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
-        ),
-    ] = None,
+    dtype: WeightType = None,
     base_model: BaseModel = "",
     licence: Licence = "",
     evaluations: Evaluations = [],  # noqa: B006  # Typer copies it

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands.export import BaseModel, Evaluations, Licence
+from finqa_cli.commands.export import BaseModel, Evaluations, Licence, WeightType
 from finqa_cli.commands.shared.options import AsJson, CommandApp, Quiet
 from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.data.fetch.retries import Patience
@@ -45,12 +45,7 @@ def main(
             "--to", help="Form: the adapter or one whole model.", show_default="the adapter, where there is one"
         ),
     ] = None,
-    dtype: Annotated[
-        Dtype | None,
-        typer.Option(
-            "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
-        ),
-    ] = None,
+    dtype: WeightType = None,
     private: Annotated[bool, typer.Option("--private", help="Private repositories; public ones are refused.")] = False,
     base_model: BaseModel = "",
     licence: Licence = "",

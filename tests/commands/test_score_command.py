@@ -31,6 +31,28 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[s
     return {name: round(each["value"], 4) for name, each in found["figures"].items()}, found
 
 
+@pytest.mark.parametrize(
+    ("tokens", "execution"),
+    [
+        (TOKENS, 1.0),
+        ([*TOKENS, "EOF"], 0.0),  # an end before the last token is no operation
+        ([*TOKENS[:-1], "none"], 1.0),  # the last token is not read, whatever it is
+        (TOKENS[:-1], 0.0),  # so that the second step does not end
+        (["divide(", "100", "500", ")", "add(", "#0", "7", "EOF"], 1.0),  # such a step is not read
+        (["divide(", "100", "500", ")", "nothing(", "#0", "7", "EOF"], 0.0),
+        (["EOF"], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_tokens_are_read_as_by_the_script_of_finqa(
+    tokens: list[str], execution: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = finqa_text_rows.write(Path("test.json"), finqa_text_rows.original(1))
+    save("predictions.json", [{"id": finqa_text_rows.original(1)["id"], "predicted": tokens}])
+    found, _ = figures(capsys, "predictions.json", "--metric", "finqa", "--truth", str(truth))
+    assert found["execution"] == execution
+
+
 def test_finqa_counts_the_predictions_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [finqa_text_rows.original(number) for number in range(1, 6)]
     truth = finqa_text_rows.write(Path("test.json"), *rows)

@@ -8,8 +8,12 @@ from typing import TypeVar
 from finqa_cli.contracts import ScoredPrediction, ScoredPredictions
 from finqa_cli.errors import DataError
 from finqa_cli.grading.programs import ProgramVerdict
+from finqa_cli.grading.programs.program import NUMBER_OPERATIONS, TABLE_OPERATIONS
 
 Question = TypeVar("Question")
+_END = "EOF"
+_STEP_TOKENS = 4
+"""Of `add(`, `1`, `2`, `)`."""
 _REMEDY = 'the form is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
 
 
@@ -65,11 +69,19 @@ def _read(value: object, number: int) -> tuple[str, str]:
 
 
 def program_text(tokens: Sequence[str]) -> str:
-    """Join the tokens of a program: `["add(", "1", "2", ")", "EOF"]` is `add(1, 2)`."""
+    """Join the tokens of a program: `["add(", "1", "2", ")", "EOF"]` is `add(1, 2)`.
+
+    As in the scripts the last token is not read, whatever it is, and neither is a last step that does not end. An end
+    before the last token leaves no program.
+    """
+    read = list(tokens[:-1])
+    if _END in read:
+        return _END
+    unended = len(read) % _STEP_TOKENS
+    if unended and read[-unended].rstrip("(") in NUMBER_OPERATIONS | TABLE_OPERATIONS:
+        read = read[:-unended]
     text = ""
-    for token in tokens:
-        if token == "EOF":
-            break
+    for token in read:
         separates = text and token != ")" and not text.endswith("(")
         text += f", {token}" if separates else token
     return text

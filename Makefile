@@ -37,7 +37,8 @@ test: install  ## All tests that need no GPU, no account and less than a minute 
 VLLM := .venv-vllm
 test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, built for the CPU; some minutes on 2 cores.
 	FINQA_VLLM_PYTHON=$(VLLM)/envs/vllm/venv/bin/python TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels \
-		VLLM_CACHE_ROOT=$(CURDIR)/$(VLLM)/cache $(BIN)/python -m pytest tests/vllm_server $(ARGS)
+		VLLM_CACHE_ROOT=$(CURDIR)/$(VLLM)/cache $(BIN)/python -m pytest tests/vllm_server \
+		--numprocesses 2 --dist loadfile $(ARGS)
 
 $(VLLM)/.installed: tests/vllm_server/requirements.txt | $(STAMP)
 	FINQA_HOME=$(CURDIR)/$(VLLM) $(BIN)/finqa setup vllm --installer pip --no-deps --requirements $<

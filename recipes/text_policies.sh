@@ -6,7 +6,7 @@
 #
 # Demonstrations are careless, so that there is something to learn by reinforcement: 70 % of the functions forget to
 # return their result, 60 % of the forecasts the <answer> tags, and of the problems in several attempts 90 % forget it at
-# first and 85 % again after feedback; half of the answers about reports average a row whatever is asked. None shows a task
+# first and 85 % again after feedback; half of the answers about reports average a row for any figure of it. None shows a task
 # that is held out: functions are of the split `train` of the same 1400, and shares and reports are of another seed, with
 # no ticker of the embedded ones that is held out.
 # Forecasts are of two types: of one alone a policy this small learned the form, but not the answers. Reports are asked

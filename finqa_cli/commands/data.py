@@ -384,7 +384,7 @@ def prepare_data(
     """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
 
     The truth is exe_ans. That no question or page is in two splits is checked. With --for, rows stay as they are, and
-    those of one company, or whatever else rows of the environment share, go to one split.
+    those of one company, or of what else rows of the environment share, go to one split.
 
     Exit codes: 0 ok, 2 usage, 65 a file or row is malformed, or splits overlap, 74 writing failed, 78 there is no such
     environment.

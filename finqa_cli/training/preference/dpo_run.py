@@ -128,12 +128,7 @@ async def dpo(
             seconds=time.perf_counter() - started,
         )
         write_json(run / "report.json", document(result))
-        folders = [folder for folder in (result.policy, run / SAMPLES) if folder.is_dir()]
-        outputs = [
-            run / "report.json",
-            *(file for each in folders for file in sorted(each.iterdir()) if file.is_file()),
-        ]
-        write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=outputs)
+        write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=_outputs(result))
         folder.finish("completed")
     return result
 
@@ -141,6 +136,12 @@ async def dpo(
 def document(result: DpoResult) -> dict[str, Any]:
     """The `--json` form."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
+
+
+def _outputs(result: DpoResult) -> list[Path]:
+    folders = (result.policy, result.run / SAMPLES)
+    files = (path for folder in folders for path in sorted(folder.glob("*")) if path.is_file())
+    return [result.run / "report.json", *files]
 
 
 async def _loop(

@@ -71,8 +71,8 @@ def _read(value: object, number: int) -> tuple[str, str]:
 def program_text(tokens: Sequence[str]) -> str:
     """Join the tokens of a program: `["add(", "1", "2", ")", "EOF"]` is `add(1, 2)`.
 
-    As in the scripts the last token is not read, whatever it is, and neither is a last step that does not end. An end
-    before the last token leaves no program.
+    Like the scripts it does not read the last token, which may be any, nor a last step that does not end. An end before
+    the last token leaves no program.
     """
     read = list(tokens[:-1])
     if _END in read:

@@ -35,7 +35,7 @@ class CodeProblem:
     """One problem; it has `tests` or `whole`.
 
     Attributes:
-        id: As in the data, or the name of an embedded function.
+        id: Its id in the data, or the name of an embedded function.
         text: What is asked.
         tests: Asserts, which are judged outside of the solution's process.
         whole: Tests that are carried out as a whole.

@@ -30,6 +30,6 @@ class FinQATextConfig(BaseModel):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the demonstrations that forget the last step, or average a row whatever is asked",
+        description="Share of the demonstrations that forget the last step, or average a row for any figure of it",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks, careless demonstrations and splits")

@@ -76,7 +76,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
 
 
 def make_mistake(program: str) -> str:
-    """Forget the last of several steps, or average a row whatever is asked; other programs stay as they are."""
+    """Forget the last of several steps, or average a row for any figure of it; other programs stay as they are."""
     shorter, more, _ = program.rpartition("), ")
     return f"{shorter})" if more else re.sub(r"\Atable_\w+", "table_average", program)
 

@@ -10,7 +10,7 @@
 # that is held out: functions are of the split `train` of the same 1400, and shares and reports are of another seed, with
 # no ticker of the embedded ones that is held out.
 # Forecasts are of two types: of one alone a policy this small learned the form, but not the answers. Reports are asked
-# about whole rows only: to find single figures and copy them takes such a policy hours. Without a slow rise of the rate
+# about whole rows only: to find single figures and copy them was not learned within ten minutes. Without a slow rise of the rate
 # it does not learn which row is asked for.
 set -euo pipefail
 cd "$(dirname "$0")/.."

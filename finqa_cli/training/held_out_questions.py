@@ -107,6 +107,8 @@ def choose_questions(
 ) -> list[Task]:
     """Draws questions of the evaluation split, none of them of a company that is trained on, by `eval.seed`.
 
+    Where every company is trained on, and `data.allow_overlap` says that this may be, it draws from all questions.
+
     Args:
         settings: Environment, data and seed.
         wanted: How many; None asks 16, or none where there are none, and the reporter says so.
@@ -122,7 +124,10 @@ def choose_questions(
         return []
     try:
         environment = open_environment(settings, reporter)
-        free = [task for task in environment.tasks(split) if task.cluster not in trained]
+        every = environment.tasks(split)
+        free = [task for task in every if task.cluster not in trained]
+        if settings.data.allow_overlap:
+            free = free or list(every)
         if not free:
             raise DataError(
                 f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "

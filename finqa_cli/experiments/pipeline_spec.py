@@ -255,7 +255,7 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
         raise DataError(f"There is no file {path}.", remedy="give --final-test a question file, such as test.json")
     if split_of_name(path) != "test":
         raise UsageError(
-            f"The name of {path} does not say that it is a test split, so a part of it would be trained on.",
+            f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
             remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_stem(f'{path.stem}_test')))}",
         )
     try_environment(settings, path, path.parent)

@@ -381,7 +381,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
-        self._complete = bool(state["looked"])
+        self._complete = bool(state.get("looked", True))  # runs of dpo begun before it asked questions
 
     async def stop(self) -> None:
         """Saves what was learned since the last checkpoint."""

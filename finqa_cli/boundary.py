@@ -106,7 +106,11 @@ def _by_plugins(error: BaseException) -> FinqaError | None:
 
 
 def _unexpected(error: BaseException) -> FinqaError:
-    return FinqaError(f"Unexpected {type(error).__name__}: {error}", remedy=REPORT)
+    calls = sys.modules.get("finqa_cli.extend.plugin_calls")  # loaded by every command that runs code of plugins
+    if calls is None or calls.is_of_finqa(error):
+        return FinqaError(f"Unexpected {type(error).__name__}: {error}", remedy=REPORT)
+    place = calls.find_place(error, None, None)
+    return FinqaError(f"{calls.describe(error)} ({place}), which is not part of finqa.", remedy=f"correct {place}")
 
 
 def _help_of(error: typer.TyperException) -> str:

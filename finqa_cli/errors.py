@@ -58,6 +58,13 @@ class UnreachableEngineError(ServiceUnavailableError):
     """The server of an engine does not answer. It may be back later, so a weight sync waits for it."""
 
 
+class PluginError(FinqaError):
+    """A component of a plugin that is not part of finqa raised, or returned what its contract does not allow.
+
+    The message names plugin, component, method, file and line.
+    """
+
+
 class LearnerProcessError(FinqaError):
     """One of several learner processes ended early. Raised in the first; the newest checkpoint can be resumed."""
 

@@ -87,6 +87,8 @@ def _plugin(report: PluginReport) -> dict[str, Any]:
         "version": report.version,
         "status": "broken" if report.error else "ok",
         "error": report.error,
+        "left_out": [f"{kind} {name}: {reason}" for (kind, name), reason in report.left_out.items()],
+        "warnings": list(report.warnings),
         "hooks": sorted(caller.name for caller in callers),
     }
 
@@ -140,6 +142,10 @@ def _print_overview(document: Mapping[str, Any]) -> None:
     for plugin in document["plugins"]:
         if plugin["status"] == "broken":
             print(f"broken  {plugin['name']} ({plugin['module']}): {' '.join(plugin['error'].split())}")
+        for reason in plugin["left_out"]:
+            print(f"left out  of plugin {plugin['name']} ({plugin['module']}): {reason}")
+        for warning in plugin["warnings"]:
+            print(f"warning  plugin {plugin['name']} ({plugin['module']}): {warning}")
 
 
 def _print_details(document: Mapping[str, Any]) -> None:
@@ -155,6 +161,8 @@ def _print_details(document: Mapping[str, Any]) -> None:
         print(f"  hooks: {', '.join(plugin['hooks']) or 'none'}")
         if plugin["error"]:
             print(f"  reason: {plugin['error']}")
+        for line in [*plugin["left_out"], *plugin["warnings"]]:
+            print(f"  {line}")
 
 
 def _print_options(kind: str, fields: list[dict[str, Any]] | None) -> None:

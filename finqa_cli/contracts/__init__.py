@@ -4,6 +4,7 @@ from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
 from finqa_cli.contracts.environment import (
+    BaseSession,
     Environment,
     EnvironmentContext,
     ScoredPrediction,
@@ -34,6 +35,7 @@ from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
     "OWN_PREFIX",
+    "BaseSession",
     "CallError",
     "CallFormat",
     "ChatCodec",

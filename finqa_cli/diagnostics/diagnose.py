@@ -96,9 +96,14 @@ def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
 def plugins() -> list[Check]:
     """Whether each entry point could be loaded: a broken one does not keep the others from working."""
     reports = registry().reports
-    broken = [_broken(report) for report in reports if report.error]
-    sound = len(reports) - len(broken)
-    return broken or [Check(name="plugins", status="ok", detail=f"{sound} loaded, none is broken")]
+    found = [_broken(report) for report in reports if report.error]
+    for report in reports:
+        reasons = [f"{kind} {name} is left out: {reason}" for (kind, name), reason in report.left_out.items()]
+        found += [
+            Check(name="plugins", status="warn", detail=f"{report.shown}: {detail}", remedy="tell the plugin's author")
+            for detail in [*reasons, *report.warnings]
+        ]
+    return found or [Check(name="plugins", status="ok", detail=f"{len(reports)} loaded, none is broken")]
 
 
 def settings_check(loaded: Loaded) -> Check:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import io
+import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
 import pluggy
+import structlog
 from pydantic import BaseModel, ValidationError
 
 import finqa_cli.extend.hookspecs as hookspecs
@@ -31,6 +36,7 @@ from finqa_cli.contracts import (
 )
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend.hookspecs import KINDS, Component, Kind
+from finqa_cli.extend.plugin_calls import Owner, check_calls, construct, definition, describe, plugin_homes
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.types import Check
 
@@ -47,13 +53,35 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
 }
 """The base classes of each kind; a component derives from one of them."""
 
+SLOWEST_IMPORT_S = 0.3
+"""Longest time that the import of a plugin may take: every command imports every plugin."""
+
+_BUILT_IN = "finqa_plugins"
+"""The package of the plugins that are part of finqa; see `Registry.is_built_in`."""
+
+_TARGETS = ("target", "config", "readiness", "verdict")
+"""Fields of a component that name something as `package.module:attribute`."""
+
 _CHECKOUT = Path(__file__).parents[2]
 """The folder that has `finqa_cli` in it."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """One entry point as it loaded. `error` is empty when all is well; otherwise nothing of it is registered."""
+    """One entry point as it loaded.
+
+    Attributes:
+        name: Name of the entry point.
+        module: Module that it names.
+        distribution: Package that declares it; empty where that is not known.
+        version: Version of that package.
+        components: What it registered.
+        error: Why nothing of it is registered; empty when all is well.
+        left_out: Why single components of it are not registered, by kind and name.
+        warnings: What is wrong with it while it works: a slow import, output on stdout.
+    """
 
     name: str
     module: str
@@ -61,16 +89,26 @@ class PluginReport:
     version: str
     components: tuple[Component, ...]
     error: str = ""
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The plugin as messages name it."""
+        return f"plugin {self.name!r} of {self.distribution or self.module}"
 
 
 class Registry:
-    """All components by kind and name, and the hook relay."""
+    """All components by kind and name, and the hook relay. Of entries with the same component the first one has it."""
 
     def __init__(self, entries: Iterable[EntryPoint]) -> None:
         self.manager = pluggy.PluginManager(hookspecs.GROUP)
         self.manager.add_hookspecs(hookspecs)
         self._components: dict[tuple[str, str], Component] = {}
-        self.reports: tuple[PluginReport, ...] = tuple(self._load(entry) for entry in entries)
+        self._warned: set[tuple[str, str]] = set()
+        self.reports: list[PluginReport] = []
+        for entry in entries:
+            self.reports.append(self._load(entry))
 
     @property
     def hook(self) -> Any:
@@ -130,18 +168,24 @@ class Registry:
         """
         if not component.config:
             return None
-        found: type[BaseModel] = self._imported(component, component.config)
+        found = self._imported(component, component.config)
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            raise self._unusable(component, f"{component.config} ({definition(found)}) is no pydantic model")
         return found
 
     def create(self, kind: str, name: str, options: Mapping[str, Any], *context: object) -> Any:
         """Imports and constructs a component: `Class(config, *context)`.
 
+        Calls into a component that is not part of finqa are checked, see `plugin_calls`.
+
         Raises:
             ConfigError: The name or an option is wrong; or the plugin names a class that is not there, or one that does
                 not derive from the base class of its kind, as when it was made for another version of finqa.
             MissingDependencyError: Its packages are not installed; the remedy is the pip command.
+            PluginError: The constructor of a component that is not part of finqa raised.
         """
         component = self.find(kind, name)
+        self._warn_of_left_out(kind)
         if missing := missing_requirements(component):
             raise MissingDependencyError(
                 f"{kind} {name!r} needs {', '.join(missing)}, which is not installed.",
@@ -151,10 +195,13 @@ class Registry:
         target, contracts = self._imported(component, component.target), CONTRACTS[component.kind]
         if abstract := sorted(getattr(target, "__abstractmethods__", ())):
             raise self._unusable(component, f"{component.target} lacks {', '.join(abstract)}")
-        built = target(config, *context)
+        owner = self._owner(component)
+        built = target(config, *context) if owner is None else construct(target, (config, *context), owner)
         if not isinstance(built, contracts):
             wanted = " or ".join(f"finqa_cli.contracts.{contract.__name__}" for contract in contracts)
             raise self._unusable(component, f"{component.target} does not derive from {wanted}")
+        if owner is not None:
+            check_calls(built, owner, contracts)
         return built
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
@@ -179,9 +226,27 @@ class Registry:
         except AttributeError as error:
             raise self._unusable(component, f"{module} has no {attribute!r}") from error
 
+    def _report(self, component: Component) -> PluginReport | None:
+        return next((report for report in self.reports if component in report.components), None)
+
+    def _owner(self, component: Component) -> Owner | None:
+        """What calls into a component are attributed to; None for one that is part of finqa."""
+        report = self._report(component)
+        if report is None or is_built_in(report.module):
+            return None
+        return Owner(kind=component.kind, name=component.name, plugin=report.shown, home=_home(report.module))
+
+    def _warn_of_left_out(self, kind: str) -> None:
+        """Log the components of this kind that are left out, once in a process for each."""
+        for report in self.reports:
+            for key, reason in report.left_out.items():
+                if key[0] == kind and key not in self._warned:
+                    self._warned.add(key)
+                    log.warning(f"{kind} {key[1]!r} of {report.shown} is left out: {reason}")
+
     def _unusable(self, component: Component, reason: str) -> ConfigError:
-        owner = next((report for report in self.reports if component in report.components), None)
-        name = f"plugin {owner.name!r} of {owner.distribution or owner.module}" if owner else "its plugin"
+        report = self._report(component)
+        name = report.shown if report else "its plugin"
         return ConfigError(
             f"{component.kind} {component.name!r} cannot be used: {reason}. This is a fault of {name}.",
             remedy=f"fix or upgrade the plugin, or choose another {component.kind}: finqa plugins",
@@ -189,49 +254,90 @@ class Registry:
 
     def _load(self, entry: EntryPoint) -> PluginReport:
         distribution = entry.dist
-        facts = {
+        facts: dict[str, Any] = {
             "name": entry.name,
             "module": entry.value,
             "distribution": distribution.name if distribution else "",
             "version": distribution.version if distribution else "",
         }
-        # A stranger's module may raise anything, or end the process; the rest of the product must go on.
+        printed = io.StringIO()
+        began = time.perf_counter()
+        # A stranger's module may raise anything, or end the process; the rest of the product must continue.
         try:
-            plugin = entry.load()
+            with redirect_stdout(printed):  # stdout belongs to the command, which may print JSON there
+                plugin = entry.load()
+            seconds = time.perf_counter() - began
             if (first := self.manager.get_name(plugin)) is not None:
                 raise ValueError(f"{entry.value} is already registered, as {first!r}")
         except (Exception, SystemExit) as error:
-            return PluginReport(**facts, components=(), error=_told(error))
+            return PluginReport(**facts, components=(), error=describe(error))
         try:
-            self.manager.register(plugin, name=entry.name)
-            self.manager.check_pending()
-            components = self._collect(plugin)
+            with redirect_stdout(printed):
+                self.manager.register(plugin, name=entry.name)
+                self.manager.check_pending()
+                components, left_out = self._collect(plugin)
         except (Exception, SystemExit) as error:
             if self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
-            return PluginReport(**facts, components=(), error=_told(error))
+            return PluginReport(**facts, components=(), error=describe(error))
+        if not is_built_in(entry.value):
+            plugin_homes.add(_home(entry.value))
+        warnings = _warnings(entry.value, seconds, printed.getvalue())
         self._components.update({(component.kind, component.name): component for component in components})
-        return PluginReport(**facts, components=components)
+        return PluginReport(**facts, components=components, left_out=left_out, warnings=warnings)
 
-    def _collect(self, plugin: object) -> tuple[Component, ...]:
+    def _collect(self, plugin: object) -> tuple[tuple[Component, ...], dict[tuple[str, str], str]]:
+        """Return the components that a plugin registers, and why others of it are left out."""
         register = getattr(plugin, "register_components", None)
-        components = tuple(register()) if register is not None else ()
-        seen: set[tuple[str, str]] = set()
-        for component in components:
+        given = tuple(register()) if register is not None else ()
+        found: dict[tuple[str, str], Component] = {}
+        left_out: dict[tuple[str, str], str] = {}
+        for component in given:
+            if not isinstance(component, Component):
+                raise TypeError(f"register_components() gave a {type(component).__name__}, not a Component")
             key = (component.kind, component.name)
             if component.kind not in KINDS:
                 raise ValueError(f"{component.kind!r} is not a kind of component; kinds are {', '.join(KINDS)}")
-            if key in self._components or key in seen:
-                raise ValueError(f"{component.kind} {component.name!r} is already registered")
-            seen.add(key)
-        return components
+            for name in _TARGETS:
+                value = getattr(component, name)
+                if value and not all(part.strip() for part in (*value.partition(":"),)):
+                    raise ValueError(f"{name} {value!r} of {component.kind} {component.name!r} is not MODULE:NAME")
+            if key in found:
+                raise ValueError(f"{component.kind} {component.name!r} is registered twice")
+            if (first := self._components.get(key)) is not None:
+                report = self._report(first)
+                left_out[key] = f"the name belongs to {report.shown if report else 'another plugin'}"
+            else:
+                found[key] = component
+        return tuple(found.values()), left_out
+
+
+def is_built_in(module: str) -> bool:
+    """Whether a plugin's module is part of finqa."""
+    return module.partition(".")[0] == _BUILT_IN
+
+
+def _home(module: str) -> Path:
+    """The folder of the package that a plugin's module is in, or the file of a module without a package."""
+    found = sys.modules.get(module.partition(".")[0])
+    folders = list(getattr(found, "__path__", ()))
+    return Path(folders[0] if folders else getattr(found, "__file__", None) or "/")
+
+
+def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
+    slow = seconds > SLOWEST_IMPORT_S and not is_built_in(module)
+    remedies = "import what is heavy in the module that `target` names"
+    return (
+        *([f"its import takes {seconds:.1f} s in every command: {remedies}"] if slow else []),
+        *([f"it prints {printed.strip()[:60]!r} to stdout when it is imported"] if printed.strip() else []),
+    )
 
 
 @lru_cache(maxsize=1)
 def registry() -> Registry:
-    """The registry of this process, loaded from the installed entry points once."""
+    """The registry of this process, loaded from the installed entry points once, those of finqa itself first."""
     entries = [*entry_points(group=hookspecs.GROUP), *checkout_entries(_CHECKOUT)]
-    return Registry(sorted(entries, key=lambda entry: entry.name))
+    return Registry(sorted(entries, key=lambda entry: (not is_built_in(entry.value), entry.name)))
 
 
 def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
@@ -275,10 +381,6 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
     except (Exception, SystemExit) as error:  # of a plugin that may be anybody's
         detail = f"its check failed: {type(error).__name__}: {error}"
         return [Check(name=component.name, status="fail", detail=detail, remedy="report it to the plugin's author")]
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

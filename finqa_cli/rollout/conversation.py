@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
+    Engine,
     PlayedTurn,
     ReplyRole,
     TokenEngine,
     uncounted,
 )
+from finqa_cli.errors import EngineError, FinqaError
+from finqa_cli.extend.plugin_calls import describe_failure
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,7 @@ class TokenConversation:
         sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
         with uncounted.get()():  # how long it waits is the engine's load, how long it may be is limited in tokens
-            completion = await self._engine.generate(request)
+            completion = await _generated(self._engine.generate(request), self._engine)
         self._turn += 1
         self._history = token_ids + completion.token_ids
         self._sampled = completion.token_ids
@@ -117,7 +124,7 @@ class ChatConversation:
             tools=self._prompt.tools,
             sampling=self._sampling,
         )
-        turn = await self._engine.respond(request)
+        turn = await _generated(self._engine.respond(request), self._engine)
         if turn.stop == "full":
             return Reply(turn=turn, full=True)
         self._turn += 1
@@ -128,6 +135,20 @@ class ChatConversation:
         """Appends a reply; see `TokenConversation.observe`."""
         reply = Message(role="user", content=text) if tool is None else Message(role="tool", content=text, name=tool)
         self._messages = (*self._messages, reply)
+
+
+async def _generated(pending: Awaitable[Result], engine: Engine) -> Result:
+    """Await a call to the engine; an exception that its contract does not know is a fault of this episode alone.
+
+    Raises:
+        EngineError: The engine raised something else than a `FinqaError`.
+    """
+    try:
+        return await pending
+    except FinqaError:
+        raise
+    except Exception as error:
+        raise EngineError(f"{type(engine).__name__} raised {describe_failure(error, type(engine))}") from error
 
 
 Conversation = TokenConversation | ChatConversation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -136,17 +135,7 @@ async def play_episode(
         if not clock.over:
             raise
         status, error = Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
-    return Ending(status=status, rewards=_checked(await session.grade()), error=error)
-
-
-def _checked(rewards: Rewards) -> Rewards:
-    """Raise EnvironmentFault for rewards that are not finite: they can be neither trained on nor written to JSON."""
-    for name, value in {**rewards.components, "total": rewards.total, "weight": rewards.weight}.items():
-        if not math.isfinite(value):
-            raise EnvironmentFault(
-                f"The environment's verdict is no finite number: {name} is {value}.", remedy="correct its grade()"
-            )
-    return rewards
+    return Ending(status=status, rewards=await session.grade(), error=error)
 
 
 def fault_status(fault: EpisodeError) -> Status:

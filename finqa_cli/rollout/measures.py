@@ -6,23 +6,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import structlog
+
 from finqa_cli.contracts import Environment
-from finqa_cli.errors import FinqaError
+from finqa_cli.errors import PluginError
+from finqa_cli.extend.plugin_calls import describe
 from finqa_cli.types import Trajectory
+
+log = structlog.get_logger(__name__)
 
 
 def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """What it says about them, nothing where it has no figures of its own.
 
-    Raises:
-        FinqaError: They cannot be written down: a number that is not finite, or no number at all.
+    Figures that cannot be computed or written as JSON are left out with a warning: the episodes are worth more.
     """
-    found = dict(environment.measure(trajectories))
     try:
+        found = dict(environment.measure(trajectories))
         json.dumps(found, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        name = type(environment).__name__
-        raise FinqaError(f"{name}.measure gives what is no JSON: {error}. This is a fault of its plugin.") from error
+    except (PluginError, TypeError, ValueError) as error:
+        name, reason = f"{type(environment).__name__}.measure", getattr(error, "message", describe(error))
+        log.warning(f"The environment's own figures are left out: {name} gives no JSON-ready numbers: {reason}")
+        return {}
     return found
 
 

@@ -14,6 +14,8 @@ import structlog
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
+from finqa_cli.extend.plugin_calls import describe_failure
+from finqa_cli.rollout.environment_calls import called
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import Observation, Prompt, Rewards, Task, ToolCall
 
@@ -219,7 +221,7 @@ class RecoveringSession:
 
     async def grade(self) -> Rewards:
         """Return the rewards; raise what `answer` raises."""
-        return await self._persist(lambda session: session.grade())
+        return await self._persist(_grade)
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         while True:
@@ -255,10 +257,12 @@ class RecoveringSession:
 
     async def _open(self) -> None:
         self._lease = await HeldLease.take(self._pool, self._waiting)
+        sandbox = self._lease.sandbox
         async with self._lease.reachable():
-            self._session = await self._environment.open(self._task, seed=self._seed, sandbox=self._lease.sandbox)
+            call = partial(self._environment.open, self._task, seed=self._seed, sandbox=sandbox)
+            self._session = await called(call, self._environment.open, Session | TextSession)
         self.takes_text = isinstance(self._session, TextSession)
-        prompt = self._session.prompt()
+        prompt = await called(self._session.prompt, self._session.prompt, Prompt)
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")
         self._prompt = prompt
@@ -273,16 +277,29 @@ class RecoveringSession:
         lease, self._lease = self._lease, None
         try:
             if session is not None:
-                await session.close()
+                await _close(session)
         finally:
             if lease is not None:
                 await lease.release(fault)
 
 
+async def _close(session: AnySession) -> None:
+    try:
+        await session.close()
+    except Exception as error:  # by contract it never raises; what the episode found is valid without it
+        log.warning("a session could not be closed", reason=describe_failure(error, session.close))
+
+
 async def _say(session: AnySession, said: ToolCall | str) -> Observation:
     if isinstance(said, str):
-        return await cast(TextSession, session).reply(said)
-    return await cast(Session, session).step(said)
+        reply = cast(TextSession, session).reply
+        return cast(Observation, await called(partial(reply, said), reply, Observation))
+    step = cast(Session, session).step
+    return cast(Observation, await called(partial(step, said), step, Observation))
+
+
+async def _grade(session: AnySession) -> Rewards:
+    return cast(Rewards, await called(session.grade, session.grade, Rewards))
 
 
 def _digest(observation: Observation) -> bytes:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
@@ -28,7 +30,7 @@ from finqa_cli.data.data_problems import as_data_error
 from finqa_cli.data.import_advice import IMPORTERS, advise_import, snapshot_name
 from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import ConfigError, DataError, PluginError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
@@ -36,6 +38,8 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import PolicyVersion, Snapshot
 from finqa_cli.wiring.sandbox_owners import offer_strays, owner_labels
+
+log = structlog.get_logger(__name__)
 
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
@@ -266,4 +270,10 @@ def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
     named = {choice.name: choice.options for choice in settings.trackers}
     standing = [part for part in registry().components("tracker") if part.standing and not missing_requirements(part)]
     wanted = {**{part.name: {} for part in standing}, **named}
-    return [registry().create("tracker", name, options, context) for name, options in wanted.items()]
+    trackers: list[Tracker] = []
+    for name, options in wanted.items():
+        try:
+            trackers.append(registry().create("tracker", name, options, context))
+        except PluginError as error:  # a tracker is a copy; its failure must not cost the run
+            log.warning(f"Tracker {name!r} is left out: {error.message}")
+    return trackers

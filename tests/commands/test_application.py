@@ -99,6 +99,14 @@ def test_a_group_without_a_command_shows_its_help(arguments: list[str], capsys: 
     assert "Commands" in captured.out + captured.err and "error" not in captured.err
 
 
+def of_finqa(error: BaseException) -> None:
+    """Raises from a file of finqa."""
+    source, file = "def fail(error): raise error", Path(application.__file__).with_name("fails.py")
+    names: dict[str, Any] = {}
+    exec(compile(source, str(file), "exec"), names)
+    names["fail"](error)
+
+
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`finqa fail [--json]`, which raises what the test wants."""
@@ -107,9 +115,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
         module = ModuleType("a_failing_command")
         module.app = typer.Typer(pretty_exceptions_enable=False)  # type: ignore[attr-defined]
 
-        @module.app.command()
         def fail(as_json: bool = typer.Option(False, "--json")) -> None:
-            raise error
+            of_finqa(error)
+
+        module.app.command()(fail)
 
         monkeypatch.setitem(sys.modules, "a_failing_command", module)
         monkeypatch.setitem(application.COMMANDS, "fail", ("a_failing_command", "Fails."))

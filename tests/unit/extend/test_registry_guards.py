@@ -84,19 +84,28 @@ def test_a_plugin_that_ends_the_process_is_reported_too(written: Written) -> Non
     assert [report.error for report in registry.reports] == ["SystemExit: no licence", ""]
 
 
-def test_whoever_repeats_a_component_is_broken_and_the_first_stays(written: Written) -> None:
+def test_a_component_of_a_taken_name_is_left_out_and_nothing_else(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
     again = """
         from finqa_cli.extend import Component, hookimpl
 
         @hookimpl
         def register_components():
-            return [Component(kind="optimizer", name="grpo", target="elsewhere:Grpo")]
+            return [
+                Component(kind="optimizer", name="grpo", target="elsewhere:Grpo"),
+                Component(kind="optimizer", name="median", target="finqa_example.optimizer:LeaveOneOut"),
+            ]
         """
     registry = Registry([entry("first", "duplicate"), written("second_grpo", again), entry("third", "plugin")])
-    assert [bool(report.error) for report in registry.reports] == [False, True, False]
-    assert "optimizer 'grpo' is already registered" in registry.reports[1].error
+    assert [report.error for report in registry.reports] == ["", "", ""]
+    reason = "the name belongs to plugin 'first' of finqa_example.duplicate"
+    assert registry.reports[1].left_out == {("optimizer", "grpo"): reason}
     assert registry.find("optimizer", "grpo").target == "finqa_example.optimizer:LeaveOneOut"
-    assert len(registry.components("optimizer")) == 2
+    assert [part.name for part in registry.components("optimizer")] == ["grpo", "leave-one-out", "median"]
+    for _ in range(2):
+        registry.create("optimizer", "leave-one-out", {"scale": 1.0})
+    assert capsys.readouterr().out.count("optimizer 'grpo' of plugin 'second_grpo' of second_grpo is left out") == 1
 
 
 def test_a_module_that_is_named_twice_keeps_its_hooks() -> None:

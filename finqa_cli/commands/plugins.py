@@ -45,6 +45,9 @@ def show(
     Example: finqa plugins show grpo
     """
     found = [(report, component) for report, component in _components() if name in (component.name, report.name)]
+    if not found and (component := registry().hook.find_component(kind="environment", name=name)) is not None:
+        report = registry().report_of(component)
+        found = [(report, component)] if report is not None else []
     reports = [report for report in registry().reports if report.name == name]
     if not found and not reports:
         raise _unknown(name)
@@ -116,7 +119,8 @@ def _component_options(component: Component) -> list[dict[str, Any]] | None:
         model = registry().config_class(component)
     except ImportError:
         return None
-    return [_field(name, info) for name, info in model.model_fields.items()] if model else []
+    fields = model.model_fields.items() if model else ()
+    return [_field(name, info) for name, info in fields if name not in component.given]
 
 
 def _field(name: str, info: Any) -> dict[str, Any]:

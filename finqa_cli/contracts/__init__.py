@@ -1,6 +1,6 @@
 """One contract per kind of plugin. Components are constructed with their own options and a context."""
 
-from finqa_cli.contracts.call_format import CallError, CallFormat, Schemas
+from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
 from finqa_cli.contracts.environment import (
@@ -50,6 +50,7 @@ __all__ = [
     "LearnerContext",
     "LearnerEvents",
     "LearnerProcesses",
+    "NoCallError",
     "Optimizer",
     "PairPlan",
     "PlayedTurn",

@@ -16,6 +16,10 @@ class CallError(Exception):
     """What is wrong with a call, in words for the model."""
 
 
+class NoCallError(CallError):
+    """There is no trace of a call: the turn is in plain words."""
+
+
 class CallFormat(ABC):
     """Base class of all call formats, constructed as `Format(None)`: it takes no options.
 
@@ -38,7 +42,8 @@ class CallFormat(ABC):
         writes as text. Any text is possible.
 
         Raises:
-            CallError: There is none, more than one, or one that cannot be read.
+            CallError: There is more than one, or one that cannot be read.
+            NoCallError: There is none.
         """
 
     @abstractmethod

@@ -98,7 +98,13 @@ class BaseSession(ABC):
 
 
 class Session(BaseSession):
-    """One episode with tools. Calls are strictly serial."""
+    """One episode with tools. Calls are strictly serial.
+
+    Attributes:
+        takes_text: A turn without a call is an answer in words, for `reply`. Otherwise it is the policy's mistake.
+    """
+
+    takes_text: bool = False
 
     @abstractmethod
     async def step(self, call: ToolCall) -> Observation:
@@ -108,6 +114,13 @@ class Session(BaseSession):
             SandboxError: The sandbox died or does not answer; the session is unusable.
             EnvironmentFault: The server answered outside its protocol; the session is unusable.
         """
+
+    async def reply(self, text: str) -> Observation:
+        """Take a turn without a call and return the environment's answer, for sessions with `takes_text`.
+
+        Raises like `step`.
+        """
+        return Observation(text="Error: call one of the tools.", is_error=True)
 
 
 class TextSession(BaseSession):

@@ -7,7 +7,7 @@ registers consists of strings, so that registering imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -69,6 +69,7 @@ class Component:
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
+        given: Values of options that the user cannot set, such as the file that the component was found in.
         verdict: For an environment: `package.module:Class` of a `Reward` that judges a reply as the environment does,
             for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
@@ -92,6 +93,7 @@ class Component:
     overhead_gib: float = 0.0
     snapshotless: bool = False
     policy: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
     verdict: str = ""
     clustered_by: str = ""
     standing: bool = False
@@ -100,6 +102,11 @@ class Component:
 @hookspec
 def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
     """The components that this plugin offers."""
+
+
+@hookspec(firstresult=True)
+def find_component(kind: str, name: str) -> Component | None:
+    """The component of a name that nothing is registered under, such as the path of a file; None: not one of yours."""
 
 
 @hookspec

@@ -131,9 +131,15 @@ class Registry:
         return tuple(component for component in chosen if kind in (None, component.kind))
 
     def find(self, kind: str, name: str) -> Component:
-        """The component, or a ConfigError that names the nearest one."""
+        """The component, or a ConfigError that names the nearest one.
+
+        A name that is not registered may be of a component that a plugin finds, see `hookspecs.find_component`.
+        """
         if component := self._components.get((kind, name)):
             return component
+        found: Component | None = self.hook.find_component(kind=kind, name=name)
+        if found is not None:
+            return found
         known = sorted(known_name for known_kind, known_name in self._components if known_kind == kind)
         raise ConfigError(
             f"There is no {kind} named {name!r}.{_did_you_mean(name, known)} Known: {', '.join(known) or 'none'}.",
@@ -155,9 +161,15 @@ class Registry:
                 )
             return None
         try:
-            return model.model_validate(dict(options))
+            if taken := component.given.keys() & options.keys():
+                raise ConfigError(
+                    f"{component.kind} {component.name!r} has no option {min(taken)!r}: its name says it.",
+                    remedy=f"finqa plugins show {component.name}",
+                )
+            return model.model_validate({**options, **component.given})
         except ValidationError as error:
-            raise _option_error(component, error, list(model.model_fields)) from error
+            known = [name for name in model.model_fields if name not in component.given]
+            raise _option_error(component, error, known) from error
 
     def config_class(self, component: Component) -> type[BaseModel] | None:
         """What validates a component's options; None when it takes none.
@@ -226,12 +238,15 @@ class Registry:
         except AttributeError as error:
             raise self._unusable(component, f"{module} has no {attribute!r}") from error
 
-    def _report(self, component: Component) -> PluginReport | None:
-        return next((report for report in self.reports if component in report.components), None)
+    def report_of(self, component: Component) -> PluginReport | None:
+        """The plugin of a component; of one that was found by its name, the plugin whose package its class is in."""
+        registered = (report for report in self.reports if component in report.components)
+        found = (report for report in self.reports if component.target.startswith(f"{package_of(report.module)}."))
+        return next(registered, None) or next(found, None)
 
     def _owner(self, component: Component) -> Owner | None:
         """What calls into a component are attributed to; None for one that is part of finqa."""
-        report = self._report(component)
+        report = self.report_of(component)
         if report is None or is_built_in(report.module):
             return None
         return Owner(kind=component.kind, name=component.name, plugin=report.shown, home=_home(report.module))
@@ -245,7 +260,7 @@ class Registry:
                     log.warning(f"{kind} {key[1]!r} of {report.shown} is left out: {reason}")
 
     def _unusable(self, component: Component, reason: str) -> ConfigError:
-        report = self._report(component)
+        report = self.report_of(component)
         name = report.shown if report else "its plugin"
         return ConfigError(
             f"{component.kind} {component.name!r} cannot be used: {reason}. This is a fault of {name}.",
@@ -305,11 +320,16 @@ class Registry:
             if key in found:
                 raise ValueError(f"{component.kind} {component.name!r} is registered twice")
             if (first := self._components.get(key)) is not None:
-                report = self._report(first)
+                report = self.report_of(first)
                 left_out[key] = f"the name belongs to {report.shown if report else 'another plugin'}"
             else:
                 found[key] = component
         return tuple(found.values()), left_out
+
+
+def package_of(module: str) -> str:
+    """The package that a plugin's module is in; the module itself where it is in none."""
+    return module.rpartition(".")[0] or module
 
 
 def is_built_in(module: str) -> bool:

@@ -157,24 +157,25 @@ async def _play_turns(
         reply = await conversation.respond()
         if reply.full:
             return Status.MAX_TOKENS, "the context is full"
-        if session.takes_text:
+        as_text = session.takes(reply.turn) == "text"
+        if as_text:
             reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only words
-        observation = await _answer(session, reply)
+        observation = await _answer(session, reply, as_text=as_text)
         listener(_turn(reply, observation, time.perf_counter() - started))
         if observation.done:
             return Status.COMPLETED, ""
-        readable = reply.turn.tool_call is not None or session.takes_text
+        readable = reply.turn.tool_call is not None or as_text
         parse_errors = 0 if readable else parse_errors + 1
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
         call = reply.turn.tool_call
-        tool = None if session.takes_text else call.name if call else ""
+        tool = None if as_text else call.name if call else ""
         conversation.observe(observation.text, tool=tool)
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 
-async def _answer(session: RecoveringSession, reply: Reply) -> Observation:
-    if session.takes_text:
+async def _answer(session: RecoveringSession, reply: Reply, *, as_text: bool) -> Observation:
+    if as_text:
         return await session.answer(reply.turn.text)
     if reply.turn.tool_call is not None:
         return await session.answer(reply.turn.tool_call)

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import structlog
 
@@ -17,7 +17,7 @@ from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.extend.plugin_calls import describe_failure
 from finqa_cli.rollout.environment_calls import called
 from finqa_cli.rollout.pool import Pool, Waiting
-from finqa_cli.types import Observation, Prompt, Rewards, Task, ToolCall
+from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -144,7 +144,6 @@ class RecoveringSession:
     there and the policy notices nothing. A fault while replaying is retried in the same way while the budget lasts.
 
     Attributes:
-        takes_text: Whether it takes texts instead of tool calls; known once it is opened.
         recoveries: How often the episode continued in a fresh session.
     """
 
@@ -184,7 +183,8 @@ class RecoveringSession:
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
         self._log: list[tuple[ToolCall | str, bytes]] = []
-        self.takes_text = False
+        self._takes_calls = True
+        self._takes_text = False
         self.recoveries = 0
 
     @asynccontextmanager
@@ -207,6 +207,11 @@ class RecoveringSession:
         """Return the prompt that opens the episode."""
         assert self._prompt is not None, "opened first"
         return self._prompt
+
+    def takes(self, turn: AssistantTurn) -> Literal["call", "text"]:
+        """Return how a turn is taken: a turn without a trace of a call is a text, where sessions take those."""
+        is_text = turn.tool_call is None and (turn.no_call or not turn.parse_error)
+        return "text" if not self._takes_calls or (self._takes_text and is_text) else "call"
 
     async def answer(self, said: ToolCall | str) -> Observation:
         """Carry out one call, or pass on one text, in a fresh session where necessary.
@@ -261,7 +266,8 @@ class RecoveringSession:
         async with self._lease.reachable():
             call = partial(self._environment.open, self._task, seed=self._seed, sandbox=sandbox)
             self._session = await called(call, self._environment.open, Session | TextSession)
-        self.takes_text = isinstance(self._session, TextSession)
+        self._takes_calls = isinstance(self._session, Session)
+        self._takes_text = isinstance(self._session, TextSession) or self._session.takes_text
         prompt = await called(self._session.prompt, self._session.prompt, Prompt)
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")
@@ -292,7 +298,7 @@ async def _close(session: AnySession) -> None:
 
 async def _say(session: AnySession, said: ToolCall | str) -> Observation:
     if isinstance(said, str):
-        reply = cast(TextSession, session).reply
+        reply = session.reply
         return cast(Observation, await called(partial(reply, said), reply, Observation))
     step = cast(Session, session).step
     return cast(Observation, await called(partial(step, said), step, Observation))

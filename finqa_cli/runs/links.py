@@ -15,7 +15,7 @@ from typing import Any
 from finqa_cli.runs.durable_files import read_document
 
 LINKS = "links"
-_SETTINGS = (("model", "name"), ("data", "path"))
+_SETTINGS = (("model", "name"), ("data", "path"), ("environment", "name"))
 """Settings that may name a path."""
 
 

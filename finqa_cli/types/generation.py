@@ -74,6 +74,7 @@ class AssistantTurn:
         words: The part of it before the call, reasoning included; empty without a call.
         tool_call: The call, or None.
         parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
+        no_call: There is no trace of a call in it, so it is an answer in words where the session takes one.
         stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`: the conversation
             has outgrown the model's context, so there is no turn and the episode ends at its own limit. Of token
             engines the `Completion` says it.
@@ -84,3 +85,4 @@ class AssistantTurn:
     tool_call: ToolCall | None = None
     parse_error: str = ""
     stop: Literal["stop", "length", "full"] = "stop"
+    no_call: bool = False

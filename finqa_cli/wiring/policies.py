@@ -21,10 +21,14 @@ from finqa_cli.runs.links import enclosing_runs, located
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import policy_inputs, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
+from finqa_cli.settings.schema import EMBEDDED, is_embedded
 from finqa_cli.types import PolicyVersion
 
 NAME_ANOTHER = "give a run folder, a checkpoint, a model folder, a hub id, or `embedded`"
 _CONFIG = "config.json"
+
+FINQA = "finqa"
+"""The environment whose small policy has no name of its own."""
 
 START = "start"
 """Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
@@ -115,6 +119,28 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
         raise ConfigError(
             f"Engine {name!r} cannot load the adapter {policy.adapter}.",
             remedy="--engine transformers, or have the server load it and give the name that it has there",
+        )
+
+
+def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> None:
+    """Refuses a small policy in an environment that it was not taught: it reads and writes other words.
+
+    Where the environment has a small policy of its own, another one is only refused for training.
+
+    Raises:
+        ConfigError: The policy is an embedded one, of another environment.
+    """
+    name = settings.model.name
+    if registry().find("engine", settings.engine.name).modelless or not is_embedded(name):
+        return
+    environment = registry().find("environment", settings.environment.name)
+    own = environment.policy or (EMBEDDED if environment.name == FINQA else "")
+    given: PolicyVersion | None = registry().hook.resolve_policy(reference=name)
+    if given is not None and given.model == policy.model and name != own and (trains or not own):
+        small = f"--model {own}" if own else "--engine scripted for its expert, where it has one"
+        raise ConfigError(
+            f"{name} is a small policy that was taught another environment; it knows no word of {environment.name}.",
+            remedy=f"--model MODEL with an instruction-tuned model, or {small}",
         )
 
 

@@ -24,7 +24,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
-from finqa_cli.wiring.policies import check_engine
+from finqa_cli.wiring.policies import check_engine, check_fit
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +115,7 @@ async def stage(
     log_dir = run_dir / "logs" if run_dir is not None else None
     engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
     check_engine(engine, settings, policy, trains=trains)
+    check_fit(settings, policy, trains=trains)
     pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
     _allow_many_sockets()

@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any
 
-from finqa_cli.contracts import CallError, CallFormat, Schemas
+from finqa_cli.contracts import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.types import ToolCall
 
 MAX_DEPTH = 64
@@ -134,11 +134,12 @@ def tagged_call(spoken: str, example: str) -> str:
     """What stands between the one pair of `<tool_call>` tags, stripped.
 
     Raises:
-        CallError: There is no pair, more than one, or one that is not closed.
+        CallError: There is more than one pair, or one that is not closed.
+        NoCallError: There is none.
     """
     opened = spoken.count(CALL_OPEN)
     if opened == 0:
-        raise CallError(f"No tool call found. Call one tool like this:\n{example}")
+        raise NoCallError(f"No tool call found. Call one tool like this:\n{example}")
     if opened > 1:
         raise CallError(f"{opened} tool calls found. Make exactly one tool call per turn.")
     body, closing, _ = spoken.partition(CALL_OPEN)[2].partition(CALL_CLOSE)
@@ -200,7 +201,7 @@ class Llama3JsonFormat(CallFormat):
         """See `CallFormat.find`."""
         _, opening, rest = spoken.partition("{")
         if not opening:
-            raise CallError(f"No tool call found. Call one tool like this:\n{LLAMA3_EXAMPLE}")
+            raise NoCallError(f"No tool call found. Call one tool like this:\n{LLAMA3_EXAMPLE}")
         payload, after = load_leading_json(opening + rest)
         if after.lstrip(" \n\r\t;,").startswith("{"):
             raise CallError("Several tool calls found. Make exactly one tool call per turn.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from finqa_cli.contracts import CallError, CallFormat, CodecContext, Schemas
+from finqa_cli.contracts import CallError, CallFormat, CodecContext, NoCallError, Schemas
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, ToolCall, ToolSpec
 
@@ -67,7 +67,7 @@ def parse_turn(text: str, form: CallFormat, schemas: Schemas, *, reasoning: bool
             raise CallError(f"The reasoning is not closed: {THINK_CLOSE} is missing.")
         call = form.find(spoken, schemas)
     except CallError as error:
-        return AssistantTurn(text=text, parse_error=str(error))
+        return AssistantTurn(text=text, parse_error=str(error), no_call=isinstance(error, NoCallError))
     opening = f"{THINK_OPEN}\n" if reasoning else ""
     return AssistantTurn(text=text, words=opening + thought + closing + form.words(spoken), tool_call=call)
 

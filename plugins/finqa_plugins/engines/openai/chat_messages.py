@@ -103,6 +103,10 @@ class _CallError(Exception):
     """What is wrong with a call, in words for the model."""
 
 
+class _NoCallError(_CallError):
+    """There is none: the turn is in plain words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """One turn and what it used. `written_call`: a call stands in the text, where no server should leave it."""
@@ -139,7 +143,12 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
     except _CallError as error:
         text = "\n".join(filter(None, (said, *(_as_written(one) for one in calls))))
         return Reply(
-            turn=AssistantTurn(text=text, parse_error=f"{error}{_ending(finish)}", stop=stop),
+            turn=AssistantTurn(
+                text=text,
+                parse_error=f"{error}{_ending(finish)}",
+                stop=stop,
+                no_call=isinstance(error, _NoCallError) and finish != "content_filter",
+            ),
             usage=usage,
             written_call=written,
         )
@@ -171,7 +180,7 @@ def _only_call(calls: list[Any], written: bool) -> ToolCall:
     if written:
         raise _CallError(f"A tool call was written as text ({CALL_OPEN}). Call the tool itself.")
     if not calls:
-        raise _CallError("No tool call found. Call one of the tools.")
+        raise _NoCallError("No tool call found. Call one of the tools.")
     if len(calls) > 1:
         raise _CallError(f"{len(calls)} tool calls found. Make exactly one tool call per turn.")
     function = _function(calls[0])

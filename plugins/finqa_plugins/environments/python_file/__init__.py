@@ -1,0 +1,1 @@
+"""Environments that are one Python file or one class of a user: no package, no registration."""

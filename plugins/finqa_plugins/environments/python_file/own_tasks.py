@@ -1,0 +1,128 @@
+"""Tasks that a user's code yields: ids, splits and clusters are made where it gives none."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_core import to_json
+
+from finqa_cli.errors import DataError
+from finqa_cli.types import Message, Task
+from finqa_cli.types.splits import SPLIT_NAMES
+
+HELD_OUT = 0.15
+"""Share of the clusters in each of `dev` and `test` where the tasks name no split."""
+
+_ROLES = ("system", "user", "assistant")
+_TEXTS = ("id", "split", "cluster", "kind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTask:
+    """A task with the values that the user's code gets of it.
+
+    Attributes:
+        task: The task for the rest of the product.
+        messages: The messages that it opens with.
+        values: All keys of the mapping that the user gave.
+    """
+
+    task: Task
+    messages: tuple[Message, ...]
+    values: Mapping[str, Any]
+
+
+async def gather(yielded: Any) -> list[Any]:
+    """Return all that `tasks()` yields, plain or async."""
+    if isinstance(yielded, AsyncIterable):
+        return [each async for each in yielded]
+    if inspect.isawaitable(yielded):
+        return await gather(await yielded)
+    return list(yielded)
+
+
+def read_tasks(given: Iterable[Any], place: str) -> list[OwnTask]:
+    """Read the tasks that a user's code yielded.
+
+    Args:
+        given: What it yielded.
+        place: `FILE:LINE` of `tasks`.
+
+    Raises:
+        DataError: There is none, an id appears twice, or a task has no prompt; the message counts from 1.
+    """
+    tasks = [_read(each, number, f"Task {number} of {place}") for number, each in enumerate(given, start=1)]
+    if not tasks:
+        raise DataError(f"tasks() yields nothing ({place}).", remedy=f"correct {place}")
+    twice = [name for name, count in Counter(each.task.id for each in tasks).items() if count > 1]
+    if twice:
+        raise DataError(f"tasks() yields the id {twice[0]!r} twice ({place}).", remedy="give each task another id")
+    named = sum(bool(each.task.split) for each in tasks)
+    if named == 0:
+        return _divide(tasks)
+    if named < len(tasks):
+        bare = next(each.task.id for each in tasks if not each.task.split)
+        raise DataError(
+            f"Task {bare!r} of {place} names no split and {named} others do.", remedy="name one for all, or for none"
+        )
+    return tasks
+
+
+def digest_of(code: str, tasks: Sequence[OwnTask]) -> str:
+    """`sha256:...` over the code and the tasks."""
+    whole = hashlib.sha256(code.encode())
+    for each in tasks:
+        whole.update(to_json(dict(each.values), fallback=repr))
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _read(given: Any, number: int, place: str) -> OwnTask:
+    if isinstance(given, str):
+        given = {"prompt": given}
+    if not isinstance(given, Mapping):
+        raise DataError(f"{place} is a {type(given).__name__}, not a mapping.", remedy='yield {"prompt": "..."}')
+    messages = _messages(given.get("prompt"), place)
+    facts = {name: given[name] for name in _TEXTS if given.get(name) is not None}
+    wrong = [name for name, value in facts.items() if not isinstance(value, str | int)]
+    if wrong:
+        raise DataError(f"{place}: {wrong[0]} is a {type(facts[wrong[0]]).__name__}.", remedy=f"make {wrong[0]} a text")
+    identity = str(facts.get("id", f"{number:05d}"))
+    split = str(facts.get("split", ""))
+    task = Task(
+        id=identity,
+        prompt=messages[-1].content,
+        split=SPLIT_NAMES.get(split, split),
+        cluster=str(facts.get("cluster", identity)),
+        kind=str(facts.get("kind", "")),
+    )
+    return OwnTask(task=task, messages=messages, values=dict(given))
+
+
+def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
+    """Messages of a prompt: a text, or a list of mappings with `role` and `content` that ends with the user's."""
+    rows: Any = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    try:
+        known = all(row["role"] in _ROLES and isinstance(row["content"], str) for row in rows)
+        if known and rows[-1]["role"] == "user":
+            return tuple(Message(role=row["role"], content=row["content"]) for row in rows)
+    except (TypeError, LookupError):
+        pass
+    raise DataError(
+        f"{place} has no prompt: a text, or messages with role and content of which the last is the user's.",
+        remedy='yield {"prompt": "..."}',
+    )
+
+
+def _divide(tasks: Sequence[OwnTask]) -> list[OwnTask]:
+    """Divide tasks over the splits by a hash of their clusters, so that a cluster is in one split alone."""
+    clusters = sorted({each.task.cluster for each in tasks}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    held_out = max(1, round(HELD_OUT * len(clusters))) if len(clusters) > 2 else 0
+    test = held_out or int(len(clusters) == 2)
+    names = ["test"] * test + ["dev"] * held_out
+    split_of = dict(zip(clusters, [*names, *["train"] * (len(clusters) - len(names))], strict=True))
+    return [replace(each, task=replace(each.task, split=split_of[each.task.cluster])) for each in tasks]

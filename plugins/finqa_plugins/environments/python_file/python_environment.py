@@ -1,0 +1,396 @@
+"""Environments that are one Python file: episodes of a user's class or functions, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, Session, TextSession
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, FinqaError
+from finqa_cli.extend.plugin_calls import definition, describe, describe_failure, find_place
+from finqa_cli.types import (
+    AssistantTurn,
+    DataInfo,
+    Message,
+    Observation,
+    Prompt,
+    Rewards,
+    Task,
+    ToolCall,
+)
+from finqa_cli.types.splits import SPLIT_NAMES
+from finqa_plugins.environments._task_files.task_rows import group_by_split
+from finqa_plugins.environments.python_file.config import PythonFileConfig
+from finqa_plugins.environments.python_file.own_tasks import OwnTask, digest_of, gather, read_tasks
+from finqa_plugins.environments.python_file.session_thread import SessionThread
+from finqa_plugins.environments.python_file.tool_methods import WrongArgumentsError
+from finqa_plugins.environments.python_file.user_code import UserCode, fill, load
+
+_REASONING = re.compile(r"\A.*</think>", re.DOTALL)
+_OVER = Observation(text="Error: the episode is over.", done=True, is_error=True)
+
+
+class PythonEnvironment(Environment):
+    """Serves the tasks of a user's file, and plays its expert."""
+
+    def __init__(self, config: PythonFileConfig, context: EnvironmentContext) -> None:
+        """Import the file and read its tasks, so that mistakes are found before anything is started.
+
+        Raises:
+            ConfigError: The file is missing or has no usable environment, or a reward or data is given.
+            DataError: Its tasks cannot be used.
+        """
+        if context.reward is not None:
+            raise ConfigError(
+                f"Environment {config.source} judges by its own reward().",
+                remedy="leave --reward out, or change reward() in the file",
+            )
+        self._config = config
+        self._code = load(config.source, config.attribute)
+        given = dict(config.arguments)
+        if context.data is not None:
+            if "data" not in inspect.signature(self._code.tasks).parameters:
+                raise ConfigError(
+                    f"tasks() of {config.source} takes no data ({definition(self._code.tasks)}).",
+                    remedy="leave --data out, or write def tasks(data)",
+                )
+            given["data"] = context.data
+        self._tasks = {each.task.id: each for each in self._read(given)}
+        self._splits = group_by_split((each.task.split, each.task) for each in self._tasks.values())
+
+    def data(self) -> DataInfo:
+        """Return the file, with a digest of its code and tasks."""
+        arguments = json.dumps(dict(self._config.arguments), default=repr, sort_keys=True)
+        digest = digest_of(self._code.digest + arguments, list(self._tasks.values()))
+        return DataInfo(name=self._config.source, digest=digest)
+
+    def splits(self) -> Sequence[str]:
+        """Return the splits that have tasks."""
+        return tuple(self._splits)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of a split in the order in which the file yields them.
+
+        Raises:
+            DataError: There is no such split.
+        """
+        name = SPLIT_NAMES.get(split, split)
+        if name not in self._splits:
+            raise DataError(
+                f"{self._config.source} has no split {split!r}; it has: {', '.join(self._splits)}.",
+                remedy=f"--split {next(iter(self._splits))}",
+            )
+        return self._splits[name]
+
+    def opening(self, task: Task) -> Prompt | None:
+        """Return the prompt of a task; None where `reset` adds to it."""
+        return None if self._code.has("reset") else self._prompt(self._own(task))
+
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
+        """Make the user's object for an episode of this task.
+
+        Raises:
+            EnvironmentFault: Its constructor or `reset` raised.
+        """
+        own = self._own(task)
+        calls = _Calls(self._config, self._code)
+        values = {**self._config.arguments, **own.values, "task": dict(own.values), "seed": seed}
+        try:
+            thing = await calls.call("the constructor", self._code.make, fill(self._code.make, values))
+            prompt = self._prompt(own)
+            if self._code.has("reset"):
+                first = await calls.call("reset", thing.reset, fill(thing.reset, values))
+                prompt = _with_text(prompt, _text_of(first) if first is not None else "")
+        except BaseException:
+            await calls.close(None)
+            raise
+        kind = ToolSession if self._code.tools else WordsSession
+        return kind(self._code, calls, thing, prompt)
+
+    def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
+        """Return what the file's `expert` does next; it gets the replies to what it did so far.
+
+        Raises:
+            EnvironmentFault: The expert raised, or yielded what is neither a call nor a text.
+        """
+        own = self._by_prompt.get(_asked(messages)) if self._code.has("expert") else None
+        if own is None:
+            return None
+        values = {**self._config.arguments, **own.values, "task": dict(own.values), "seed": 0}
+        expert = self._code.methods["expert"]
+        try:
+            thing = fill(self._code.make, values)()
+            step = _next_step(fill(thing.expert, values)(), messages)
+        except FinqaError:
+            raise
+        except Exception as error:
+            raise _fault(self._config, "expert", expert, error) from error
+        return None if step is None else self._turn(step, expert)
+
+    def _turn(self, step: Any, expert: Callable[..., Any]) -> AssistantTurn:
+        if isinstance(step, str):
+            return AssistantTurn(text=step)
+        try:
+            name, arguments = step
+            call = ToolCall(name=name, arguments=json.loads(to_json(dict(arguments))))
+        except (TypeError, ValueError, PydanticSerializationError) as error:
+            raise EnvironmentFault(
+                f"expert() of {self._config.source} yields {step!r:.80}, not a text or a pair of a tool's name and its "
+                f"arguments ({definition(expert)}).",
+            ) from error
+        if call.name not in self._code.tools:
+            known = ", ".join(self._code.tools)
+            raise EnvironmentFault(f"expert() calls {call.name!r}; the tools are {known} ({definition(expert)}).")
+        payload = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+
+    def _prompt(self, own: OwnTask) -> Prompt:
+        tools = tuple(tool.spec for tool in self._code.tools.values())
+        system = own.messages[0].role == "system" or not self._code.about
+        first = () if system else (Message(role="system", content=self._code.about),)
+        return Prompt(messages=(*first, *own.messages), tools=tools)
+
+    @cached_property
+    def _by_prompt(self) -> Mapping[tuple[Message, ...], OwnTask]:
+        return {self._prompt(each).messages: each for each in reversed(self._tasks.values())}
+
+    def _own(self, task: Task) -> OwnTask:
+        if task.id not in self._tasks:
+            raise EnvironmentFault(f"{self._config.source} has no task {task.id!r}.")
+        return self._tasks[task.id]
+
+    def _read(self, values: Mapping[str, Any]) -> list[OwnTask]:
+        place = definition(self._code.tasks)
+        try:
+            given = _run(gather, fill(self._code.tasks, values))
+        except Exception as error:
+            where = find_place(error, self._code.file, self._code.tasks)
+            raise DataError(f"tasks() raised {describe(error)} ({where}).", remedy=f"correct {where}") from error
+        return read_tasks(given, place)
+
+
+class _Calls:
+    """Calls into the user's code: in the session's thread, limited in time, and attributed to file and line."""
+
+    def __init__(self, config: PythonFileConfig, code: UserCode) -> None:
+        self._config = config
+        self._thread = SessionThread()
+        self._code = code
+
+    async def call(self, name: str, method: Callable[..., Any], call: Callable[[], Any]) -> Any:
+        try:
+            return await self._thread.run(call, self._config.call_timeout_s)
+        except TimeoutError as error:
+            limit = self._config.call_timeout_s
+            raise EnvironmentFault(
+                f"{name} of {self._config.source} did not return within {limit:g} s ({definition(method)}).",
+                remedy="--set environment.options.call_timeout_s=SECONDS",
+            ) from error
+        except FinqaError:
+            raise
+        except Exception as error:
+            raise _fault(self._config, name, method, error) from error
+
+    async def tool(self, name: str, method: Callable[..., Any], call: Callable[[], Any]) -> Observation | Any:
+        """Return what a tool returns, or the error message that the model reads where the options say so."""
+        if self._config.tool_exceptions == "fault":
+            return await self.call(name, method, call)
+        try:
+            return await self._thread.run(call, self._config.call_timeout_s)
+        except Exception as error:
+            return Observation(text=f"Error: {describe(error)}", is_error=True)
+
+    async def close(self, thing: Any) -> None:
+        try:
+            if thing is not None and self._code.has("close"):
+                await self.call("close", thing.close, thing.close)
+        finally:
+            self._thread.close()
+
+
+class _OwnSession:
+    """What sessions with and without tools share."""
+
+    def __init__(self, code: UserCode, calls: _Calls, thing: Any, prompt: Prompt) -> None:
+        self._code = code
+        self._calls = calls
+        self._thing = thing
+        self._prompt = prompt
+        self._answer = ""
+        self._over = False
+
+    def prompt(self) -> Prompt:
+        """Return the messages and tools that the episode opens with."""
+        return self._prompt
+
+    async def reply(self, text: str) -> Observation:
+        """Take an answer in words, without the reasoning before it."""
+        if self._over:
+            return _OVER
+        self._answer = _REASONING.sub("", text).strip()
+        if not self._code.has("answer"):
+            self._over = True
+            return Observation(text="Answer received.", done=True)
+        answer = self._thing.answer
+        said = await self._calls.call("answer", answer, partial(answer, self._answer))
+        self._over = said is None or bool(getattr(self._thing, "done", False))
+        return Observation(text="Answer received." if said is None else _text_of(said), done=self._over)
+
+    async def grade(self) -> Rewards:
+        """Return the reward: of the method, or the number that tools have changed."""
+        reward = getattr(self._thing, "reward", None)
+        if callable(reward):
+            verdict = await self._calls.call("reward", reward, fill(reward, {"answer": self._answer}))
+        else:
+            verdict = reward
+        explanation = str(getattr(self._thing, "explanation", "") or "")
+        return _rewards(verdict, explanation, f"reward of {self._code.name}", definition(reward or self._code.make))
+
+    async def close(self) -> None:
+        """Call the user's `close`, if there is one, and end the thread. Idempotent."""
+        thing, self._thing = self._thing, None
+        await self._calls.close(thing)
+
+
+class WordsSession(_OwnSession, TextSession):
+    """An episode without tools."""
+
+
+class ToolSession(_OwnSession, Session):
+    """An episode with tools; a turn in plain words is an answer where the code takes one."""
+
+    @property
+    def takes_text(self) -> bool:  # type: ignore[override]
+        """Whether the code takes an answer in words."""
+        return self._code.takes_answers
+
+    async def step(self, call: ToolCall) -> Observation:
+        """Call a tool. Unknown tools and wrong arguments are answered; see the option `tool_exceptions`."""
+        if self._over:
+            return _OVER
+        tool = self._code.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._code.tools)
+            return Observation(text=f"Error: there is no tool {call.name[:64]!r}. Tools: {known}.", is_error=True)
+        try:
+            arguments = tool.read(call.arguments)
+        except WrongArgumentsError as error:
+            return Observation(text=f"Error: {error}", is_error=True)
+        method = getattr(self._thing, call.name)
+        result = await self._calls.tool(call.name, method, partial(method, **arguments))
+        if isinstance(result, Observation):
+            return result
+        self._over = bool(getattr(self._thing, "done", False))
+        return Observation(text=_text_of(result), done=self._over)
+
+
+def _run(gathering: Callable[[Any], Any], call: Callable[[], Any]) -> Any:
+    """Run a coroutine to its end in a thread with an event loop of its own: this one may have a running loop."""
+    found: list[Any] = []
+    failures: list[BaseException] = []
+
+    async def work() -> Any:
+        return await gathering(call())
+
+    def serve() -> None:
+        try:
+            found.append(asyncio.run(work()))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0] if isinstance(failures[0], Exception) else RuntimeError(describe(failures[0]))
+    return found[0]
+
+
+def _next_step(steps: Any, messages: Sequence[Message]) -> Any:
+    """Run an expert's generator through the replies so far, and return what it yields next; None at its end.
+
+    A sequence of steps serves as well, for experts that need no reply.
+    """
+    replies = [message.content for message in messages if message.role == "tool"]
+    taken = sum(message.role == "assistant" for message in messages)
+    if not inspect.isgenerator(steps):
+        rest = list(steps)[taken:]
+        return rest[0] if rest else None
+    try:
+        step = next(steps)
+        for number in range(taken):
+            step = steps.send(_value_of(replies[number] if number < len(replies) else ""))
+        return step
+    except StopIteration:
+        return None
+
+
+def _value_of(reply: str) -> Any:
+    """The value that a tool returned, read from its reply where that is JSON."""
+    try:
+        return json.loads(reply)
+    except (ValueError, RecursionError):
+        return reply
+
+
+def _asked(messages: Sequence[Message]) -> tuple[Message, ...]:
+    opening: list[Message] = []
+    for message in messages:
+        if message.role not in ("system", "user"):
+            break
+        opening.append(message)
+    return tuple(opening)
+
+
+def _with_text(prompt: Prompt, text: str) -> Prompt:
+    if not text:
+        return prompt
+    last = prompt.messages[-1]
+    added = Message(role=last.role, content=f"{last.content}\n\n{text}")
+    return Prompt(messages=(*prompt.messages[:-1], added), tools=prompt.tools)
+
+
+def _text_of(value: Any) -> str:
+    """A text as it is; `ok` for None; other values as JSON."""
+    if value is None:
+        return "ok"
+    if isinstance(value, str):
+        return value
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:
+        return str(value)
+
+
+def _rewards(verdict: Any, explanation: str, name: str, place: str) -> Rewards:
+    if isinstance(verdict, Rewards):
+        return verdict
+    if isinstance(verdict, Mapping):
+        parts = {str(key): _number(value, f"{name}, part {key!r},", place) for key, value in verdict.items()}
+        total = parts.pop("total") if "total" in parts else sum(parts.values())
+        return Rewards(total=total, components=parts, explanation=explanation or f"reward {total:g}")
+    total = _number(verdict, name, place)
+    return Rewards(total=total, explanation=explanation or f"reward {total:g}")
+
+
+def _number(value: Any, name: str, place: str) -> float:
+    if isinstance(value, bool | int | float):
+        return float(value)
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).", remedy=f"correct {place}")
+
+
+def _fault(config: PythonFileConfig, name: str, method: Callable[..., Any], error: Exception) -> EnvironmentFault:
+    place = find_place(error, None, method)
+    return EnvironmentFault(
+        f"{name} of {config.source} raised {describe_failure(error, method)}.",
+        remedy=f"correct {place}; environment.options.tool_exceptions=model shows exceptions of tools to the model",
+    )

@@ -34,7 +34,7 @@ from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.openenv_layout.layout import write_layout
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.types import ServerSpec, Snapshot
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 from finqa_plugins.sandboxes.local.server_process import ServerProcess

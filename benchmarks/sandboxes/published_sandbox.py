@@ -12,7 +12,7 @@ from benchmarks.sandboxes.policy import MAX_TURNS, SUBMIT
 from finqa_cli.errors import EpisodeError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import ChatRequest, Message, Sampling, Task, ToolCall
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 
 RESET_TIMEOUT_S, STATE_TIMEOUT_S, PING_TIMEOUT_S, STEP_TIMEOUT_S = 30.0, 15.0, 5.0, 45.0

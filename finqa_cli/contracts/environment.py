@@ -162,6 +162,13 @@ class Environment(ABC):
             EnvironmentFault: The server does not know the task or broke its protocol.
         """
 
+    async def check_ready(self) -> None:  # noqa: B027 - optional: most environments need nothing
+        """Check what sessions need, before sandboxes and engine are started. Default: nothing.
+
+        Raises:
+            FinqaError: No session can be opened, as where a server that the options name is not there.
+        """
+
     def sandbox_spec(self) -> SandboxSpec | None:
         """Return the sandbox that sessions need. Default: None, sessions run in this process."""
         return None

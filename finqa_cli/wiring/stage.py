@@ -107,8 +107,10 @@ async def stage(
 
     Raises:
         ConfigError: The engine cannot do what is asked of it.
+        FinqaError: The environment is not ready; see `Environment.check_ready`.
     """
     environment = open_environment(settings, reporter)
+    await environment.check_ready()
     size = settings.pool.sandboxes
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))

@@ -296,10 +296,10 @@ MISTAKES = {
     INVENTORY + INVENTORY.replace("Inventory", "Other"): "has several environments: Inventory, Other",
     INVENTORY.replace('yield {"prompt"', 'yield {"question"'): "Task 1 of .* has no prompt",
     INVENTORY.replace('yield {"prompt"', 'yield 1, {"prompt"'): "Task 1 of .* is a tuple, not a mapping",
-    INVENTORY.replace('{"prompt"', '{"id": 1, "prompt"'): "yields the id '1' twice",
+    INVENTORY.replace('{"prompt"', '{"id": 1, "prompt"'): "id '1' is of two tasks",
     INVENTORY.replace('{"prompt"', '{"id": [number], "prompt"'): "id is a list",
     INVENTORY.replace('{"prompt"', '{"split": "dev" if number else None, "prompt"'): "names no split and 39 others",
-    INVENTORY.replace("range(size)", "range(0)"): "yields nothing",
+    INVENTORY.replace("range(size)", "range(0)"): "no tasks",
     INVENTORY.replace("for number", "raise KeyError('stock')\n        for number"): "tasks.* raised KeyError: 'stock'",
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
-from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -28,14 +28,11 @@ from finqa_cli.types import (
     ToolCall,
     ToolSpec,
 )
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
+from finqa_plugins.environments._openenv.server_facts import read_facts
 from finqa_plugins.environments._task_files.task_rows import group_by_split
+from finqa_plugins.environments.openenv_finqa.assign_task import assign_task, is_about
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
-from finqa_plugins.environments.openenv_finqa.finqa_client import (
-    OpenEnvClient,
-    RefusedRequestError,
-    assign_task,
-    is_about,
-)
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
@@ -106,6 +103,42 @@ class FinQAEnvironment(Environment):
             )
         return self._tasks[split]
 
+    async def check_ready(self) -> None:
+        """Look at a running server, so that a wrong or mute one is named before anything is started.
+
+        Raises:
+            SandboxError: It does not answer within 2 s, or is no OpenEnv server.
+            ConfigError: It is another environment.
+        """
+        url = self._config.url
+        if not url:
+            return
+        where = f"at {url.partition('?')[0]}"
+        facts = await read_facts(url, where=where)
+        client = self._client(url, None)
+        try:
+            await client.connect()
+            await client.reset()
+            state = await client.state()
+        except SandboxError:
+            return  # it is there and has no session free now; episodes wait for one
+        finally:
+            await client.close()
+        if not state.keys() & {"current_question", "question_id"}:
+            raise ConfigError(
+                f"The server {where} is {facts.name or 'another environment'}; it has no financial questions.",
+                remedy=f"--environment openenv --set environment.options.url={url.partition('?')[0]}",
+            )
+
+    def _client(self, url: str, sandbox: Sandbox | None) -> OpenEnvClient:
+        return OpenEnvClient(
+            url,
+            sandbox="" if self._config.url or sandbox is None else sandbox.id,
+            connect_timeout_s=self._config.connect_timeout_s,
+            reply_timeout_s=self._config.reply_timeout_s,
+            tools=TOOLS,
+        )
+
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> FinQASession:
         """Connect and begin an episode of exactly this task.
 
@@ -122,12 +155,7 @@ class FinQAEnvironment(Environment):
             raise ConfigError(
                 f"The finqa environment runs on a server in a sandbox, but {given}.", remedy="--sandbox local"
             )
-        client = OpenEnvClient(
-            url,
-            sandbox="" if self._config.url or sandbox is None else sandbox.id,
-            connect_timeout_s=self._config.connect_timeout_s,
-            reply_timeout_s=self._config.reply_timeout_s,
-        )
+        client = self._client(url, sandbox)
         await client.connect()
         try:
             if not self._tools:

@@ -27,9 +27,9 @@ from finqa_cli.types import (
     ToolCall,
 )
 from finqa_cli.types.splits import SPLIT_NAMES
+from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
-from finqa_plugins.environments.python_file.own_tasks import OwnTask, digest_of, gather, read_tasks
 from finqa_plugins.environments.python_file.session_thread import SessionThread
 from finqa_plugins.environments.python_file.tool_methods import WrongArgumentsError
 from finqa_plugins.environments.python_file.user_code import UserCode, fill, load
@@ -152,22 +152,22 @@ class PythonEnvironment(Environment):
         payload = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
         return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
 
-    def _prompt(self, own: OwnTask) -> Prompt:
+    def _prompt(self, own: GivenTask) -> Prompt:
         tools = tuple(tool.spec for tool in self._code.tools.values())
         system = own.messages[0].role == "system" or not self._code.about
         first = () if system else (Message(role="system", content=self._code.about),)
         return Prompt(messages=(*first, *own.messages), tools=tools)
 
     @cached_property
-    def _by_prompt(self) -> Mapping[tuple[Message, ...], OwnTask]:
+    def _by_prompt(self) -> Mapping[tuple[Message, ...], GivenTask]:
         return {self._prompt(each).messages: each for each in reversed(self._tasks.values())}
 
-    def _own(self, task: Task) -> OwnTask:
+    def _own(self, task: Task) -> GivenTask:
         if task.id not in self._tasks:
             raise EnvironmentFault(f"{self._config.source} has no task {task.id!r}.")
         return self._tasks[task.id]
 
-    def _read(self, values: Mapping[str, Any]) -> list[OwnTask]:
+    def _read(self, values: Mapping[str, Any]) -> list[GivenTask]:
         place = definition(self._code.tasks)
         try:
             given = _run(gather, fill(self._code.tasks, values))

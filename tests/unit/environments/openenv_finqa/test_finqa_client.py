@@ -17,7 +17,8 @@ from websockets.sync.server import ServerConnection as SyncConnection
 from websockets.sync.server import serve as sync_serve
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient, RefusedRequestError, websocket_url
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError, websocket_url
+from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -35,7 +36,7 @@ def error(code: str, message: str = "why") -> str:
 async def client_of(handler: Handler, **options: float) -> AsyncIterator[OpenEnvClient]:
     async with serve(handler, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        client = OpenEnvClient(f"http://127.0.0.1:{port}", **options)
+        client = OpenEnvClient(f"http://127.0.0.1:{port}", tools=TOOLS, **options)
         await client.connect()
         try:
             yield client

@@ -9,7 +9,7 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import EnvironmentFault
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 

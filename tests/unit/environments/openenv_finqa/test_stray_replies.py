@@ -11,7 +11,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
-from finqa_plugins.environments.openenv_finqa.finqa_client import OpenEnvClient
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient
+from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
 
 
 def observation(tool: str, text: str = "text") -> str:
@@ -32,7 +33,7 @@ async def client_that_hears(replies: list[str], *more: str) -> AsyncIterator[Ope
             first = False
 
     async with serve(handler, "127.0.0.1", 0) as server:
-        client = OpenEnvClient(f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}")
+        client = OpenEnvClient(f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", tools=TOOLS)
         await client.connect()
         try:
             yield client
@@ -79,7 +80,7 @@ async def test_a_connection_lost_between_calls_is_a_sandbox_error() -> None:
         await connection.send(observation("sql_query"))
 
     async with serve(hang_up, "127.0.0.1", 0) as server:
-        client = OpenEnvClient(f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}")
+        client = OpenEnvClient(f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", tools=TOOLS)
         await client.connect()
         await client.call_tool("sql_query", {})
         await asyncio.sleep(0.05)

@@ -5,9 +5,6 @@ socket whose reply did not arrive in time, or whose caller was cancelled, is dro
 frame ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
 reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
 gets a reply of the wrong kind, so callers that need certainty about the past request `state`.
-
-OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its own,
-one a reset, and only `state` tells which. So `assign_task` always requests the state, and resets until it is right.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import asyncio
 import ipaddress
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -25,8 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
 from finqa_cli.errors import EnvironmentFault, SandboxError
-from finqa_cli.types import Task, ToolSpec
-from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_cli.types import ToolSpec
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
@@ -42,7 +38,13 @@ class OpenEnvClient:
     """One session. Every method but `close` raises SandboxError once the connection is lost."""
 
     def __init__(
-        self, url: str, *, sandbox: str = "", connect_timeout_s: float = 30.0, reply_timeout_s: float = 60.0
+        self,
+        url: str,
+        *,
+        sandbox: str = "",
+        connect_timeout_s: float = 30.0,
+        reply_timeout_s: float = 60.0,
+        tools: Collection[str] = (),
     ) -> None:
         """Nothing is sent yet.
 
@@ -52,11 +54,13 @@ class OpenEnvClient:
                 may hold a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its query.
             connect_timeout_s: Seconds for the connection to stand.
             reply_timeout_s: Seconds for each reply.
+            tools: Names of the server's tools, where they are known: replies of one are no replies of another.
         """
         self._url = websocket_url(url)
         self._sandbox = sandbox
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
+        self._tools = frozenset(tools)
         self._socket: ClientConnection | None = None
         self._serial = asyncio.Lock()
 
@@ -87,8 +91,10 @@ class OpenEnvClient:
                 f"Cannot connect to the environment server {self._where()}: {self._reason(error)}"
             ) from error
 
-    async def reset(self, **options: object) -> None:
-        """Begin an episode; `question_id`, `seed` and `split` choose its question, on servers that support them.
+    async def reset(self, **options: object) -> dict[str, Any]:
+        """Begin an episode and return the reply's `observation`, `reward` and `done`.
+
+        Servers take the options that they know, such as `seed`; FinQA's `question_id` and `split`.
 
         Raises:
             EnvironmentFault: The server refuses, for instance because it does not know the question.
@@ -99,6 +105,7 @@ class OpenEnvClient:
             raise EnvironmentFault(f"The environment server refused to reset: {error}") from error
         if reply.get("done"):
             raise EnvironmentFault("The environment server began an episode that is already over.")
+        return reply
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call a tool; return the reply's `observation`, `reward` and `done`.
@@ -107,26 +114,39 @@ class OpenEnvClient:
             RefusedRequestError: The call cannot be sent or its form is refused; the session continues.
             EnvironmentFault: The reply breaks the protocol.
         """
-        action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
-        reply = await self._exchange({"type": "step", "data": action}, "observation")
-        if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
-            raise self._breach("an observation without its fields")
+        reply = await self.step({"type": "call_tool", "tool_name": name, "arguments": dict(arguments)})
         answered = reply["observation"].get("tool_name", name)
-        if answered != name and (answered in TOOLS or name in TOOLS):  # the name of an unknown tool may come back cut
+        if answered != name and (
+            answered in self._tools or name in self._tools
+        ):  # the name of an unknown tool may come back cut
             raise self._breach(f"a reply of {str(answered)[:40]!r} where one of {name[:40]!r} was due")
         return reply
 
-    async def list_tools(self) -> Sequence[ToolSpec]:
-        """Return the tools as the server describes them (MCP `tools/list`).
+    async def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        """Take an action of the server's own type; return the reply's `observation`, `reward` and `done`.
 
         Raises:
-            EnvironmentFault: The reply breaks the protocol, or the server has none.
+            RefusedRequestError: The action cannot be sent or its form is refused; the session continues.
+            EnvironmentFault: The reply breaks the protocol.
+        """
+        reply = await self._exchange({"type": "step", "data": dict(action)}, "observation")
+        if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
+            raise self._breach("an observation without its fields")
+        return reply
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """Return the tools as the server describes them (MCP `tools/list`); none where it has no MCP.
+
+        Raises:
+            EnvironmentFault: The reply breaks the protocol, or the list is empty.
         """
         request = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
         try:
             reply = await self._exchange({"type": "mcp", "data": request}, "mcp")
         except RefusedRequestError as error:
             raise EnvironmentFault(f"The environment server refused to list its tools: {error}") from error
+        if "result" not in reply and "error" in reply:  # a server of typed actions: it has no MCP
+            return ()
         try:
             tools = [_tool_spec(tool) for tool in reply["result"]["tools"]]
         except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -252,11 +272,18 @@ class OpenEnvClient:
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
         code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]
         if code in ("VALIDATION_ERROR", "INVALID_JSON"):
-            return RefusedRequestError(message)
+            return RefusedRequestError(f"{message}{_details(data.get('errors'))}")
         self._drop()
         if code in _SANDBOX_CODES:
             return SandboxError(f"The environment server has no session for us ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
+
+
+def _details(errors: object) -> str:
+    """The first errors of pydantic that a server lists, such as `: action: Input should be 'UP' or 'DOWN'`."""
+    listed = [each for each in errors[:3] if isinstance(each, Mapping)] if isinstance(errors, list) else []
+    shown = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg', '')}"[:200] for each in listed]
+    return f": {'; '.join(shown)}" if shown else ""
 
 
 def _tool_spec(tool: Mapping[str, Any]) -> ToolSpec:
@@ -297,32 +324,3 @@ def _is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: int) -> None:
-    """Reset, at most `limit` times, until the server's question is the task's.
-
-    Raises:
-        SandboxError: The connection is lost.
-        EnvironmentFault: The server refuses, has another question under this id, or never yields it.
-    """
-    for _ in range(limit):
-        await client.reset(question_id=task.id, seed=seed)
-        if is_about(await client.state(), task):
-            return
-    raise EnvironmentFault(f"The environment server did not yield question {task.id!r} in {limit} resets.")
-
-
-def is_about(state: Mapping[str, Any], task: Task) -> bool:
-    """Whether this is the state of an episode of the task; by text and company where the server gives no id.
-
-    Raises:
-        EnvironmentFault: The id is right, but text or company differs: its data are not those of the snapshot.
-    """
-    question_id, company, text = (state.get(key) for key in ("question_id", "current_company", "current_question"))
-    same = (company, text) == (task.cluster, task.prompt)
-    if question_id is None or question_id == "":
-        return same
-    if str(question_id) == task.id and not same:
-        raise EnvironmentFault(f"The environment server has another question under the id {task.id!r}.")
-    return str(question_id) == task.id

@@ -1,4 +1,4 @@
-"""Tasks that a user's code yields: ids, splits and clusters are made where it gives none."""
+"""Tasks as mappings that a user gives: ids, splits and clusters are made where there are none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TEXTS = ("id", "split", "cluster", "kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTask:
+class GivenTask:
     """A task with the values that the user's code gets of it.
 
     Attributes:
         task: The task for the rest of the product.
-        messages: The messages that it opens with.
+        messages: The messages that it opens with; empty where the environment brings them.
         values: All keys of the mapping that the user gave.
     """
 
@@ -46,34 +46,35 @@ async def gather(yielded: Any) -> list[Any]:
     return list(yielded)
 
 
-def read_tasks(given: Iterable[Any], place: str) -> list[OwnTask]:
-    """Read the tasks that a user's code yielded.
+def read_tasks(given: Iterable[Any], place: str, *, bare: bool = False) -> list[GivenTask]:
+    """Read the tasks that a user gives.
 
     Args:
-        given: What it yielded.
-        place: `FILE:LINE` of `tasks`.
+        given: The tasks, mappings or texts.
+        place: Where they come from, such as `FILE:LINE` of the function that yields them.
+        bare: A task needs no prompt, because the environment brings it; its other values are its text then.
 
     Raises:
         DataError: There is none, an id appears twice, or a task has no prompt; the message counts from 1.
     """
-    tasks = [_read(each, number, f"Task {number} of {place}") for number, each in enumerate(given, start=1)]
+    tasks = [_read(each, number, f"Task {number} of {place}", bare) for number, each in enumerate(given, start=1)]
     if not tasks:
-        raise DataError(f"tasks() yields nothing ({place}).", remedy=f"correct {place}")
+        raise DataError(f"There are no tasks ({place}).", remedy=f"correct {place}")
     twice = [name for name, count in Counter(each.task.id for each in tasks).items() if count > 1]
     if twice:
-        raise DataError(f"tasks() yields the id {twice[0]!r} twice ({place}).", remedy="give each task another id")
+        raise DataError(f"The id {twice[0]!r} is of two tasks ({place}).", remedy="give each task another id")
     named = sum(bool(each.task.split) for each in tasks)
     if named == 0:
         return _divide(tasks)
     if named < len(tasks):
-        bare = next(each.task.id for each in tasks if not each.task.split)
+        unnamed = next(each.task.id for each in tasks if not each.task.split)
         raise DataError(
-            f"Task {bare!r} of {place} names no split and {named} others do.", remedy="name one for all, or for none"
+            f"Task {unnamed!r} of {place} names no split and {named} others do.", remedy="name one for all, or for none"
         )
     return tasks
 
 
-def digest_of(code: str, tasks: Sequence[OwnTask]) -> str:
+def digest_of(code: str, tasks: Sequence[GivenTask]) -> str:
     """`sha256:...` over the code and the tasks."""
     whole = hashlib.sha256(code.encode())
     for each in tasks:
@@ -81,12 +82,12 @@ def digest_of(code: str, tasks: Sequence[OwnTask]) -> str:
     return f"sha256:{whole.hexdigest()}"
 
 
-def _read(given: Any, number: int, place: str) -> OwnTask:
+def _read(given: Any, number: int, place: str, bare: bool) -> GivenTask:
     if isinstance(given, str):
         given = {"prompt": given}
     if not isinstance(given, Mapping):
-        raise DataError(f"{place} is a {type(given).__name__}, not a mapping.", remedy='yield {"prompt": "..."}')
-    messages = _messages(given.get("prompt"), place)
+        raise DataError(f"{place} is a {type(given).__name__}, not a mapping.", remedy='write {"prompt": "..."}')
+    messages = () if bare and given.get("prompt") is None else _messages(given.get("prompt"), place)
     facts = {name: given[name] for name in _TEXTS if given.get(name) is not None}
     wrong = [name for name, value in facts.items() if not isinstance(value, str | int)]
     if wrong:
@@ -95,12 +96,12 @@ def _read(given: Any, number: int, place: str) -> OwnTask:
     split = str(facts.get("split", ""))
     task = Task(
         id=identity,
-        prompt=messages[-1].content,
+        prompt=messages[-1].content if messages else to_json(dict(given), fallback=repr).decode(),
         split=SPLIT_NAMES.get(split, split),
         cluster=str(facts.get("cluster", identity)),
         kind=str(facts.get("kind", "")),
     )
-    return OwnTask(task=task, messages=messages, values=dict(given))
+    return GivenTask(task=task, messages=messages, values=dict(given))
 
 
 def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
@@ -114,11 +115,11 @@ def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
         pass
     raise DataError(
         f"{place} has no prompt: a text, or messages with role and content of which the last is the user's.",
-        remedy='yield {"prompt": "..."}',
+        remedy='write {"prompt": "..."}',
     )
 
 
-def _divide(tasks: Sequence[OwnTask]) -> list[OwnTask]:
+def _divide(tasks: Sequence[GivenTask]) -> list[GivenTask]:
     """Divide tasks over the splits by a hash of their clusters, so that a cluster is in one split alone."""
     clusters = sorted({each.task.cluster for each in tasks}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
     held_out = max(1, round(HELD_OUT * len(clusters))) if len(clusters) > 2 else 0

@@ -1,0 +1,90 @@
+"""What an OpenEnv server says about itself over HTTP: `/metadata` and `/schema` (openenv-core 0.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from finqa_cli.errors import SandboxError
+
+LOOK_S = 2.0
+"""Seconds in which a running server answers, or is called mute."""
+
+MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """A server's description of itself.
+
+    Attributes:
+        name: Name of the environment, such as `EchoEnvironment`; empty where the server does not say.
+        description: What it says about it.
+        action: JSON schema of its actions; empty where it has none.
+    """
+
+    name: str = ""
+    description: str = ""
+    action: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def read_facts(url: str, *, where: str, timeout_s: float = LOOK_S) -> ServerFacts:
+    """Ask a server for its name and the form of its actions.
+
+    Args:
+        url: Address of the server.
+        where: The server as messages call it; signed addresses hold a key.
+        timeout_s: Seconds for each of both answers.
+
+    Raises:
+        SandboxError: It does not answer in time, or what answers is no OpenEnv server.
+    """
+    metadata, schema = await asyncio.gather(
+        _get(url, "metadata", where, timeout_s), _get(url, "schema", where, timeout_s)
+    )
+    action = schema.get("action")
+    name, description = str(metadata.get("name") or ""), str(metadata.get("description") or "")
+    if description == f"{name} environment":  # what openenv-core says where an environment says nothing
+        description = ""
+    return ServerFacts(name=name, description=description, action=action if isinstance(action, dict) else {})
+
+
+def http_url(url: str, path: str) -> str:
+    """Return `scheme://host/base?query` with a path below the base."""
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    return urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/{path}", parts.query, ""))
+
+
+async def _get(url: str, path: str, where: str, timeout_s: float) -> Mapping[str, Any]:
+    try:
+        async with asyncio.timeout(timeout_s + 0.5):
+            return await asyncio.to_thread(_read, http_url(url, path), timeout_s)
+    except (TimeoutError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(error, urllib.error.HTTPError):
+            return {}  # it answers and describes nothing, like servers of older versions
+        late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
+        what = f"does not answer within {timeout_s:g} s" if late else f"cannot be reached: {reason}"
+        raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
+    except (OSError, ValueError) as error:
+        raise SandboxError(
+            f"What answers {where} is no OpenEnv server: /{path} gave {type(error).__name__}.",
+            remedy="correct the address",
+        ) from None
+
+
+def _read(address: str, timeout_s: float) -> Mapping[str, Any]:
+    if not address.startswith(("http://", "https://")):
+        raise ValueError(f"{address} is no address")
+    with urllib.request.urlopen(address, timeout=timeout_s) as reply:
+        document = json.loads(reply.read(MAX_BYTES))
+    if not isinstance(document, dict):
+        raise ValueError("no JSON object")
+    return document

@@ -1,0 +1,1 @@
+"""Any environment that serves OpenEnv's protocol."""

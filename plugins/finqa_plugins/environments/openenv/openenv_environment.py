@@ -1,0 +1,247 @@
+"""Any OpenEnv server as an environment: tools by discovery or from its schema of actions, rewards summed over steps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
+from finqa_cli.types import DataInfo, Message, Observation, Prompt, Rewards, ServerSpec, Task, ToolCall, ToolSpec
+from finqa_cli.types.splits import SPLIT_NAMES
+from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
+from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
+from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks
+from finqa_plugins.environments._task_files.task_rows import group_by_split
+from finqa_plugins.environments.openenv.actions import (
+    action_tool,
+    only_text,
+    text_of_observation,
+    text_of_result,
+)
+from finqa_plugins.environments.openenv.config import OpenEnvConfig
+from finqa_plugins.environments.openenv.server_source import server_spec
+
+_OF_TASKS = ("id", "split", "cluster", "kind", "prompt")
+_OVER = Observation(text="Error: the episode is over.", done=True, is_error=True)
+
+
+class OpenEnvEnvironment(Environment):
+    """The client side; tasks are seeds, or rows with the arguments of `reset`."""
+
+    def __init__(self, config: OpenEnvConfig | None, context: EnvironmentContext) -> None:
+        """Read the tasks; nothing is started yet.
+
+        Raises:
+            ConfigError: No server is named, or a reward is given.
+            DataError: The file of tasks is missing or malformed.
+        """
+        if config is None or not (config.url or config.module or config.image):
+            raise ConfigError(
+                "The openenv environment needs a server.",
+                remedy="--set environment.options.url=http://HOST:PORT, or module=FOLDER, or image=NAME",
+            )
+        if context.reward is not None:
+            raise ConfigError("The openenv environment is judged by its server.", remedy="leave --reward out")
+        self._config = config
+        self._source = config.url or config.module or config.image
+        self._spec = server_spec(config)
+        rows = _rows(context, config)
+        self._given = {each.task.id: each for each in rows}
+        self._splits = group_by_split((each.task.split, each.task) for each in rows)
+        self._facts: ServerFacts | None = None
+        self._tools: Sequence[ToolSpec] = ()
+        self._looking = asyncio.Lock()
+
+    def sandbox_spec(self) -> ServerSpec | None:
+        """Return the sandbox of the server; None when the options name a running one."""
+        return self._spec
+
+    def data(self) -> DataInfo:
+        """Return the server's address, module or image, with a digest of the tasks."""
+        return DataInfo(name=self._source, digest=digest_of(self._source, list(self._given.values())))
+
+    def splits(self) -> Sequence[str]:
+        """Return the splits that have tasks."""
+        return tuple(self._splits)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of a split.
+
+        Raises:
+            DataError: There is no such split.
+        """
+        name = SPLIT_NAMES.get(split, split)
+        if name not in self._splits:
+            raise DataError(
+                f"The tasks have no split {split!r}; they have: {', '.join(self._splits)}.",
+                remedy=f"--split {next(iter(self._splits))}",
+            )
+        return self._splits[name]
+
+    async def check_ready(self) -> None:
+        """Look at a running server, so that a wrong or mute one is named before anything is started.
+
+        Raises:
+            SandboxError: It does not answer, or is no OpenEnv server.
+        """
+        if self._config.url:
+            self._facts = await read_facts(self._config.url, where=f"at {self._config.url.partition('?')[0]}")
+
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
+        """Connect, reset the server for this task, and find its tools.
+
+        Raises:
+            SandboxError: The server cannot be reached or has no session free.
+            EnvironmentFault: It refuses the reset, or has neither tools nor a schema of actions.
+        """
+        if isinstance(sandbox, ServingSandbox):
+            url, name = sandbox.url(), sandbox.id
+        elif self._config.url:
+            url, name = self._config.url, ""
+        else:
+            raise ConfigError("The openenv environment runs on a server in a sandbox.", remedy="--sandbox local")
+        given = self._given.get(task.id)
+        if given is None:
+            raise EnvironmentFault(f"There is no task {task.id!r} here.")
+        client = OpenEnvClient(
+            url,
+            sandbox=name,
+            connect_timeout_s=self._config.connect_timeout_s,
+            reply_timeout_s=self._config.reply_timeout_s,
+        )
+        await client.connect()
+        try:
+            facts = await self._look(client, url, name)
+            arguments = {name: value for name, value in given.values.items() if name not in _OF_TASKS}
+            first = await client.reset(**{**self._config.reset, **arguments})
+        except BaseException:
+            await client.close()
+            raise
+        return OpenEnvSession(client, self._config, facts, self._tools, self._opening(facts, given, first))
+
+    async def _look(self, client: OpenEnvClient, url: str, sandbox: str) -> ServerFacts:
+        """Return what the server says about itself, asked once for all sessions."""
+        async with self._looking:
+            if self._facts is None:
+                where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
+                self._facts = await read_facts(url, where=where, timeout_s=self._config.reply_timeout_s)
+            if not self._tools:
+                self._tools = tuple(await client.list_tools()) or (action_tool(self._facts.action),)
+            return self._facts
+
+    def _opening(self, facts: ServerFacts, given: GivenTask, first: Mapping[str, Any]) -> Prompt:
+        observation = first.get("observation")
+        seen = text_of_observation(observation) if isinstance(observation, Mapping) else ""
+        asked = str(given.values.get("prompt") or "")
+        system = self._config.instructions or " ".join(filter(None, (_called(facts.name), facts.description)))
+        user = "\n\n".join(filter(None, (asked, seen))) or "Begin."
+        messages = (Message(role="system", content=system), Message(role="user", content=user))
+        return Prompt(messages=messages if system else messages[1:], tools=tuple(self._tools))
+
+
+class OpenEnvSession(Session):
+    """One episode on the server."""
+
+    def __init__(
+        self,
+        client: OpenEnvClient,
+        config: OpenEnvConfig,
+        facts: ServerFacts,
+        tools: Sequence[ToolSpec],
+        prompt: Prompt,
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._prompt = prompt
+        self._names = frozenset(tool.name for tool in tools)
+        self._typed = len(tools) == 1 and "tool_name" not in facts.action.get("properties", {})
+        self._text_field = only_text(tools[0]) if self._typed and config.plain_text else ""
+        self._rewards: list[float] = []
+        self._over = False
+
+    @property
+    def takes_text(self) -> bool:  # type: ignore[override]
+        """Whether a turn in plain words is the action."""
+        return bool(self._text_field)
+
+    def prompt(self) -> Prompt:
+        """Return the server's description, its first observation, and its tools."""
+        return self._prompt
+
+    async def step(self, call: ToolCall) -> Observation:
+        """Call a tool, or take the typed action; what the server refuses is answered.
+
+        Raises:
+            SandboxError: The connection is lost.
+            EnvironmentFault: The server broke its protocol.
+        """
+        if self._over:
+            return _OVER
+        if call.name not in self._names:
+            known = ", ".join(sorted(self._names))
+            return Observation(text=f"Error: there is no tool {call.name[:64]!r}. Tools: {known}.", is_error=True)
+        try:
+            if self._typed:
+                reply = await self._client.step(call.arguments)
+                text, failed = text_of_observation(reply["observation"]), False
+            else:
+                reply = await self._client.call_tool(call.name, call.arguments)
+                text, failed = text_of_result(reply["observation"])
+        except RefusedRequestError as error:
+            return Observation(text=f"Error: {error}", is_error=True)
+        self._rewards.append(_reward(reply))
+        self._over = bool(reply["done"])
+        shown = text or ("The episode is over." if self._over else "ok")
+        return Observation(text=shown, done=self._over, is_error=failed and not self._over)
+
+    async def reply(self, text: str) -> Observation:
+        """Take a turn in plain words as the action, where actions are one text."""
+        (name,) = self._names if self._text_field else ("",)
+        if not name:
+            return await super().reply(text)
+        said = text.rpartition("</think>")[2].strip()
+        return await self.step(ToolCall(name=name, arguments={self._text_field: said}))
+
+    async def grade(self) -> Rewards:
+        """Return the discounted sum of the rewards of all steps."""
+        discount = self._config.discount
+        total = sum(reward * discount**step for step, reward in enumerate(self._rewards))
+        solved = {} if self._config.solved_at is None else {"correct": float(total >= self._config.solved_at)}
+        steps = len(self._rewards)
+        explanation = f"rewards of {steps} step{'s' if steps != 1 else ''}"
+        return Rewards(total=total, components=solved, explanation=explanation if steps else "no step was taken")
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.close()
+
+
+def _rows(context: EnvironmentContext, config: OpenEnvConfig) -> list[GivenTask]:
+    if context.data is None:
+        rows: list[Any] = [{"id": f"seed_{seed:04d}", "seed": seed} for seed in range(config.tasks)]
+        return read_tasks(rows, "environment.options.tasks", bare=True)
+    try:
+        lines = context.data.read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise DataError(
+            f"{context.data} has no tasks: {error}.",
+            remedy='give a JSONL file with the arguments of a reset in each row, such as {"seed": 1}',
+        ) from error
+    return read_tasks(rows, str(context.data), bare=True)
+
+
+def _reward(reply: Mapping[str, Any]) -> float:
+    reward = reply.get("reward")
+    if reward is None:
+        return 0.0
+    if isinstance(reward, bool | int | float):
+        return float(reward)
+    raise EnvironmentFault(f"The environment server gave a reward that is a {type(reward).__name__}.")
+
+
+def _called(name: str) -> str:
+    return f"You act in the environment {name}." if name else ""

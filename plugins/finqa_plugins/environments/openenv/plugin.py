@@ -1,0 +1,22 @@
+"""Registers the `openenv` environment."""
+
+from __future__ import annotations
+
+from finqa_cli.extend import Component, hookimpl
+
+
+@hookimpl
+def register_components() -> list[Component]:
+    """Register the environment; its servers have packages of their own."""
+    package = "finqa_plugins.environments.openenv"
+    return [
+        Component(
+            kind="environment",
+            name="openenv",
+            target=f"{package}.openenv_environment:OpenEnvEnvironment",
+            config=f"{package}.config:OpenEnvConfig",
+            summary="any environment that serves OpenEnv's protocol: by address, folder, module or image",
+            requires=("websockets",),
+            snapshotless=True,
+        )
+    ]

@@ -63,15 +63,15 @@ class ScriptedEngine(ChatEngine):
         """The environment's own gold solution where it has one; else the analyst's next step, the seventh submits.
 
         Raises:
-            ConfigError: The environment has no solution, and offers no tools that the analyst could use.
+            ConfigError: The environment has no solution, and not the tools that the analyst uses.
         """
         if self._demonstrate is not None and (turn := self._demonstrate(request.messages)) is not None:
             return turn
-        if not request.tools:
+        if not any(tool.name == "sql_query" for tool in request.tools):
             asked = next((message.content for message in request.messages if message.role == "user"), "")
             raise ConfigError(
                 f"The scripted engine plays gold solutions here, and the data has none of this task: {asked[:80]!r}.",
-                remedy="give the task its solution, or play with --engine human, openai or transformers",
+                remedy="give the task its solution, or play with --engine random, human, openai or transformers",
             )
         call = next_call(request.messages, self._habits(request.sampling.seed))
         payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)

@@ -26,12 +26,22 @@ from finqa_cli.types import ToolSpec
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
+REFUSALS = ("VALIDATION_ERROR", "INVALID_JSON")
+"""Codes with which a server refuses the form of a request."""
+
+FAILED_STEP = "EXECUTION_ERROR"
+"""Code with which it says that the environment raised an exception."""
+
 _ADDRESS = re.compile(r"\w+://\S+")
 _SANDBOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 
 
 class RefusedRequestError(Exception):
     """The server, or this client in its place, did not accept the form of a request. The session continues."""
+
+
+class NoFreeSessionError(SandboxError):
+    """The server has no session free now."""
 
 
 class OpenEnvClient:
@@ -45,6 +55,7 @@ class OpenEnvClient:
         connect_timeout_s: float = 30.0,
         reply_timeout_s: float = 60.0,
         tools: Collection[str] = (),
+        refusals: Collection[str] = REFUSALS,
     ) -> None:
         """Nothing is sent yet.
 
@@ -55,12 +66,14 @@ class OpenEnvClient:
             connect_timeout_s: Seconds for the connection to stand.
             reply_timeout_s: Seconds for each reply.
             tools: Names of the server's tools, where they are known: replies of one are no replies of another.
+            refusals: Codes of errors that refuse a request and leave the session as it was.
         """
         self._url = websocket_url(url)
         self._sandbox = sandbox
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._tools = frozenset(tools)
+        self._refusals = frozenset(refusals)
         self._socket: ClientConnection | None = None
         self._serial = asyncio.Lock()
 
@@ -271,11 +284,12 @@ class OpenEnvClient:
 
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
         code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]
-        if code in ("VALIDATION_ERROR", "INVALID_JSON"):
+        if code in self._refusals:
             return RefusedRequestError(f"{message}{_details(data.get('errors'))}")
         self._drop()
         if code in _SANDBOX_CODES:
-            return SandboxError(f"The environment server has no session for us ({code}): {message}")
+            kind = NoFreeSessionError if code == "CAPACITY_REACHED" else SandboxError
+            return kind(f"The environment server has no session for us ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finqa_cli.errors import EnvironmentFault
@@ -42,19 +42,23 @@ def only_text(tool: ToolSpec) -> str:
     return "" if "enum" in tool.parameters["properties"][required[0]] else str(required[0])
 
 
-def text_of_observation(observation: Mapping[str, Any]) -> str:
-    """Return what the model reads of a typed observation: its only text, or its fields as JSON.
+def text_of_observation(observation: Mapping[str, Any], only: Sequence[str] = ()) -> str:
+    """Return what the model reads of a typed observation: its only text, or a line `name: value` for each field.
 
     Fields of every observation (done, reward, metadata) and empty ones are left out.
+
+    Args:
+        observation: The observation.
+        only: Names of the fields that are shown; empty: all.
     """
     fields = {
         name: value
         for name, value in observation.items()
-        if name not in _OF_EVERY_OBSERVATION and value not in (None, "", [], {})
+        if (name in only if only else name not in _OF_EVERY_OBSERVATION) and value not in (None, "", [], {})
     }
-    if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
-        return text
-    return json.dumps(fields, ensure_ascii=False) if fields else ""
+    if len(fields) == 1:
+        return _as_text(next(iter(fields.values())))
+    return "\n".join(f"{name}: {_as_text(value)}" for name, value in fields.items())
 
 
 def text_of_result(observation: Mapping[str, Any]) -> tuple[str, bool]:

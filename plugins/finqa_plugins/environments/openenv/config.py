@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -34,6 +34,9 @@ class OpenEnvConfig(BaseModel):
         default=200, gt=0, description="Tasks without --data: one for each seed from 0 that the server is reset with"
     )
     reset: Mapping[str, Any] = Field(default_factory=dict, description="Arguments of every reset")
+    fields: tuple[str, ...] = Field(
+        default=(), description="Fields of a typed observation that the model reads; empty: all but done and reward"
+    )
     instructions: str = Field(default="", description="System message; empty: the server's own description")
     discount: float = Field(
         default=1.0, gt=0, le=1, description="Factor per step on later rewards; their sum is the reward"
@@ -43,6 +46,11 @@ class OpenEnvConfig(BaseModel):
     )
     plain_text: bool = Field(
         default=True, description="A turn without a call is the action, where actions are one text"
+    )
+    tool_exceptions: Literal["fault", "model"] = Field(
+        default="model",
+        description="An exception of the environment in a step, as many raise for an action that is not allowed, is an "
+        "error message that the model reads, or a fault of the episode",
     )
     connect_timeout_s: float = Field(default=30.0, gt=0, description="Seconds to open a connection")
     reply_timeout_s: float = Field(default=60.0, gt=0, description="Seconds to wait for one reply")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import DataInfo, Message, Observation, Prompt, Rewards, ServerSpec, Task, ToolCall, ToolSpec
 from finqa_cli.types.splits import SPLIT_NAMES
-from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
+from finqa_plugins.environments._openenv.openenv_client import (
+    FAILED_STEP,
+    REFUSALS,
+    NoFreeSessionError,
+    OpenEnvClient,
+    RefusedRequestError,
+)
 from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
 from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks
 from finqa_plugins.environments._task_files.task_rows import group_by_split
@@ -25,6 +33,7 @@ from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_source import server_spec
 
 _OF_TASKS = ("id", "split", "cluster", "kind", "prompt")
+BACKOFF = Backoff(first_s=0.05, longest_s=1.0)
 _OVER = Observation(text="Error: the episode is over.", done=True, is_error=True)
 
 
@@ -106,15 +115,27 @@ class OpenEnvEnvironment(Environment):
         given = self._given.get(task.id)
         if given is None:
             raise EnvironmentFault(f"There is no task {task.id!r} here.")
+        deadline = asyncio.get_running_loop().time() + self._config.connect_timeout_s
+        for attempt in itertools.count(1):
+            try:
+                return await self._begin(given, url, name)
+            except NoFreeSessionError:  # servers often allow one session, and free it a moment after its end
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(BACKOFF.pause_s(attempt))
+        raise AssertionError("unreachable")
+
+    async def _begin(self, given: GivenTask, url: str, sandbox: str) -> OpenEnvSession:
         client = OpenEnvClient(
             url,
-            sandbox=name,
+            sandbox=sandbox,
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
+            refusals=(*REFUSALS, FAILED_STEP) if self._config.tool_exceptions == "model" else REFUSALS,
         )
         await client.connect()
         try:
-            facts = await self._look(client, url, name)
+            facts = await self._look(client, url, sandbox)
             arguments = {name: value for name, value in given.values.items() if name not in _OF_TASKS}
             first = await client.reset(**{**self._config.reset, **arguments})
         except BaseException:
@@ -134,7 +155,7 @@ class OpenEnvEnvironment(Environment):
 
     def _opening(self, facts: ServerFacts, given: GivenTask, first: Mapping[str, Any]) -> Prompt:
         observation = first.get("observation")
-        seen = text_of_observation(observation) if isinstance(observation, Mapping) else ""
+        seen = text_of_observation(observation, self._config.fields) if isinstance(observation, Mapping) else ""
         asked = str(given.values.get("prompt") or "")
         system = self._config.instructions or " ".join(filter(None, (_called(facts.name), facts.description)))
         user = "\n\n".join(filter(None, (asked, seen))) or "Begin."
@@ -186,7 +207,7 @@ class OpenEnvSession(Session):
         try:
             if self._typed:
                 reply = await self._client.step(call.arguments)
-                text, failed = text_of_observation(reply["observation"]), False
+                text, failed = text_of_observation(reply["observation"], self._config.fields), False
             else:
                 reply = await self._client.call_tool(call.name, call.arguments)
                 text, failed = text_of_result(reply["observation"])

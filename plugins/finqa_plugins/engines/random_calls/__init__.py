@@ -1,0 +1,1 @@
+"""A baseline that calls tools at random."""

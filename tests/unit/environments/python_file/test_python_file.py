@@ -338,7 +338,7 @@ async def test_mistakes_in_an_episode_name_their_line(
 
 
 async def test_the_documented_environment_is_short_and_its_expert_is_right(written: Written) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "own-environments.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "own-environments.md").read_text()
     source = page.partition("```python\n")[2].partition("```")[0]
     assert len(source.splitlines()) <= 30
     environment = written(source)

@@ -42,6 +42,12 @@ class ThresholdError(FinqaError):
     exit_code = 3
 
 
+class NothingToLearnError(FinqaError):
+    """Rollouts give a policy nothing to learn from: no attempt at a question earns more than another."""
+
+    exit_code = 4
+
+
 class DataError(FinqaError):
     """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason."""
 

@@ -338,6 +338,11 @@ class TrainSettings(Section):
     eval_every: NaturalInt = setting(0, "Iterations between evaluations; 0: none in between")
     checkpoint_every: PositiveInt = setting(1, "Iterations between checkpoints")
     keep_checkpoints: NaturalInt = setting(3, "Newest checkpoints that are kept; 0: all")
+    preflight: bool = setting(
+        True,
+        "A few groups before training; where nothing can be learned from them it does not begin",
+        "--preflight/--no-preflight",
+    )
     shuffle_rewards: bool = setting(False, "Control experiment: rewards are assigned at random", "--shuffle-rewards")
     seed: NaturalInt = setting(0, "Seed of every random choice", "--seed", panel=RUN, main=True)
 

@@ -109,6 +109,7 @@ async def stage(
         ConfigError: The engine cannot do what is asked of it.
         FinqaError: The environment is not ready; see `Environment.check_ready`.
     """
+    check_fit(settings, policy, trains=trains)
     environment = open_environment(settings, reporter)
     await environment.check_ready()
     size = settings.pool.sandboxes
@@ -117,7 +118,6 @@ async def stage(
     log_dir = run_dir / "logs" if run_dir is not None else None
     engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
     check_engine(engine, settings, policy, trains=trains)
-    check_fit(settings, policy, trains=trains)
     pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
     codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
     _allow_many_sockets()

@@ -82,4 +82,6 @@ def summary(steps: Sequence[Mapping[str, Any]]) -> str:
     graded = played - sum(step["faults"] for step in counted)
     share = f" ({right / graded:.1%})" if graded else ""
     lines = [f"Total trajectories: {played}", f"Successful: {right}{share}", f"Steps completed: {len(steps)}"]
-    return "\n".join(["Training complete!", *(f"  {line}" for line in lines)])
+    learned = any(step.get("updates", 1) for step in steps)
+    head = "Training complete!" if learned else "Training ended without an update."
+    return "\n".join([head, *(f"  {line}" for line in lines)])

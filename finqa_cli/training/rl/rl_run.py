@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Optimizer, PreferenceOptimizer
-from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError, UsageError
+from finqa_cli.errors import (
+    AuthenticationError,
+    ConfigError,
+    NothingToLearnError,
+    ServiceUnavailableError,
+    UsageError,
+)
 from finqa_cli.evaluation.evaluate import eval_tasks
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.runs import checkpoints
@@ -22,6 +28,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
+from finqa_cli.training.rl.preflight import check_learnable
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
 from finqa_cli.training.running_learner import apply_schedule, fit_memory, run_learner
@@ -56,6 +63,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to continue.
         InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
+        NothingToLearnError: A look before training, or the whole run, had no informative group.
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
@@ -73,7 +81,15 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         except (AuthenticationError, ServiceUnavailableError) as error:
             error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command)))
             raise
-    evaluations = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "eval"]
+    records = list(read_jsonl(run / "metrics.jsonl"))
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    iterated = [record for record in records if record["kind"] == "train"]
+    if iterated and not any(record.get("updates", 1) for record in iterated):
+        raise NothingToLearnError(
+            f"No group of {len(iterated)} iterations was informative, so the policy is the one that training began "
+            f"from. Run: {run}",
+            remedy="choose questions that the policy answers at times, or teach it first: finqa sft",
+        )
     return TrainResult(
         run=run,
         iterations=iterations,
@@ -122,6 +138,8 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))
         context = replace(context, settings=planned)
+        if checkpoint is None and settings.train.preflight:
+            await check_learnable(parts, settings, tasks, optimizer, context.reporter, context.stopper)
         async with run_learner(context, base.model) as learner:
             held_out = eval_tasks(parts.environment, settings)
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)

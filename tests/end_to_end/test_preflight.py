@@ -1,0 +1,88 @@
+"""Learning that cannot happen: before training, and after a run without an informative group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.app import main
+from finqa_cli.training.rl.preflight import find_obstacle, is_informative
+from finqa_cli.types import Credit, Group, Rewards, Status, Task, Trajectory, Turn
+
+TASK = Task(id="q", prompt="?", split="train", cluster="c")
+
+
+def group(rewards: Sequence[float | None], error: str = "") -> Group:
+    members = tuple(
+        Trajectory(
+            id=f"t/{number}",
+            task=TASK,
+            member=number,
+            seed=0,
+            status=Status.SANDBOX_ERROR if reward is None else Status.COMPLETED,
+            turns=(Turn(text="?", parse_error=error),),
+            rewards=None if reward is None else Rewards(total=reward),
+        )
+        for number, reward in enumerate(rewards)
+    )
+    return Group(task=TASK, trajectories=members)
+
+
+KEPT, DROPPED = Credit(advantages=(1.0, -1.0)), Credit(advantages=(None, None), dropped="equal")
+
+
+@pytest.mark.parametrize(
+    ("groups", "credits", "informative"),
+    [
+        ([group([1.0, 0.0])], [KEPT], True),
+        ([group([0.0, 0.0]), group([1.0, 0.0])], [DROPPED, KEPT], True),
+        ([group([0.0, 0.0]), group([1.0, 1.0])], [DROPPED, DROPPED], False),
+        ([group([0.0, 0.0])], [KEPT], False),  # of a method that keeps every group
+        ([group([None, 0.0])], [KEPT], False),
+    ],
+)
+def test_a_kept_group_and_different_rewards_are_informative(
+    groups: list[Group], credits: list[Credit], informative: bool
+) -> None:
+    assert is_informative(groups, credits) is informative
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ([group([0.0, 0.0], error="no call")], "2 of the policy's 2 turns have no readable tool call (2 episodes at 1"),
+        ([group([0.0, 0.0])], "Every attempt of 2 episodes at 1 questions earned 0, so no group"),
+        ([group([1.0, 1.0]), group([0.0, None])], "earned the same in its group, 0 to 1, so no group"),
+        ([group([None, None])], ""),
+    ],
+)
+def test_what_keeps_a_policy_from_learning_is_named(groups: list[Group], reason: str) -> None:
+    obstacle = find_obstacle(groups)
+    assert (obstacle is None) == (not reason)
+    if obstacle is not None:
+        assert reason in obstacle.message and "--no-preflight" in obstacle.remedy and obstacle.exit_code == 4
+
+
+SMALL = ["--model=embedded", "--sandboxes=2", "--group-size=2", "--target-groups-per-iter=1", "--max-rollout-rounds=1"]
+
+
+def test_training_without_readable_calls_or_differences_is_not_called_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FINQA_HOME", str(tmp_path / "home"))
+    train = ["train", *SMALL, "--iterations=1", "--limit=1", "--max-gen-tokens=1", "--max-steps=2"]
+    assert main([*train, "--run-dir=first"]) == 4
+    told = capsys.readouterr()
+    assert "have no readable tool call" in told.err and "fix: teach it the form: finqa sft" in told.err
+    assert "Training" not in told.out and json.loads(Path("first/run.json").read_text())["status"] == "failed"
+    kinds = [json.loads(line)["kind"] for line in Path("first/metrics.jsonl").read_text().splitlines()]
+    assert kinds == []
+    assert main([*train, "--no-preflight", "--run-dir=second"]) == 4
+    told = capsys.readouterr()
+    assert "Training ended without an update." in told.out + told.err
+    assert "No group of 1 iterations was informative" in told.err and "Training complete!" not in told.out + told.err

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.types import AssistantTurn, ChatRequest, ToolCall
-from finqa_plugins.engines.random_calls.random_values import draw_value
+from finqa_plugins.environments._schemas.random_values import draw_value
 
 
 class RandomConfig(BaseModel):

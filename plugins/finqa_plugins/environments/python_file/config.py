@@ -24,4 +24,10 @@ class PythonFileConfig(BaseModel):
         default="fault",
         description="An exception in a tool is a fault of the episode, or an error message that the model reads",
     )
+    careless: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of the tasks that are demonstrated at random, so that there is something to learn by reward",
+    )
     call_timeout_s: float = Field(default=60.0, gt=0, description="Seconds after which a call into the file is a fault")

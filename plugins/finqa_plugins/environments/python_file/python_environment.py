@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from finqa_cli.types import (
     ToolCall,
 )
 from finqa_cli.types.splits import SPLIT_NAMES
+from finqa_plugins.environments._schemas.random_values import draw_value
 from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
@@ -124,6 +126,8 @@ class PythonEnvironment(Environment):
         own = self._by_prompt.get(_asked(messages)) if self._code.has("expert") else None
         if own is None:
             return None
+        if random.Random(f"careless:{own.task.id}").random() < self._config.careless:
+            return self._random_turn(own, messages)
         values = {**self._config.arguments, **own.values, "task": dict(own.values), "seed": 0}
         expert = self._code.methods["expert"]
         try:
@@ -134,6 +138,16 @@ class PythonEnvironment(Environment):
         except Exception as error:
             raise _fault(self._config, "expert", expert, error) from error
         return None if step is None else self._turn(step, expert)
+
+    def _random_turn(self, own: GivenTask, messages: Sequence[Message]) -> AssistantTurn:
+        """Return a random call, or without tools random words, that follows from the task and the conversation."""
+        rng = random.Random(f"careless:{own.task.id}:{len(messages)}")
+        text = "\n".join(message.content for message in messages if message.role in ("user", "tool"))
+        if not self._code.tools:
+            return AssistantTurn(text=str(draw_value({"type": rng.choice(["number", "string"])}, rng, text)))
+        name = rng.choice(list(self._code.tools))
+        parameters = self._code.tools[name].spec.parameters
+        return self._turn((name, draw_value(parameters, rng, text)), self._code.methods["expert"])
 
     def _turn(self, step: Any, expert: Callable[..., Any]) -> AssistantTurn:
         if isinstance(step, str):

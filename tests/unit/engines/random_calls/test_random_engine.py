@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from finqa_cli.contracts import EngineContext
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolSpec
 from finqa_plugins.engines.random_calls.random_engine import RandomConfig, RandomEngine
-from finqa_plugins.engines.random_calls.random_values import draw_value
+from finqa_plugins.environments._schemas.random_values import draw_value
 
 TREE = {
     "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}, "required": ["next"]}},

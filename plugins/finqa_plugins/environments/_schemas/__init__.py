@@ -1,0 +1,1 @@
+"""JSON schemas of tools. A library for environments and engines; it registers nothing."""

@@ -42,7 +42,8 @@ class EngineContext:
         versions: Policy versions that may have requests under way at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
-        demonstrate: The environment's gold solutions, for an engine that takes no model; None when it has none.
+        demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
+            None when it has none.
     """
 
     model: str = ""
@@ -60,7 +61,7 @@ class EngineContext:
     versions: int = 1
     home: Path | None = None
     log_dir: Path | None = None
-    demonstrate: Callable[[Sequence[Message]], AssistantTurn | None] | None = None
+    demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
 
 
 class Engine(ABC):

@@ -194,6 +194,13 @@ class Environment(ABC):
         """
         return None
 
+    def demonstrate_task(self, task: str, messages: Sequence[Message]) -> AssistantTurn | None:
+        """Return what a perfect policy says next in an episode of the task with this id.
+
+        Default: `demonstrate`, for environments whose conversation tells which task it is.
+        """
+        return self.demonstrate(messages)
+
     def score_predictions(self, predictions: object) -> ScoredPredictions:
         """Score predictions in the form that the published evaluation of the data set reads.
 

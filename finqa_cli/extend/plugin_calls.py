@@ -26,7 +26,8 @@ from finqa_cli.errors import EngineError, EnvironmentFault, FinqaError, PluginEr
 from finqa_cli.types import Message, Observation, Prompt, Rewards, ToolSpec
 
 FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
-    **{("environment", name): EnvironmentFault for name in ("open", "prompt", "step", "reply", "grade", "demonstrate")},
+    **{("environment", name): EnvironmentFault for name in ("open", "prompt", "step", "reply", "grade")},
+    **{("environment", name): EnvironmentFault for name in ("demonstrate", "demonstrate_task")},
     ("reward", "score"): EnvironmentFault,
     ("engine", "generate"): EngineError,
     ("engine", "respond"): EngineError,

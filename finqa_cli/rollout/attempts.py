@@ -170,6 +170,6 @@ class Player:
     def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)
         if isinstance(self._engine, ChatEngine):
-            return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling)
+            return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling, task=attempt.task.id)
         assert self._codec is not None, "wiring gives every token engine a codec"
         return TokenConversation(self._engine, self._codec, prompt, key=attempt.id, sampling=sampling)

@@ -108,8 +108,9 @@ class TokenConversation:
 class ChatConversation:
     """Messages in, messages out, for engines without token ids."""
 
-    def __init__(self, engine: ChatEngine, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
+    def __init__(self, engine: ChatEngine, prompt: Prompt, *, key: str, sampling: Sampling, task: str = "") -> None:
         self._engine = engine
+        self._task = task
         self._prompt = prompt
         self._key = key
         self._sampling = sampling
@@ -123,6 +124,7 @@ class ChatConversation:
             messages=self._messages,
             tools=self._prompt.tools,
             sampling=self._sampling,
+            task=self._task,
         )
         turn = await _generated(self._engine.respond(request), self._engine)
         if turn.stop == "full":

@@ -57,12 +57,21 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """For engines that speak messages, not tokens (an expert, a person, a hosted API)."""
+    """For engines that speak messages, not tokens (an expert, a person, a hosted API).
+
+    Attributes:
+        key: As in `GenerateRequest`.
+        messages: The conversation so far.
+        tools: The tools that may be called.
+        sampling: How to draw, where the engine draws.
+        task: Id of the task, for an expert that looks its solution up; other engines do not read it.
+    """
 
     key: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     sampling: Sampling
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,7 +207,7 @@ def make_engine(
         versions=settings.train.max_staleness + 1 if trains else 1,
         home=settings.data.home,
         log_dir=log_dir,
-        demonstrate=environment.demonstrate if modelless else None,
+        demonstrate=environment.demonstrate_task if modelless else None,
     )
     share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
     contexts = [

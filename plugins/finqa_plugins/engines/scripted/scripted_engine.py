@@ -65,9 +65,11 @@ class ScriptedEngine(ChatEngine):
         Raises:
             ConfigError: The environment has no solution, and not the tools that the analyst uses.
         """
-        if self._demonstrate is not None and (turn := self._demonstrate(request.messages)) is not None:
-            return turn
-        if not any(tool.name == "sql_query" for tool in request.tools):
+        if self._demonstrate is not None:
+            turn = self._demonstrate(request.task, request.messages)
+            if turn is not None:
+                return turn
+        if not any(tool.name == "submit_answer" for tool in request.tools):
             asked = next((message.content for message in request.messages if message.role == "user"), "")
             raise ConfigError(
                 f"The scripted engine plays gold solutions here, and the data has none of this task: {asked[:80]!r}.",

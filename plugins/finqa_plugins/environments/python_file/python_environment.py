@@ -118,12 +118,17 @@ class PythonEnvironment(Environment):
         return kind(self._code, calls, thing, prompt)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
+        """As `demonstrate_task`, for the first task with this prompt."""
+        own = self._by_prompt.get(_asked(messages))
+        return None if own is None else self.demonstrate_task(own.task.id, messages)
+
+    def demonstrate_task(self, task: str, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return what the file's `expert` does next; it gets the replies to what it did so far.
 
         Raises:
             EnvironmentFault: The expert raised, or yielded what is neither a call nor a text.
         """
-        own = self._by_prompt.get(_asked(messages)) if self._code.has("expert") else None
+        own = self._tasks.get(task) if self._code.has("expert") else None
         if own is None:
             return None
         if random.Random(f"careless:{own.task.id}").random() < self._config.careless:

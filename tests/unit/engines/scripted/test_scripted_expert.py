@@ -181,10 +181,12 @@ async def test_a_question_in_other_words_gets_the_row_that_sounds_like_it() -> N
 async def test_without_tools_it_plays_solutions_or_says_that_there_is_none() -> None:
     task = Message(role="user", content="Write double(x).")
     request = ChatRequest(key="k", messages=(task,), tools=(), sampling=Sampling())
-    solved = ScriptedEngine(None, EngineContext(demonstrate=lambda _: AssistantTurn(text="def double(x): ...")))
+    solved = ScriptedEngine(
+        None, EngineContext(demonstrate=lambda task, messages: AssistantTurn(text="def double(x): ..."))
+    )
     assert (await solved.respond(request)).text == "def double(x): ..."
     with pytest.raises(ConfigError, match=r"none of this task: 'Write double\(x\)\.'"):
-        await ScriptedEngine(None, EngineContext(demonstrate=lambda _: None)).respond(request)
+        await ScriptedEngine(None, EngineContext(demonstrate=lambda task, messages: None)).respond(request)
 
 
 def test_it_registers_as_a_chat_engine_and_checks_its_options() -> None:

@@ -84,7 +84,7 @@ async def opened(environment: Environment, number: int = 0) -> Session | TextSes
 async def demonstrated(environment: Environment, number: int = 0) -> Trajectory:
     class Expert(ToyChatEngine):
         async def respond(self, request: Any) -> AssistantTurn:
-            turn = environment.demonstrate(request.messages)
+            turn = environment.demonstrate_task(request.task, request.messages)
             assert turn is not None
             return turn
 
@@ -135,6 +135,21 @@ async def test_an_expert_gets_the_replies_and_solves_every_task(written: Written
     assert trajectory.reward == 1.0
     assert [turn.observation.text for turn in trajectory.turns if turn.observation][1:] == ["ok"]
     assert environment.demonstrate([Message(role="user", content="another question")]) is None
+    assert environment.demonstrate(trajectory.messages) == environment.demonstrate_task(
+        trajectory.task.id, trajectory.messages
+    )
+
+
+async def test_tasks_with_the_same_prompt_have_experts_of_their_own(written: Written) -> None:
+    same = INVENTORY.replace("on shelf {number}?", "here?").replace(
+        'yield "submit", {"answer": (yield "count", {"item": "bolts"})}',
+        'yield "submit", {"answer": self.stock["bolts"]}',
+    )
+    environment = written(same)
+    assert [(await demonstrated(environment, number)).reward for number in range(10)] == [1.0] * 10
+    careless = written(same, careless=0.5, tool_exceptions="model")
+    rewards = [(await demonstrated(careless, number)).reward for number in range(20)]
+    assert 3 <= rewards.count(1.0) <= 17 and rewards == [(await demonstrated(careless, n)).reward for n in range(20)]
 
 
 async def test_wrong_calls_are_answered_and_the_end_is_the_end(written: Written) -> None:

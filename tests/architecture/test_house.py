@@ -23,7 +23,7 @@ STANDARD = re.compile(r"(toolbox|inbox|checkbox|boxed|\\box|bounding box|latex)"
 """Lines with standard terms that contain a word of the list: Daytona's toolbox API, LaTeX's boxes."""
 
 FIXED = {
-    "finqa_cli/commands/data.py": {"mended"},
+    "finqa_cli/commands/datasets/data.py": {"mended"},
     "finqa_cli/commands/shared/output.py": {"box"},
     "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/bubblewrap.py": {"box"},

@@ -9,7 +9,7 @@ from fixtures.data_files import DATASET, FINQA_ROW, finqa_row, write_folder, wri
 from typer.testing import CliRunner
 
 from finqa_cli.app import main
-from finqa_cli.commands.data import app
+from finqa_cli.commands.datasets.data import app
 from finqa_cli.errors import DataError, StorageError, UsageError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

@@ -13,7 +13,7 @@ from fetch_cases import COMMIT, FINQA, SNORKEL, tar_gz
 from fixtures.hub_server import Fault, HubServer
 
 from finqa_cli.app import main
-from finqa_cli.commands.data import fetch_data
+from finqa_cli.commands.datasets.data import fetch_data
 from finqa_cli.data.fetch import SOURCES
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from finqa_cli.commands import data_import
-from finqa_cli.commands.data_import import (
+from finqa_cli.commands.datasets import data_import
+from finqa_cli.commands.datasets.data_import import (
     DEFAULT_SPLITS,
     Out,
     SkipBad,

@@ -1,0 +1,1 @@
+"""Commands about data sets: making, importing and checking them, and compiling snapshots."""

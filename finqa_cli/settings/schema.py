@@ -245,12 +245,11 @@ class TrainSettings(Section):
 
     `truncated` says how episodes that a limit ended (turns, context, time, or tokens of the last completion) are used:
     `keep` trains on them as graded; `mask` omits them from the loss, though the others are compared with their reward;
-    `penalize` subtracts 1 from their reward, and up to 1 from that of episodes whose longest completion is within
-    `overlong_buffer` tokens of generation.max_gen_tokens.
+    `penalize` subtracts 1 from their reward, and up to 1 where a completion is within `overlong_buffer` of its limit.
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
     it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
-    skipped, because no group carried signal or the KL target was reached, leave it above 0 at the end.
+    skipped (no group had signal, or the KL target was reached) leave it above 0 at the end.
     """
 
     iterations: PositiveInt = setting(
@@ -339,9 +338,7 @@ class TrainSettings(Section):
     checkpoint_every: PositiveInt = setting(1, "Iterations between checkpoints")
     keep_checkpoints: NaturalInt = setting(3, "Newest checkpoints that are kept; 0: all")
     preflight: bool = setting(
-        True,
-        "A few groups before training; where nothing can be learned from them it does not begin",
-        "--preflight/--no-preflight",
+        True, "A look before training that stops it where nothing can be learned", "--preflight/--no-preflight"
     )
     shuffle_rewards: bool = setting(False, "Control experiment: rewards are assigned at random", "--shuffle-rewards")
     seed: NaturalInt = setting(0, "Seed of every random choice", "--seed", panel=RUN, main=True)

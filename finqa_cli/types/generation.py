@@ -60,7 +60,7 @@ class ChatRequest:
     """For engines that speak messages, not tokens (an expert, a person, a hosted API).
 
     Attributes:
-        key: As in `GenerateRequest`.
+        key: Episode and turn, see `GenerateRequest`.
         messages: The conversation so far.
         tools: The tools that may be called.
         sampling: How to draw, where the engine draws.

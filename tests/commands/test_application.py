@@ -282,4 +282,4 @@ status = main()
 print(any(name.startswith("finqa_cli.commands.") for name in sys.modules), file=sys.stderr)
 """
     done = python(code, _FINQA_COMPLETE="complete_bash", COMP_WORDS="finqa p", COMP_CWORD="1")
-    assert done.stdout.split() == ["play", "plan", "prefs", "pipeline", "push", "plugins"]
+    assert done.stdout.split() == ["play", "plan", "prefs", "pipeline", "push", "policy", "plugins"]

@@ -20,7 +20,7 @@ from finqa_cli.settings.schema import DECLARATIONS
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 ROOT = Path(__file__).parents[2]
-GROUPS = ("config", "data", "experiment", "model", "plugins", "rewards", "sandbox", "snapshot")
+GROUPS = ("config", "data", "experiment", "model", "plugins", "policy", "rewards", "sandbox", "snapshot")
 
 
 def help_text(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

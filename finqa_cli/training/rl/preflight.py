@@ -19,7 +19,7 @@ from finqa_cli.types import Credit, Group, Task
 from finqa_cli.wiring.stage import EpisodeCount, Stage
 
 LONGEST_S = 25.0
-"""Time after which training begins whatever is known: long episodes cannot be judged in half a minute."""
+"""Time after which training begins with what is known: long episodes cannot be judged in half a minute."""
 
 MOST_GROUPS = 8
 """Groups without a difference in rewards after which nothing is expected of further ones."""

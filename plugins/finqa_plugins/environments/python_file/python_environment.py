@@ -118,7 +118,7 @@ class PythonEnvironment(Environment):
         return kind(self._code, calls, thing, prompt)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """As `demonstrate_task`, for the first task with this prompt."""
+        """Return what `demonstrate_task` returns for the first task with this prompt."""
         own = self._by_prompt.get(_asked(messages))
         return None if own is None else self.demonstrate_task(own.task.id, messages)
 

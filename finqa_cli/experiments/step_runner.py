@@ -17,13 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun
+from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
 from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
@@ -273,6 +273,12 @@ class StepFolder:
             show=show,
             started=lambda pid: self._begin(step, arguments, pid),
         )
+        if (
+            ended.code == NothingToLearnError.exit_code
+            and read_document(target / "run.json").get("status") == "completed"
+        ):
+            show(f"{step.name} ended without an update: {ended.reason}")
+            ended = replace(ended, code=0)  # the steps after it show what that means
         self._end(step, ended)
         if ended.code != 0:
             raise self._interrupted(relay.stopped) if relay.stopped is not None else self._failed(step, ended, log)

@@ -176,7 +176,7 @@ def _side_of(file: Path) -> Literal["finqa", "library", "user"]:
 
 
 def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner) -> Callable[..., Any]:
-    wanted = typing.get_type_hints(declared).get("return", Any)
+    wanted = _returned(declared)
     name = declared.__name__
 
     def passed_on(error: Exception) -> FinqaError:
@@ -220,6 +220,14 @@ def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner
         return checked_result(result)
 
     return call
+
+
+def _returned(declared: Callable[..., Any]) -> Any:
+    """The declared type of the result; Any where it is of a package that contracts do not import, such as numpy."""
+    try:
+        return eval(declared.__annotations__.get("return", "object"), vars(sys.modules[declared.__module__]))
+    except NameError:
+        return Any
 
 
 def fits(value: object, wanted: Any) -> bool:

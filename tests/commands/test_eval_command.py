@@ -9,16 +9,19 @@ import pytest
 
 from finqa_cli.app import main
 
-NOBODY = "environment.options.url=http://127.0.0.1:9"
-
 
 @pytest.mark.usefixtures("empty_folder")
 def test_an_evaluation_without_a_graded_episode_states_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    play = ["eval", "scripted", "--limit=2", "--sandboxes=1", "--max-play-retries=0", "--set", NOBODY, "--run-dir=run"]
+    Path("gone.py").write_text(
+        "def tasks():\n    return [{'prompt': str(n), 'split': 'dev'} for n in range(4)]\n"
+        "def reset():\n    raise ConnectionError('the database is gone')\n"
+        "def reward(answer):\n    return 0\n"
+    )
+    play = ["eval", "random", "--limit=2", "--max-play-retries=0", "--environment=gone.py", "--run-dir=run"]
     assert main(play) == 3
     said = capsys.readouterr()
     assert "no accuracy, for none of 2 episodes could be graded" in said.out and "0.000" not in said.out
-    assert "2 of 2 episodes ended in faults, 2 by this: Cannot connect to the environment server" in said.err
+    assert "2 of 2 episodes ended in faults, 2 by this: reset of gone.py raised ConnectionError: the data" in said.err
     assert "that of the others" not in said.err and "run/trajectories.jsonl" in said.err
     assert json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["accuracy"] is None
 

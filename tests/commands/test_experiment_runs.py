@@ -39,7 +39,7 @@ environment = "finqa-text"
 trackers = []
 
 [settings.model]
-name = "embedded"
+name = "embedded-text"
 
 [settings.pool]
 sandboxes = "=2 * N"
@@ -48,6 +48,7 @@ sandboxes = "=2 * N"
 max_gen_tokens = 8
 
 [settings.train]
+preflight = false
 iterations = 1
 group_size = "=N"
 target_groups_per_iter = 0
@@ -147,7 +148,7 @@ def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]
     assert Path("outputs/small/set_aside/runs_cell-two_1/metrics.jsonl").is_file()
     status, told = failure(["experiment", "run", "small.toml", "--set=train.learning_rate=0.5"], capsys)
     assert status == 78 and "holds an experiment of another configuration" in told
-    assert "learning_rate: 0.001, now 0.5" in told
+    assert "learning_rate: 0.0003, now 0.5" in told
     status, told = failure(["experiment", "run", "--resume=outputs/small", "--seeds=1"], capsys)
     assert status == 2 and "does not take --seeds" in told
 

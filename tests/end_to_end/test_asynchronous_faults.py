@@ -14,7 +14,7 @@ from fixtures.watched_engine import UPDATE_S, WatchedEngine
 
 from benchmarks.async_training.run import simulated_settings, train_simulated
 from benchmarks.async_training.simulation import SimulatedLearner
-from finqa_cli.errors import EngineError, InterruptedRun, StorageError
+from finqa_cli.errors import EngineError, InterruptedRun, ServiceUnavailableError, StorageError
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.types import Batch, Completion, GenerateRequest, Loss, PolicyVersion, UpdateReport
@@ -94,7 +94,7 @@ class FailingLearner(SimulatedLearner):
 
 
 class FailingEngine(WatchedEngine):
-    """Cannot load its third version, or has a bug that its 300th request finds."""
+    """Cannot load its third version, or is gone at its 300th request."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class FailingEngine(WatchedEngine):
     async def generate(self, request: GenerateRequest) -> Completion:
         if self._what == "generate" and self.requests == 300:
             self.requests += 1
-            raise RuntimeError("the generate found a bug")
+            raise ServiceUnavailableError("the generate found nothing")
         return await super().generate(request)
 
     async def load(self, policy: PolicyVersion) -> None:
@@ -125,7 +125,8 @@ def test_whatever_fails_ends_everything_and_is_what_is_told(what: str, tmp_path:
         finally:
             assert asyncio.all_tasks() == {learner.main} and engine.underway == engine.seats == 0
 
-    with pytest.raises((StorageError, EngineError, RuntimeError, asyncio.CancelledError)) as raised:
+    errors = (StorageError, EngineError, ServiceUnavailableError, RuntimeError, asyncio.CancelledError)
+    with pytest.raises(errors) as raised:
         asyncio.run(run())
     if what == "cancel":
         assert raised.type is asyncio.CancelledError

@@ -35,6 +35,7 @@ import asyncio
 
 from pydantic import BaseModel
 
+from finqa_cli.errors import FinqaError
 from finqa_cli.extend import Component, hookimpl
 from finqa_plugins.engines.scripted.scripted_engine import ScriptedEngine
 
@@ -54,7 +55,7 @@ class Slow(ScriptedEngine):
     async def respond(self, request):
         self.calls += 1
         if self.calls == self.config.fails_at:
-            raise ZeroDivisionError("a bug in a plugin")
+            raise FinqaError("the engine is broken for good")
         await asyncio.sleep(self.config.pause_s)
         return await super().respond(request)
 
@@ -89,7 +90,7 @@ ACCIDENTS = [
     Accident("sigterm", (143,), (signal.SIGTERM,)),
     Accident("hang-up", (129,), (signal.SIGHUP,)),
     Accident("kill -9", (-9,), (signal.SIGKILL,), options=FOREVER),
-    Accident("bug in a plugin", (1,), options={"pause_s": 0.1, "fails_at": 20}),
+    Accident("engine that breaks for good", (1,), options={"pause_s": 0.1, "fails_at": 20}),
 ]
 
 
@@ -100,7 +101,7 @@ def heed_ctrl_c() -> None:
 
 SLOW_ONLY = {
     ("hang-up", "daytona"),
-    ("bug in a plugin", "daytona"),
+    ("engine that breaks for good", "daytona"),
     ("ctrl-c twice", "daytona"),
     ("ctrl-c while boxes are being ended", "local"),
 }

@@ -19,6 +19,7 @@ HELD_OUT = 0.15
 """Share of the clusters in each of `dev` and `test` where the tasks name no split."""
 
 _ROLES = ("system", "user", "assistant")
+_STAND_INS = {"dev": "test", "test": "dev"}
 _TEXTS = ("id", "split", "cluster", "kind")
 
 
@@ -72,6 +73,22 @@ def read_tasks(given: Iterable[Any], place: str, *, bare: bool = False) -> list[
             f"Task {unnamed!r} of {place} names no split and {named} others do.", remedy="name one for all, or for none"
         )
     return tasks
+
+
+def tasks_of_split(splits: Mapping[str, Sequence[Task]], split: str, source: str) -> Sequence[Task]:
+    """Return the tasks of a split; where there is only one of `dev` and `test`, both names mean it.
+
+    Raises:
+        DataError: There is no such split.
+    """
+    name = SPLIT_NAMES.get(split, split)
+    found = splits.get(name, splits.get(_STAND_INS.get(name, ""), ()))
+    if not found:
+        raise DataError(
+            f"{source} has no split {split!r}; it has: {', '.join(splits)}.",
+            remedy=f"--split {next(iter(splits))}",
+        )
+    return found
 
 
 def digest_of(code: str, tasks: Sequence[GivenTask]) -> str:

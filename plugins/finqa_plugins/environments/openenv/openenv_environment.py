@@ -12,7 +12,6 @@ from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import DataInfo, Message, Observation, Prompt, Rewards, ServerSpec, Task, ToolCall, ToolSpec
-from finqa_cli.types.splits import SPLIT_NAMES
 from finqa_plugins.environments._openenv.openenv_client import (
     FAILED_STEP,
     REFUSALS,
@@ -21,7 +20,7 @@ from finqa_plugins.environments._openenv.openenv_client import (
     RefusedRequestError,
 )
 from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
-from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks
+from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv.actions import (
     action_tool,
@@ -82,13 +81,7 @@ class OpenEnvEnvironment(Environment):
         Raises:
             DataError: There is no such split.
         """
-        name = SPLIT_NAMES.get(split, split)
-        if name not in self._splits:
-            raise DataError(
-                f"The tasks have no split {split!r}; they have: {', '.join(self._splits)}.",
-                remedy=f"--split {next(iter(self._splits))}",
-            )
-        return self._splits[name]
+        return tasks_of_split(self._splits, split, self._source)
 
     async def check_ready(self) -> None:
         """Look at a running server, so that a wrong or mute one is named before anything is started.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
-from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
+from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, EpisodeError
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -115,13 +115,15 @@ class FinQAEnvironment(Environment):
             return
         where = f"at {url.partition('?')[0]}"
         facts = await read_facts(url, where=where)
-        client = self._client(url, None)
+        if not facts.name or "finqa" in facts.name.lower():
+            return
+        client = self._client(url, None)  # of a server that calls itself something else, an episode tells
         try:
             await client.connect()
             await client.reset()
             state = await client.state()
-        except SandboxError:
-            return  # it is there and has no session free now; episodes wait for one
+        except EpisodeError:
+            return  # it may have no session free now; episodes wait for one
         finally:
             await client.close()
         if not state.keys() & {"current_question", "question_id"}:

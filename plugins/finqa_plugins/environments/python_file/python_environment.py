@@ -27,9 +27,8 @@ from finqa_cli.types import (
     Task,
     ToolCall,
 )
-from finqa_cli.types.splits import SPLIT_NAMES
 from finqa_plugins.environments._schemas.random_values import draw_value
-from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks
+from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
 from finqa_plugins.environments.python_file.session_thread import SessionThread
@@ -84,13 +83,7 @@ class PythonEnvironment(Environment):
         Raises:
             DataError: There is no such split.
         """
-        name = SPLIT_NAMES.get(split, split)
-        if name not in self._splits:
-            raise DataError(
-                f"{self._config.source} has no split {split!r}; it has: {', '.join(self._splits)}.",
-                remedy=f"--split {next(iter(self._splits))}",
-            )
-        return self._splits[name]
+        return tasks_of_split(self._splits, split, self._config.source)
 
     def opening(self, task: Task) -> Prompt | None:
         """Return the prompt of a task; None where `reset` adds to it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 import sys
 import sysconfig
 import traceback
@@ -295,7 +296,11 @@ def _shown(value: object) -> str:
 
 
 def _type_name(wanted: Any) -> str:
-    return wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted).rpartition(".")[2]
+    if get_origin(wanted) in (Union, types.UnionType):
+        return " or ".join(_type_name(part) for part in get_args(wanted))
+    if isinstance(wanted, type) and not get_args(wanted):
+        return "None" if wanted is type(None) else wanted.__name__
+    return re.sub(r"(\w+\.)+", "", str(wanted))
 
 
 def _name(value: object) -> str:

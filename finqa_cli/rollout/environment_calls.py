@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 
-async def called(call: Callable[[], Any], method: Callable[..., Any], wanted: Any) -> Any:
+async def call_checked(call: Callable[[], Any], method: Callable[..., Any], wanted: Any) -> Any:
     """Call a method of an environment or session, await what it returns where that is due, and check the result.
 
     Args:

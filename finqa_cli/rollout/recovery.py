@@ -15,7 +15,7 @@ from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
 from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.extend.plugin_calls import describe_failure
-from finqa_cli.rollout.environment_calls import called
+from finqa_cli.rollout.environment_calls import call_checked
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
 
@@ -265,10 +265,10 @@ class RecoveringSession:
         sandbox = self._lease.sandbox
         async with self._lease.reachable():
             call = partial(self._environment.open, self._task, seed=self._seed, sandbox=sandbox)
-            self._session = await called(call, self._environment.open, Session | TextSession)
+            self._session = await call_checked(call, self._environment.open, Session | TextSession)
         self._takes_calls = isinstance(self._session, Session)
         self._takes_text = isinstance(self._session, TextSession) or self._session.takes_text
-        prompt = await called(self._session.prompt, self._session.prompt, Prompt)
+        prompt = await call_checked(self._session.prompt, self._session.prompt, Prompt)
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")
         self._prompt = prompt
@@ -299,13 +299,13 @@ async def _close(session: AnySession) -> None:
 async def _say(session: AnySession, said: ToolCall | str) -> Observation:
     if isinstance(said, str):
         reply = session.reply
-        return cast(Observation, await called(partial(reply, said), reply, Observation))
+        return cast(Observation, await call_checked(partial(reply, said), reply, Observation))
     step = cast(Session, session).step
-    return cast(Observation, await called(partial(step, said), step, Observation))
+    return cast(Observation, await call_checked(partial(step, said), step, Observation))
 
 
 async def _grade(session: AnySession) -> Rewards:
-    return cast(Rewards, await called(session.grade, session.grade, Rewards))
+    return cast(Rewards, await call_checked(session.grade, session.grade, Rewards))
 
 
 def _digest(observation: Observation) -> bytes:

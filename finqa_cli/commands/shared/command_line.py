@@ -156,13 +156,12 @@ class CommandLine:
         named = [name for name in ("data.snapshot", "snapshot") if self.typed.get(name) is not None]
         if not named or "environment__name" not in self.context.params:
             return  # a command about snapshots only, whichever environment ./finqa.toml names
-        for component in registry().components("environment"):
-            if component.name == environment and component.snapshotless:
-                flag = self.written(named)
-                raise UsageError(
-                    f"Environment {environment!r} has no snapshot, so that {flag} would have no effect.",
-                    remedy=f"leave {flag} out; --data names a file of tasks",
-                )
+        if registry().find("environment", environment).snapshotless:
+            flag = self.written(named)
+            raise UsageError(
+                f"Environment {environment!r} has no snapshot, so that {flag} would have no effect.",
+                remedy=f"leave {flag} out; --data names a file of tasks",
+            )
 
     def note(self, text: str) -> None:
         """Print a line on stderr, unless `--json` or `--quiet` is given."""

@@ -394,7 +394,7 @@ def _rewards(verdict: Any, explanation: str, name: str, place: str) -> Rewards:
 
 
 def _number(value: Any, name: str, place: str) -> float:
-    if isinstance(value, bool | int | float):
+    if hasattr(type(value), "__float__"):  # numbers of numpy and torch too
         return float(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
     raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).", remedy=f"correct {place}")

@@ -267,6 +267,14 @@ async def test_async_tools_rewards_per_step_and_answers_that_continue(written: W
     await session.close()
 
 
+@pytest.mark.parametrize("reward", ["numpy.float32(0.5)", "numpy.bool_(True) / 2", "{'a': numpy.float64(0.5)}", "0.5"])
+async def test_numbers_of_libraries_are_rewards(written: Written, reward: str) -> None:
+    environment = written(
+        INVENTORY.replace('return self.answered == self.stock["bolts"]', f"import numpy; return {reward}")
+    )
+    assert (await demonstrated(environment)).reward == 0.5
+
+
 async def test_plain_words_end_an_episode_and_unreadable_calls_do_not(written: Written) -> None:
     environment = written(ASYNC)
     said = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,30 +51,47 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
 
     Args:
         prompt: How the episode opens.
-        messages: What follows: assistant messages, each but the last followed by one message of a tool or of the user.
+        messages: What follows: assistant messages, each but the last followed by one message of a tool or of the user,
+            or by one of a tool for each of its calls.
         codec: Encodes for the model that is trained.
         name: What an error calls the demonstration.
 
     Raises:
         DataError: Assistant messages and replies do not alternate, or there is none.
     """
-    roles = [message.role for message in messages]
-    of_assistant = [role == "assistant" for role in roles]
-    if not messages or "system" in roles or of_assistant != [place % 2 == 0 for place in range(len(messages))]:
-        raise DataError(f"Demonstration {name!r}: assistant messages and replies must alternate, but they are {roles}.")
     segments: list[_Segment] = [(codec.opening(prompt), None)]
-    last_assistant = len(messages) - 1 - (len(messages) + 1) % 2
-    for message in messages[: last_assistant + 1]:
-        if message.role == "assistant":
-            chosen = codec.assistant(message)
-            segments.append((chosen, (0.0,) * len(chosen)))
+    exchanges = _exchanges(messages, name)
+    for said, replies in exchanges:
+        chosen = codec.assistant(said)
+        segments.append((chosen, (0.0,) * len(chosen)))
+        if said is exchanges[-1][0]:  # there is nothing to learn from what came back for the last one
+            break
+        texts = [reply.content for reply in replies]
+        if len(texts) > 1:
+            segments.append((codec.tool_replies(texts, stopped=True), None))
         else:
-            reply = codec.tool_reply if message.role == "tool" else codec.user_reply
-            segments.append((reply(message.content, stopped=True), None))
+            reply = codec.tool_reply if replies[0].role == "tool" else codec.user_reply
+            segments.append((reply(texts[0], stopped=True), None))
     sample = _join(segments, 1.0, name=name)
     if sample is None:
         raise DataError(f"Demonstration {name!r}: the codec encoded every assistant message as nothing.")
     return sample
+
+
+def _exchanges(messages: Sequence[Message], name: str) -> list[tuple[Message, Sequence[Message]]]:
+    """Each assistant message with its replies: one, or one for each of its calls; the last may have fewer.
+
+    Raises:
+        DataError: The messages are not such exchanges, or there are none.
+    """
+    starts = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    bounds = pairwise([*starts, len(messages)])
+    exchanges = [(messages[start], messages[start + 1 : end]) for start, end in bounds]
+    roles = [message.role for message in messages]
+    missing = [max(1, len(said.calls)) - len(replies) for said, replies in exchanges]
+    if not exchanges or starts[0] != 0 or "system" in roles or any(missing[:-1]) or missing[-1] < 0:
+        raise DataError(f"Demonstration {name!r}: assistant messages and replies must alternate, but they are {roles}.")
+    return exchanges
 
 
 def attach_rows(samples: Sequence[Sample], **rows: Sequence[RowLike]) -> tuple[Sample, ...]:

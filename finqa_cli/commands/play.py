@@ -18,7 +18,7 @@ from finqa_cli.errors import FinqaError
 from finqa_cli.evaluation.evaluate import play
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
-from finqa_cli.types import Task, Trajectory, Turn
+from finqa_cli.types import Observation, Task, ToolCall, Trajectory, Turn
 from finqa_cli.wiring.policies import resolve_for
 
 app = CommandApp()
@@ -93,8 +93,14 @@ def _opening(task: Task) -> str:
 def _one_turn(number: int, turn: Turn) -> str:
     """Return what the policy did and what came back."""
     if turn.tool_call is None and not turn.parse_error:  # an environment without tools takes the text itself
-        return "\n".join([f"{number}. {_block(_cut(turn.text.strip()), '   ').lstrip()}", *_reply(turn)])
-    return "\n".join([f"{number}. {_action(turn)}", *_reply(turn)])
+        return "\n".join([f"{number}. {_block(_cut(turn.text.strip()), '   ').lstrip()}", *_reply(turn.observation)])
+    if not turn.steps:
+        return "\n".join([f"{number}. (no tool call) {turn.text.strip()[:200]}", *_reply(turn.observation)])
+    lines: list[str] = []
+    for place, step in enumerate(turn.steps):
+        start = f"{number}. " if place == 0 else " " * len(f"{number}. ")
+        lines += [f"{start}{_action(step.call)}", *_reply(step.observation)]
+    return "\n".join(lines)
 
 
 def _verdict(trajectory: Trajectory) -> str:
@@ -106,21 +112,18 @@ def _verdict(trajectory: Trajectory) -> str:
     return f"Reward {trajectory.rewards.total:g}: {reason}.{ended}".replace("..", ".")
 
 
-def _action(turn: Turn) -> str:
-    if turn.tool_call is None:
-        return f"(no tool call) {turn.text.strip()[:200]}"
-    arguments = ", ".join(f"{name}={_value(value)}" for name, value in turn.tool_call.arguments.items())
-    return f"{turn.tool_call.name}({arguments})"
+def _action(call: ToolCall) -> str:
+    arguments = ", ".join(f"{name}={_value(value)}" for name, value in call.arguments.items())
+    return f"{call.name}({arguments})"
 
 
 def _value(value: object) -> str:
     return value if isinstance(value, str) and "\n" not in value and len(value) < 400 else json.dumps(value)
 
 
-def _reply(turn: Turn) -> Iterator[str]:
-    if turn.observation is None:
-        return
-    yield _block(_cut(turn.observation.text), "   > ")
+def _reply(observation: Observation | None) -> Iterator[str]:
+    if observation is not None:
+        yield _block(_cut(observation.text), "   > ")
 
 
 def _cut(text: str) -> str:

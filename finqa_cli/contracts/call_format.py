@@ -46,6 +46,18 @@ class CallFormat(ABC):
             NoCallError: There is none.
         """
 
+    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
+        """All calls in `spoken`, at least one, in their order; `render` writes them one after the other, each on lines
+        of its own.
+
+        Default: the one of `find`.
+
+        Raises:
+            CallError: One of them cannot be read.
+            NoCallError: There is none.
+        """
+        return (self.find(spoken, schemas),)
+
     @abstractmethod
     def words(self, spoken: str) -> str:
-        """What stands before the call in a text in which `find` found one, without the separator."""
+        """What stands before the first call in a text in which `find` found one, without the separator."""

@@ -37,12 +37,19 @@ class PlayedTurn:
         stopped: A stop id was sampled; False when the turn was cut.
         reply: The text that came back.
         role: Who it came from.
+        further_replies: The replies to the further calls of a turn with several.
     """
 
     completion_ids: tuple[int, ...]
     stopped: bool
     reply: str
     role: ReplyRole = "tool"
+    further_replies: tuple[str, ...] = ()
+
+    @property
+    def replies(self) -> tuple[str, ...]:
+        """All texts that came back, in the order of the calls."""
+        return (self.reply, *self.further_replies)
 
 
 class ChatCodec(ABC):
@@ -54,7 +61,8 @@ class ChatCodec(ABC):
 
     A chat template may write earlier turns anew, as when it drops their reasoning. Then `rewrites` returns True, and an
     episode gets the whole prompt of each turn from `history`; it starts a new sequence where that does not begin with
-    the tokens so far. These two methods have defaults; the others are required.
+    the tokens so far. These two methods have defaults, and so have `parse_calls` and `tool_replies`, by which a codec
+    takes turns with several calls; the others are required.
     """
 
     @property
@@ -87,6 +95,25 @@ class ChatCodec(ABC):
     @abstractmethod
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Finds the tool call in a completion. Any input gives a turn: a call, or a reason why there is none."""
+
+    def parse_calls(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Parse as `parse` does, for a session that takes several calls in one turn.
+
+        Default: `parse`, so that the model's turns have one call each.
+        """
+        return self.parse(completion_ids)
+
+    def tool_replies(self, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:
+        """[L] as `tool_reply`, with a tool message for each call of the turn, at least one.
+
+        Default: one message.
+
+        Raises:
+            ConfigError: There are several, and this codec takes turns with one call only.
+        """
+        if len(texts) > 1:
+            raise ConfigError(f"Codec {type(self).__name__} takes one call in a turn, and this turn has {len(texts)}.")
+        return self.tool_reply(texts[0], stopped=stopped)
 
     def rewrites(self, role: ReplyRole) -> bool:
         """Whether this model's template rewrites earlier turns in episodes whose replies have this role.

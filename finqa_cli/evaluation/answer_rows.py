@@ -196,7 +196,8 @@ def _last_answer(row: _Row) -> str:
         raise row.problem("turns", "must be a list of objects")
     if not turns:
         return ""
-    call = turns[-1].get("tool_call")
+    last = (turns[-1].get("further_steps") or turns[-1:])[-1]
+    call = last.get("tool_call") if isinstance(last, dict) else None
     if call is None:
         return "" if row.fields.get("tools") else str(turns[-1].get("text", ""))
     arguments = call.get("arguments") if isinstance(call, dict) else None

@@ -14,10 +14,11 @@ from finqa_cli.experiments.experiment_file import Measure, Question
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.trajectory_records import recorded_observation, recorded_steps
 from finqa_cli.statistics import MALFORMED, holm
 from finqa_cli.statistics.intervals import t_test
 from finqa_cli.statistics.outcomes import is_correct
-from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
+from finqa_cli.types import Rewards, Status, Task, Trajectory, Turn
 
 LEVEL = 0.05
 
@@ -141,17 +142,16 @@ def _attempt(record: Mapping[str, Any]) -> Trajectory:
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:
-    call, answer = record["tool_call"], record["observation"]
+    first, *further = recorded_steps(record) or (None,)
     return Turn(
         text=str(record["text"]),
         stop=str(record["stop"]),
         parse_error=str(record["parse_error"]),
         policy_version=int(record["policy_version"]),
         seconds=float(record["seconds"]),
-        tool_call=ToolCall(name=call["name"], arguments=call["arguments"]) if call else None,
-        observation=Observation(text=answer["text"], done=answer["done"], is_error=answer["is_error"])
-        if answer is not None
-        else None,
+        tool_call=first.call if first else None,
+        observation=recorded_observation(record),
+        further_steps=tuple(step for step in further if step is not None),
     )
 
 

@@ -33,7 +33,10 @@ FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
     ("engine", "generate"): EngineError,
     ("engine", "respond"): EngineError,
     ("engine", "load"): EngineError,
-    **{("codec", name): EngineError for name in ("opening", "tool_reply", "user_reply", "history", "parse")},
+    **{
+        ("codec", name): EngineError
+        for name in ("opening", "tool_reply", "tool_replies", "user_reply", "history", "parse", "parse_calls")
+    },
     **{("call_format", name): EngineError for name in ("find", "render", "words")},
     ("sandbox", "start"): SandboxError,
     ("sandbox", "execute"): SandboxError,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -273,16 +274,19 @@ def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
     call could not be read, is the user's: a reply of a tool must name a call.
     """
     rows: list[Row] = []
-    call, calls = "", 0
+    calls, open_calls = 0, deque[str]()
     for message in (*prompt.messages, *answer):
-        if message.role == "tool" and call:
-            rows.append({"role": "tool", "tool_call_id": call, "content": message.content})
-            call = ""
-        elif message.tool_call is not None:
-            call, calls = f"call_{calls}", calls + 1
-            arguments = json.dumps(dict(message.tool_call.arguments), ensure_ascii=False)
-            function = {"name": message.tool_call.name, "arguments": arguments}
-            tool_calls = [{"id": call, "type": "function", "function": function}]
+        if message.role == "tool" and open_calls:
+            rows.append({"role": "tool", "tool_call_id": open_calls.popleft(), "content": message.content})
+        elif message.calls:
+            tool_calls = []
+            open_calls.clear()
+            for call in message.calls:
+                arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+                function = {"name": call.name, "arguments": arguments}
+                tool_calls.append({"id": f"call_{calls}", "type": "function", "function": function})
+                open_calls.append(f"call_{calls}")
+                calls += 1
             rows.append({"role": "assistant", "content": message.content or None, "tool_calls": tool_calls})
         else:
             role = "user" if message.role == "tool" else message.role
@@ -295,9 +299,9 @@ def _trl(messages: Sequence[Message], prompt: Prompt) -> Iterator[Row]:
     for message in messages:
         role = "user" if message.role == "tool" and not prompt.tools else message.role
         row: Row = {"role": role, "content": message.content}
-        if message.tool_call is not None:
-            function = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
-            row["tool_calls"] = [{"type": "function", "function": function}]
+        if message.calls:
+            functions = ({"name": call.name, "arguments": dict(call.arguments)} for call in message.calls)
+            row["tool_calls"] = [{"type": "function", "function": function} for function in functions]
         if role == "tool" and message.name:
             row["name"] = message.name
         yield row

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finqa_cli import __version__
 from finqa_cli.runs.trajectory_records import exchange
 from finqa_cli.statistics import clustered_interval, read_outcome
-from finqa_cli.types import Message, Status
+from finqa_cli.types import Status, ToolCall
 
 VERSION = 2
 
@@ -123,7 +124,7 @@ def _choice(message: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, 
 
 
 def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
-    call, calls = "", 0
+    calls, open_calls = 0, deque[str]()
     for message in (message for turn in record["turns"] for message in exchange(turn)):
         if message.role == "assistant":
             row: dict[str, Any] = {
@@ -132,18 +133,17 @@ def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
                 "source": "generate",
                 "model": model,
             }
-            call = ""
-            if message.tool_call is not None:
-                call, calls = f"call_{calls}", calls + 1
-                row["tool_calls"] = [_call(message, call)]
+            open_calls = deque(f"call_{calls + place}" for place in range(len(message.calls)))
+            calls += len(message.calls)
+            if message.calls:
+                row["tool_calls"] = [_call(*pair) for pair in zip(message.calls, open_calls, strict=True)]
             yield row
-        elif call:
+        elif open_calls:
+            call = open_calls.popleft()
             yield {"role": "tool", "content": message.content, "tool_call_id": call, "function": message.name}
         else:
             yield {"role": "user", "content": message.content}
 
 
-def _call(message: Message, name: str) -> dict[str, Any]:
-    assert message.tool_call is not None
-    arguments = dict(message.tool_call.arguments)
-    return {"id": name, "type": "function", "function": message.tool_call.name, "arguments": arguments}
+def _call(call: ToolCall, name: str) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": call.name, "arguments": dict(call.arguments)}

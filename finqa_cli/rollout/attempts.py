@@ -159,6 +159,7 @@ class Player:
             turns=tuple(turns),
             messages=prompt.messages if prompt else (),
             tools=prompt.tools if prompt else (),
+            several_calls=prompt is not None and prompt.several_calls,
             rewards=rewards,
             error=error,
             retries=restarts,

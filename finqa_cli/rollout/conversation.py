@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -71,12 +71,13 @@ class TokenConversation:
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
         with uncounted.get()():  # how long it waits is the engine's load, how long it may be is limited in tokens
             completion = await _generated(self._engine.generate(request), self._engine)
+        parse = self._codec.parse_calls if self._prompt.several_calls else self._codec.parse
         self._turn += 1
         self._history = token_ids + completion.token_ids
         self._sampled = completion.token_ids
         self._stopped = completion.stop == "stop"
         return Reply(
-            turn=self._codec.parse(completion.token_ids),
+            turn=parse(completion.token_ids),
             prompt_ids=prompt_ids,
             restarts=self._restarts,
             completion_ids=completion.token_ids,
@@ -85,19 +86,30 @@ class TokenConversation:
             policy_version=completion.policy_version,
         )
 
-    def observe(self, text: str, *, tool: str | None) -> None:
-        """Encodes a reply as the next prompt ids.
+    def observe(self, *texts: str, tools: Sequence[str] | None) -> None:
+        """Encodes the replies to a turn as the next prompt ids.
 
         Args:
-            text: The reply.
-            tool: Name of the tool that it is of, empty where the call could not be read; None: it is the user's.
+            texts: A reply to each call of the turn, or the one to a turn without a call.
+            tools: Names of the tools that they are of, empty where the call could not be read; None: it is the user's.
         """
-        role: ReplyRole = "user" if tool is None else "tool"
+        role: ReplyRole = "user" if tools is None else "tool"
         if not self._codec.rewrites(role):
-            encode = self._codec.user_reply if tool is None else self._codec.tool_reply
-            self._pending = encode(text, stopped=self._stopped)
+            if tools is None:
+                self._pending = self._codec.user_reply(texts[0], stopped=self._stopped)
+            elif len(texts) == 1:
+                self._pending = self._codec.tool_reply(texts[0], stopped=self._stopped)
+            else:
+                self._pending = self._codec.tool_replies(texts, stopped=self._stopped)
             return
-        self._played.append(PlayedTurn(completion_ids=self._sampled, stopped=self._stopped, reply=text, role=role))
+        played = PlayedTurn(
+            completion_ids=self._sampled,
+            stopped=self._stopped,
+            reply=texts[0],
+            role=role,
+            further_replies=texts[1:],
+        )
+        self._played.append(played)
         rendered = self._codec.history(self._prompt, self._played)
         self._restarts = rendered[: len(self._history)] != self._history
         if self._restarts:
@@ -125,18 +137,24 @@ class ChatConversation:
             tools=self._prompt.tools,
             sampling=self._sampling,
             task=self._task,
+            several_calls=self._prompt.several_calls,
         )
         turn = await _generated(self._engine.respond(request), self._engine)
         if turn.stop == "full":
             return Reply(turn=turn, full=True)
         self._turn += 1
-        self._messages = (*self._messages, Message(role="assistant", content=turn.text, tool_call=turn.tool_call))
+        said = Message(role="assistant", content=turn.text, tool_call=turn.tool_call, further_calls=turn.further_calls)
+        self._messages = (*self._messages, said)
         return Reply(turn=turn, stop=turn.stop)
 
-    def observe(self, text: str, *, tool: str | None) -> None:
-        """Appends a reply; see `TokenConversation.observe`."""
-        reply = Message(role="user", content=text) if tool is None else Message(role="tool", content=text, name=tool)
-        self._messages = (*self._messages, reply)
+    def observe(self, *texts: str, tools: Sequence[str] | None) -> None:
+        """Appends the replies; see `TokenConversation.observe`."""
+        if tools is None:
+            replies = [Message(role="user", content=texts[0])]
+        else:
+            pairs = zip(texts, tools, strict=True)
+            replies = [Message(role="tool", content=text, name=tool) for text, tool in pairs]
+        self._messages = (*self._messages, *replies)
 
 
 async def _generated(pending: Awaitable[Result], engine: Engine) -> Result:

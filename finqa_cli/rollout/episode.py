@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TypeVar
 
 from finqa_cli.contracts import uncounted
 from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError
 from finqa_cli.rollout.conversation import Conversation, Reply
 from finqa_cli.rollout.recovery import RecoveringSession
-from finqa_cli.types import AssistantTurn, Observation, Rewards, Status, Turn
+from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Status, Step, Turn
 
 TurnListener = Callable[[Turn], None]
 Result = TypeVar("Result")
+
+MOST_CALLS = 16
+"""Calls of one turn, where a session takes several; a turn with more is answered with an error."""
 
 LONGEST_CALL_S = 120.0
 """An environment whose calls take longer, without a timeout of their own, is cut by the time limit of the episode."""
@@ -160,30 +164,48 @@ async def _play_turns(
         as_text = session.takes(reply.turn) == "text"
         if as_text:
             reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only words
-        observation = await _answer(session, reply, as_text=as_text)
-        listener(_turn(reply, observation, time.perf_counter() - started))
-        if observation.done:
+        elif surplus := _surplus(reply.turn, session.prompt()):
+            reply = replace(reply, turn=AssistantTurn(text=reply.turn.text, parse_error=surplus))
+        observations = await _answer(session, reply, as_text=as_text)
+        listener(_turn(reply, observations, time.perf_counter() - started))
+        if observations[-1].done:
             return Status.COMPLETED, ""
-        readable = reply.turn.tool_call is not None or as_text
+        calls = reply.turn.calls
+        readable = as_text or bool(calls)
         parse_errors = 0 if readable else parse_errors + 1
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
-        call = reply.turn.tool_call
-        tool = None if as_text else call.name if call else ""
-        conversation.observe(observation.text, tool=tool)
+        tools = None if as_text else [call.name for call in calls] or [""]
+        conversation.observe(*(each.text for each in observations), tools=tools)
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 
-async def _answer(session: RecoveringSession, reply: Reply, *, as_text: bool) -> Observation:
+def _surplus(turn: AssistantTurn, prompt: Prompt) -> str:
+    """Return why a turn has too many calls, in words for the model; empty where it has not."""
+    allowed = MOST_CALLS if prompt.several_calls else 1
+    if len(turn.calls) <= allowed:
+        return ""
+    wanted = f"Make at most {allowed} tool calls" if prompt.several_calls else "Make exactly one tool call"
+    return f"{len(turn.calls)} tool calls found. {wanted} per turn."
+
+
+async def _answer(session: RecoveringSession, reply: Reply, *, as_text: bool) -> list[Observation]:
+    """Return the reply to each call, up to the one that ends the episode; or the one reply to another turn."""
     if as_text:
-        return await session.answer(reply.turn.text)
-    if reply.turn.tool_call is not None:
-        return await session.answer(reply.turn.tool_call)
+        return [await session.answer(reply.turn.text)]
+    observations: list[Observation] = []
+    for call in reply.turn.calls:
+        observations.append(await session.answer(call))
+        if observations[-1].done:
+            break
+    if observations:
+        return observations
     cut = " The reply was cut at the token limit." if reply.stop == "length" else ""
-    return Observation(text=f"Error: {reply.turn.parse_error}{cut}", is_error=True)
+    return [Observation(text=f"Error: {reply.turn.parse_error}{cut}", is_error=True)]
 
 
-def _turn(reply: Reply, observation: Observation, seconds: float) -> Turn:
+def _turn(reply: Reply, observations: Sequence[Observation], seconds: float) -> Turn:
+    further = zip_longest(reply.turn.further_calls, observations[1:])
     return Turn(
         prompt_ids=reply.prompt_ids,
         restarts=reply.restarts,
@@ -196,5 +218,6 @@ def _turn(reply: Reply, observation: Observation, seconds: float) -> Turn:
         words=reply.turn.words,
         tool_call=reply.turn.tool_call,
         parse_error=reply.turn.parse_error,
-        observation=observation,
+        observation=observations[0],
+        further_steps=tuple(Step(call=call, observation=observation) for call, observation in further),
     )

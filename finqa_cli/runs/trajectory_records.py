@@ -12,7 +12,7 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.types import Message, Prompt, ToolCall, ToolSpec, Trajectory, Turn
+from finqa_cli.types import Message, Observation, Prompt, Step, ToolCall, ToolSpec, Trajectory, Turn
 
 PAIRS = "pairs.jsonl"
 
@@ -59,6 +59,7 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
         "metadata": dict(trajectory.metadata),
         "messages": [{"role": message.role, "content": message.content} for message in trajectory.messages],
         "tools": [tool.as_function() for tool in trajectory.tools],
+        **({"several_calls": True} if trajectory.several_calls else {}),
         "turns": [_turn_record(turn, token_ids) for turn in trajectory.turns],
     }
 
@@ -116,14 +117,11 @@ def _command(run: Path) -> str:
 
 
 def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
-    call, observation = turn.tool_call, turn.observation
     record: dict[str, Any] = {
         "text": turn.text,
-        "tool_call": {"name": call.name, "arguments": dict(call.arguments)} if call else None,
+        "tool_call": _call_record(turn.tool_call),
         "parse_error": turn.parse_error,
-        "observation": None
-        if observation is None
-        else {"text": observation.text, "done": observation.done, "is_error": observation.is_error},
+        "observation": _observation_record(turn.observation),
         "stop": turn.stop,
         "policy_version": turn.policy_version,
         "prompt_tokens": len(turn.prompt_ids),
@@ -132,6 +130,11 @@ def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
     }
     if turn.words:
         record["words"] = turn.words
+    if turn.further_steps:
+        record["further_steps"] = [
+            {"tool_call": _call_record(step.call), "observation": _observation_record(step.observation)}
+            for step in turn.further_steps
+        ]
     if turn.restarts:  # absent from nearly every record
         record["restarts"] = True
     if token_ids:
@@ -141,6 +144,45 @@ def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
             "logprobs": list(turn.logprobs),
         }
     return record
+
+
+def _call_record(call: ToolCall | None) -> dict[str, Any] | None:
+    return None if call is None else {"name": call.name, "arguments": dict(call.arguments)}
+
+
+def _observation_record(observation: Observation | None) -> dict[str, Any] | None:
+    if observation is None:
+        return None
+    return {"text": observation.text, "done": observation.done, "is_error": observation.is_error}
+
+
+def recorded_steps(turn: Mapping[str, Any]) -> tuple[Step, ...]:
+    """All calls of a recorded turn with their replies; none where no call could be read.
+
+    Raises:
+        KeyError, TypeError: It is no record of a turn.
+    """
+    if turn["tool_call"] is None:
+        return ()
+    return tuple(
+        Step(
+            call=ToolCall(name=step["tool_call"]["name"], arguments=step["tool_call"]["arguments"]),
+            observation=recorded_observation(step),
+        )
+        for step in (turn, *turn.get("further_steps", ()))
+    )
+
+
+def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
+    """The reply in a record of a turn or of one of its steps; None where there was none.
+
+    Raises:
+        KeyError, TypeError: It is no such record.
+    """
+    answer = step["observation"]
+    if answer is None:
+        return None
+    return Observation(text=answer["text"], done=answer["done"], is_error=answer["is_error"])
 
 
 def _demonstration(record: Mapping[str, Any]) -> Demonstration:
@@ -166,21 +208,26 @@ def recorded_prompt(record: Mapping[str, Any]) -> Prompt:
             ToolSpec(name=item["name"], description=item["description"], parameters=item["parameters"])
             for item in tools
         ),
+        several_calls=record.get("several_calls", False),
     )
 
 
 def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
-    """The assistant message of a recorded turn, and the message of tool or user that answered it, if one did."""
-    call, observation = turn["tool_call"], turn["observation"]
-    tool_call = ToolCall(name=call["name"], arguments=call["arguments"]) if call else None
-    # The codec of the model that learns renders the call itself; records of earlier versions have no words beside it.
-    yield Message(role="assistant", content=turn.get("words", "") if tool_call else turn["text"], tool_call=tool_call)
-    if observation is None:
+    """The assistant message of a recorded turn, and the messages of tools or user that answered it, if any did."""
+    if steps := recorded_steps(turn):
+        first, *further = (step.call for step in steps)
+        # The codec of the model that learns renders calls itself; records of earlier versions have no words.
+        words = turn.get("words", "")
+        yield Message(role="assistant", content=words, tool_call=first, further_calls=tuple(further))
+        for step in steps:
+            if step.observation is not None:
+                yield Message(role="tool", content=step.observation.text, name=step.call.name)
         return
-    if tool_call is None and not turn["parse_error"]:  # an episode of texts, which the environment answers as the user
-        yield Message(role="user", content=observation["text"])
-    else:
-        yield Message(role="tool", content=observation["text"], name=tool_call.name if tool_call else "")
+    yield Message(role="assistant", content=turn["text"])
+    if (observation := recorded_observation(turn)) is None:
+        return
+    # An episode of texts is answered by the environment as the user.
+    yield Message(role="tool" if turn["parse_error"] else "user", content=observation.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,10 +96,11 @@ def summarize(
         for name, value in rewards.components.items():
             components[name].append(value)
     queries = [
-        (str(call.arguments.get("query", "")), turn.observation)
+        (str(step.call.arguments.get("query", "")), step.observation)
         for one, _ in graded
         for turn in one.turns
-        if (call := turn.tool_call) is not None and call.name == "sql_query"
+        for step in turn.steps
+        if step.call.name == "sql_query"
     ]
     quoting = [quotes for query, _ in queries if (quotes := quotes_years(query)) is not None]
     statuses = Counter(one.status for one in trajectories)
@@ -142,7 +143,7 @@ def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "reward": trajectory.reward,
             "turns": len(trajectory.turns),
             "answer": stated_answer(
-                [(call.name, call.arguments) for turn in trajectory.turns if (call := turn.tool_call) is not None],
+                [(step.call.name, step.call.arguments) for turn in trajectory.turns for step in turn.steps],
                 "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text,
             ),
             "explanation": trajectory.rewards.explanation if trajectory.rewards else trajectory.error,

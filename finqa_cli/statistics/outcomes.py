@@ -129,7 +129,12 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
     graded = reward is not None
     text = "" if record["tools"] or not turns else str(turns[-1]["text"])
     form = (None, None) if record["tools"] else _form(components, text)
-    calls = [(call["name"], call["arguments"]) for turn in turns if (call := turn["tool_call"]) is not None]
+    calls = [
+        (step["tool_call"]["name"], step["tool_call"]["arguments"])
+        for turn in turns
+        if turn["tool_call"] is not None
+        for step in (turn, *turn.get("further_steps", ()))
+    ]
     answer = stated_answer(calls, text)
     correct = is_correct(components, _finite(reward)) if graded else None
     return Outcome(

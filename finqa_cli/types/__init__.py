@@ -3,7 +3,14 @@
 from finqa_cli.types.architectures import Architecture, LinearLayer
 from finqa_cli.types.checks import Check
 from finqa_cli.types.executions import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult
-from finqa_cli.types.generation import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling
+from finqa_cli.types.generation import (
+    AssistantTurn,
+    ChatRequest,
+    Completion,
+    GenerateRequest,
+    Sampling,
+    transcribe_calls,
+)
 from finqa_cli.types.sandboxes import ExecutionSpec, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec, Snapshot
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
@@ -22,7 +29,7 @@ from finqa_cli.types.training import (
     Sample,
     UpdateReport,
 )
-from finqa_cli.types.trajectories import Group, Status, Trajectory, Turn
+from finqa_cli.types.trajectories import Group, Status, Step, Trajectory, Turn
 
 __all__ = [
     "AdvantageEstimation",
@@ -65,10 +72,12 @@ __all__ = [
     "ServerSpec",
     "Snapshot",
     "Status",
+    "Step",
     "Task",
     "ToolCall",
     "ToolSpec",
     "Trajectory",
     "Turn",
     "UpdateReport",
+    "transcribe_calls",
 ]

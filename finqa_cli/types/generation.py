@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +67,7 @@ class ChatRequest:
         tools: The tools that may be called.
         sampling: How to draw, where the engine draws.
         task: Id of the task, for an expert that looks its solution up; other engines do not read it.
+        several_calls: One turn may call several tools, see `Prompt`.
     """
 
     key: str
@@ -72,6 +75,7 @@ class ChatRequest:
     tools: tuple[ToolSpec, ...]
     sampling: Sampling
     task: str = ""
+    several_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class AssistantTurn:
         text: All of it.
         words: The part of it before the call, reasoning included; empty without a call.
         tool_call: The call, or None.
+        further_calls: The calls after it, in their order; only where the session takes several in one turn.
         parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
         no_call: There is no trace of a call in it, so it is an answer in words where the session takes one.
         stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`: the conversation
@@ -92,6 +97,26 @@ class AssistantTurn:
     text: str
     words: str = ""
     tool_call: ToolCall | None = None
+    further_calls: tuple[ToolCall, ...] = ()
     parse_error: str = ""
     stop: Literal["stop", "length", "full"] = "stop"
     no_call: bool = False
+
+    @classmethod
+    def calling(
+        cls, *calls: ToolCall, words: str = "", stop: Literal["stop", "length", "full"] = "stop"
+    ) -> AssistantTurn:
+        """Return the turn of an engine of messages that makes these calls, at least one, after some words."""
+        text = "\n".join(filter(None, (words, transcribe_calls(calls))))
+        return cls(text=text, words=words, tool_call=calls[0], further_calls=calls[1:], stop=stop)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """All calls of the turn, in their order."""
+        return () if self.tool_call is None else (self.tool_call, *self.further_calls)
+
+
+def transcribe_calls(calls: Sequence[ToolCall]) -> str:
+    """Return calls as text for transcripts: JSON in tags, the form of Hermes, which most chat templates write."""
+    payloads = ({"name": call.name, "arguments": dict(call.arguments)} for call in calls)
+    return "\n".join(f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in payloads)

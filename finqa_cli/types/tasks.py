@@ -67,20 +67,31 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One chat message. Only assistant messages carry `tool_call`; tool messages carry the tool's `name`."""
+    """One chat message.
+
+    Only assistant messages carry `tool_call`, and `further_calls` where a turn has several. A tool message carries the
+    tool's `name`, and answers the first call before it that no tool message answers yet.
+    """
 
     role: Role
     content: str
     tool_call: ToolCall | None = None
     name: str = ""
+    further_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """All calls of the message, in their order."""
+        return () if self.tool_call is None else (self.tool_call, *self.further_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """How an episode opens: the messages and the tools that may be called."""
+    """How an episode opens: the messages, the tools that may be called, and whether one turn may call several."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
+    several_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,14 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call and its reply; None where the episode was over before the call was carried out."""
+
+    call: ToolCall
+    observation: Observation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One generation and what came back for it.
 
@@ -48,6 +56,7 @@ class Turn:
         tool_call: The call in it, or None when none could be parsed.
         parse_error: Why none could be parsed; empty otherwise.
         observation: The reply; None when the episode ended before there was one.
+        further_steps: The calls after the first, with their replies, where the turn has several.
     """
 
     prompt_ids: tuple[int, ...] = ()
@@ -62,6 +71,14 @@ class Turn:
     tool_call: ToolCall | None = None
     parse_error: str = ""
     observation: Observation | None = None
+    further_steps: tuple[Step, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All calls of the turn with their replies, in their order."""
+        if self.tool_call is None:
+            return ()
+        return (Step(call=self.tool_call, observation=self.observation), *self.further_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +92,7 @@ class Trajectory:
         seed: What every random choice of the attempt derives from.
         messages: The opening messages; the turns continue them.
         tools: The tools offered.
+        several_calls: One turn could call several of them.
         status: Why it ended.
         error: One line about the fault or limit; empty on completion.
         rewards: None when the attempt was never graded (a fault).
@@ -91,6 +109,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
+    several_calls: bool = False
     rewards: Rewards | None = None
     error: str = ""
     retries: int = 0

@@ -180,7 +180,7 @@ def _pair_record(name: str, chosen: Judged, rejected: Judged) -> dict[str, Any]:
         "id": name,
         "task": record["task"],
         "margin": chosen.outcome.reward - rejected.outcome.reward,
-        "prompt": {"messages": record["messages"], "tools": record["tools"]},
+        "prompt": {name: record[name] for name in ("messages", "tools", "several_calls") if name in record},
         "chosen": _side(chosen),
         "rejected": _side(rejected),
     }

@@ -341,6 +341,5 @@ def _texts(demonstration: Demonstration) -> Iterator[str]:
     for message in (*demonstration.prompt.messages, *demonstration.messages):
         if message.content:
             yield message.content
-        if message.tool_call is not None:
-            call = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
-            yield json.dumps(call, ensure_ascii=False)
+        for call in message.calls:
+            yield json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from finqa_cli.contracts import ChatCodec, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
@@ -55,7 +54,7 @@ def play_probes(
     *,
     role: ReplyRole,
     thinking: bool,
-    calls: bool,
+    calls: int,
 ) -> list[Probe]:
     """Plays probe episodes, with and without tools, or for replies of the user without them; a probe for each turn.
 
@@ -65,21 +64,25 @@ def play_probes(
         decode: Ids to text.
         role: Role of the replies.
         thinking: Turns hold reasoning.
-        calls: Turns may be compared as tool calls; False where the user chose a format that is not the template's.
+        calls: Tool calls of a turn; 0 where the user chose a format that is not the template's.
     """
     probes: list[Probe] = []
-    encode = codec.tool_reply if role == "tool" else codec.user_reply
     for tools in ((_TOOL,), ()) if role == "tool" else ((),):
         opening = (Message(role="system", content="Be brief."), Message(role="user", content="How much?"))
         prompt = Prompt(messages=opening, tools=tools)
         messages, played, ids = list(opening), list[PlayedTurn](), list(codec.opening(prompt))
         for turn in range(3):
-            said = _said(turn, thinking=thinking, call=calls and bool(tools))
-            reply = Message(role=role, content=f"[{turn}]", name=_TOOL.name if role == "tool" else "")
-            messages += [said, reply]
+            said = _said(turn, thinking=thinking, calls=calls if tools else 0)
+            texts = [f"[{turn}]", *(f"[{turn}.{call}]" for call in range(1, len(said.calls)))]
+            name = _TOOL.name if role == "tool" else ""
+            messages += [said, *(Message(role=role, content=text, name=name) for text in texts)]
             sampled = codec.assistant(said)
-            played.append(PlayedTurn(completion_ids=sampled, stopped=True, reply=reply.content, role=role))
-            ids += [*sampled, *encode(reply.content, stopped=True)]
+            first, *further = texts
+            turn_played = PlayedTurn(completion_ids=sampled, stopped=True, reply=first, role=role)
+            played.append(replace(turn_played, further_replies=tuple(further)))
+            tools_reply = role == "tool"
+            ids += sampled
+            ids += codec.tool_replies(texts, stopped=True) if tools_reply else codec.user_reply(first, stopped=True)
             anew = codec.history(prompt, played)
             probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), anew=decode(anew)))
     return probes
@@ -114,12 +117,12 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
     return True
 
 
-def _said(turn: int, *, thinking: bool, call: bool) -> Message:
+def _said(turn: int, *, thinking: bool, calls: int) -> Message:
     reasoning = render_reasoning(f"weigh {turn}") if thinking else ""
-    words = "" if call else f"Turn {turn}."
-    arguments: dict[str, Any] = {"what": f"table {turn}"}
-    tool_call = ToolCall(name=_TOOL.name, arguments=arguments) if call else None
-    return Message(role="assistant", content=reasoning + words, tool_call=tool_call)
+    if not calls:
+        return Message(role="assistant", content=f"{reasoning}Turn {turn}.")
+    first, *further = (ToolCall(name=_TOOL.name, arguments={"what": f"table {turn}.{call}"}) for call in range(calls))
+    return Message(role="assistant", content=reasoning, tool_call=first, further_calls=tuple(further))
 
 
 def _refusal(problem: str, read: str, rendered: str, *, remedy: str) -> ConfigError:

@@ -138,14 +138,27 @@ def tagged_call(spoken: str, example: str) -> str:
         NoCallError: There is none.
     """
     opened = spoken.count(CALL_OPEN)
-    if opened == 0:
-        raise NoCallError(f"No tool call found. Call one tool like this:\n{example}")
     if opened > 1:
         raise CallError(f"{opened} tool calls found. Make exactly one tool call per turn.")
-    body, closing, _ = spoken.partition(CALL_OPEN)[2].partition(CALL_CLOSE)
-    if not closing:
-        raise CallError(f"The tool call is not closed: {CALL_CLOSE} is missing.")
-    return body.strip()
+    return tagged_calls(spoken, example)[0]
+
+
+def tagged_calls(spoken: str, example: str) -> list[str]:
+    """What stands between each pair of `<tool_call>` tags, stripped; at least one.
+
+    Raises:
+        CallError: One pair is not closed.
+        NoCallError: There is none.
+    """
+    bodies: list[str] = []
+    for piece in spoken.split(CALL_OPEN)[1:]:
+        body, closing, _ = piece.partition(CALL_CLOSE)
+        if not closing:
+            raise CallError(f"The tool call is not closed: {CALL_CLOSE} is missing.")
+        bodies.append(body.strip())
+    if not bodies:
+        raise NoCallError(f"No tool call found. Call one tool like this:\n{example}")
+    return bodies
 
 
 def words_before(spoken: str) -> str:
@@ -171,14 +184,21 @@ class HermesFormat(CallFormat):
 
     def find(self, spoken: str, schemas: Schemas) -> ToolCall:
         """See `CallFormat.find`."""
-        body = tagged_call(spoken, HERMES_EXAMPLE)
-        if not body:
-            raise CallError(f"The tool call is empty. Write JSON inside it:\n{HERMES_EXAMPLE}")
-        return as_call(load_json(body), ("arguments",))
+        return self._read(tagged_call(spoken, HERMES_EXAMPLE))
+
+    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
+        """See `CallFormat.find_all`."""
+        return tuple(self._read(body) for body in tagged_calls(spoken, HERMES_EXAMPLE))
 
     def words(self, spoken: str) -> str:
         """See `CallFormat.words`."""
         return words_before(spoken)
+
+    @staticmethod
+    def _read(body: str) -> ToolCall:
+        if not body:
+            raise CallError(f"The tool call is empty. Write JSON inside it:\n{HERMES_EXAMPLE}")
+        return as_call(load_json(body), ("arguments",))
 
 
 _PYTHON_TAG = "<|python_tag|>"
@@ -186,7 +206,10 @@ LLAMA3_EXAMPLE = '{"name": "<tool>", "parameters": {...}}'
 
 
 class Llama3JsonFormat(CallFormat):
-    """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it."""
+    """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it.
+
+    One call a turn: the chat templates of this family refuse to render several.
+    """
 
     separator = "\n"
 

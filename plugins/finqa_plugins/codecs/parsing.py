@@ -49,27 +49,36 @@ def opened_reasoning(prompt: str) -> str:
     return found[0] if found else ""
 
 
-def parse_turn(text: str, form: CallFormat, schemas: Schemas, *, reasoning: bool = False) -> AssistantTurn:
+def parse_turn(
+    text: str, form: CallFormat, schemas: Schemas, *, reasoning: bool = False, several: bool = False
+) -> AssistantTurn:
     """Parses an assistant turn; `text` is free of stop tokens.
 
-    Exactly one call a turn is accepted, because an episode answers one call at a time: playing only the first of
-    several would leave the model with calls whose replies never come. Calls inside a reasoning block do not count.
+    Unless `several`, exactly one call is accepted: playing only the first of several would leave the model with calls
+    whose replies never come. Calls inside a reasoning block do not count.
 
     Args:
         text: What was sampled.
         form: How its family writes calls.
         schemas: See `CallFormat.find`.
         reasoning: The turn starts inside a reasoning block, which the prompt has opened.
+        several: The session takes several calls in one turn.
     """
     thought, closing, spoken = text.rpartition(THINK_CLOSE)
     try:
         if spoken.lstrip().startswith(THINK_OPEN) or (reasoning and not closing):
             raise CallError(f"The reasoning is not closed: {THINK_CLOSE} is missing.")
-        call = form.find(spoken, schemas)
+        call, *further = form.find_all(spoken, schemas) if several else (form.find(spoken, schemas),)
     except CallError as error:
         return AssistantTurn(text=text, parse_error=str(error), no_call=isinstance(error, NoCallError))
     opening = f"{THINK_OPEN}\n" if reasoning else ""
-    return AssistantTurn(text=text, words=opening + thought + closing + form.words(spoken), tool_call=call)
+    words = opening + thought + closing + form.words(spoken)
+    return AssistantTurn(text=text, words=words, tool_call=call, further_calls=tuple(further))
+
+
+def render_calls(calls: Sequence[ToolCall], form: CallFormat) -> str:
+    """The calls of one turn, each on lines of its own, as the chat templates of Qwen2.5 to Qwen3-Coder write them."""
+    return "\n".join(map(form.render, calls))
 
 
 Render = Callable[[Sequence[Message], Sequence[ToolSpec]], str]

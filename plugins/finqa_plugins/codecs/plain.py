@@ -22,7 +22,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.config import PlainCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
-from finqa_plugins.codecs.parsing import named_format, parse_turn, split_reasoning
+from finqa_plugins.codecs.parsing import named_format, parse_turn, render_calls, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
 _MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
@@ -66,11 +66,15 @@ class PlainCodec(ChatCodec):
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.tool_reply`."""
-        return self._reply("tool", text, stopped=stopped)
+        return self._reply("tool", [text], stopped=stopped)
+
+    def tool_replies(self, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.tool_replies`."""
+        return self._reply("tool", texts, stopped=stopped)
 
     def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.user_reply`."""
-        return self._reply("user", text, stopped=stopped)
+        return self._reply("user", [text], stopped=stopped)
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] see `ChatCodec.assistant`. A reasoning block of another model's demonstration is left out."""
@@ -78,21 +82,29 @@ class PlainCodec(ChatCodec):
 
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Decodes up to the end token, drops ids outside the vocabulary, and finds the one tool call."""
+        return self._parse(completion_ids, several=False)
+
+    def parse_calls(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Parse as `parse` does, and find all tool calls."""
+        return self._parse(completion_ids, several=True)
+
+    def _parse(self, completion_ids: tuple[int, ...], *, several: bool) -> AssistantTurn:
         end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
-        return parse_turn(self._text.decode(completion_ids[:end]), self._format, self._schemas)
+        return parse_turn(self._text.decode(completion_ids[:end]), self._format, self._schemas, several=several)
 
     def _chat(self, prompt: Prompt) -> Iterator[tuple[str, str]]:
         """Role and content of each turn. The first system text tells the tools; without one it is made."""
         messages = list(prompt.messages)
         if prompt.tools:
             told = messages.pop(0).content if messages and messages[0].role == "system" else ""
-            yield "system", "\n\n".join(part for part in (told, tools_text(prompt.tools, self._format)) if part)
+            yield "system", "\n\n".join(part for part in (told, tools_text(prompt, self._format)) if part)
         for message in messages:
             yield message.role, self._spoken(message) if message.role == "assistant" else message.content
 
-    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
+    def _reply(self, role: ReplyRole, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:
         contents: dict[str, str] = {}
-        turns = ["" if stopped else self._end, self._turn(role, text, contents), "<|assistant|>\n"]
+        replies = [self._turn(role, text, contents) for text in texts]
+        turns = ["" if stopped else self._end, *replies, "<|assistant|>\n"]
         return tuple(self._shield.encode(self._gap.join(turns), contents))
 
     def _turn(self, role: str, content: str, contents: dict[str, str]) -> str:
@@ -103,7 +115,7 @@ class PlainCodec(ChatCodec):
         _, words = split_reasoning(message.content, opened=False)
         if message.tool_call is None:
             return words
-        return words + (self._format.separator if words else "") + self._format.render(message.tool_call)
+        return words + (self._format.separator if words else "") + render_calls(message.calls, self._format)
 
 
 def _begin(tokenizer: Any) -> tuple[int, ...]:
@@ -122,11 +134,15 @@ def _space_in_front(tokenizer: Any, text: ExactText, before: str) -> str:
 _PLAIN_KEYS = {"type", "title", "description"}
 
 
-def tools_text(tools: Sequence[ToolSpec], form: CallFormat) -> str:
+_ONE_CALL = "Call one tool per turn and wait for its reply. A call is written like this:"
+_SEVERAL_CALLS = "Call one or several tools per turn and wait for their replies. Each call is written like this:"
+
+
+def tools_text(prompt: Prompt, form: CallFormat) -> str:
     """A line for each tool and each described argument, and how a call is written."""
     example = form.render(ToolCall(name="tool", arguments={"argument": "value"}))
-    lines = ["You can call these tools:", *(line for tool in tools for line in _lines(tool))]
-    return "\n".join([*lines, "Call one tool per turn and wait for its reply. A call is written like this:", example])
+    lines = ["You can call these tools:", *(line for tool in prompt.tools for line in _lines(tool))]
+    return "\n".join([*lines, _SEVERAL_CALLS if prompt.several_calls else _ONE_CALL, example])
 
 
 def _lines(tool: ToolSpec) -> Iterator[str]:

@@ -25,6 +25,7 @@ from finqa_plugins.codecs.parsing import (
     choose_format,
     opened_reasoning,
     parse_turn,
+    render_calls,
     render_reasoning,
     split_reasoning,
 )
@@ -35,7 +36,10 @@ log = structlog.get_logger(__name__)
 OPENINGS = 512
 """Encoded openings that are kept: all attempts of a group begin with the same one, their longest text."""
 
-_SLOT = "\ue0001\ue000"
+
+def _slot(place: int) -> str:
+    """Where a reply goes in a frame."""
+    return f"\ue000{place + 1}\ue000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +88,14 @@ class TemplateCodec(ChatCodec):
         self._openings: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._reader = reader(self._read)
         self._template = ChatTemplate(tokenizer, context.model, family.variables)
-        self._frames = {"tool": self._render_frame("tool")}
+        self._frames: dict[tuple[ReplyRole, int], str] = {("tool", 1): self._render_frame("tool")}
         self._reasoning_open = self._find_reasoning()
         self._treat = self._template.treatments()
         self._format, self._calls_trusted = choose_format(options.call_format, context, self._render_plain)
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._history_mode = options.history
         self._rewrites = {"tool": self._proven("tool")}
+        self._several_calls: bool | None = None
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -101,6 +106,8 @@ class TemplateCodec(ChatCodec):
         """[L] see `ChatCodec.opening`."""
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
+        if prompt.several_calls and self._several_calls is None:
+            self._several_calls = self._renders_several_calls()
         key = repr(prompt)  # the schemas of tools are dictionaries, which have no hash
         if key not in self._openings:
             messages, tools, contents, _ = self._as_chats(prompt)
@@ -123,24 +130,28 @@ class TemplateCodec(ChatCodec):
         replay = Replay(self._reader, self._family.turn_end, self._reasoning_open, contents, mark)
         for turn in turns:
             messages.append({"role": "assistant", "content": replay.add(turn)})
-            reply = add_placeholder(self._treat[turn.role](turn.reply), contents, mark)
-            messages.append({"role": turn.role, "content": reply})
+            for text in turn.replies:
+                reply = add_placeholder(self._treat[turn.role](text), contents, mark)
+                messages.append({"role": turn.role, "content": reply})
         return replay.encode(self._template.render(messages, tools), self._shield)
 
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.tool_reply`."""
-        return self._reply("tool", text, stopped=stopped)
+        return self._reply("tool", [text], stopped=stopped)
+
+    def tool_replies(self, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:
+        """[L] see `ChatCodec.tool_replies`."""
+        return self._reply("tool", texts, stopped=stopped)
 
     def user_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
         """[L] see `ChatCodec.user_reply`."""
-        return self._reply("user", text, stopped=stopped)
+        return self._reply("user", [text], stopped=stopped)
 
     def assistant(self, message: Message) -> tuple[int, ...]:
         """[L] see `ChatCodec.assistant`. A thinking model's turn opens with the reasoning block of the content, which
         is empty where the content has none; other turns leave it out.
         """
-        call = message.tool_call
-        mark = free_mark([] if call is None else [self._format.render(call)])
+        mark = free_mark(map(self._format.render, message.calls))
         contents: dict[str, str] = {}
         text = ""
         reasoning, words = split_reasoning(message.content, opened=self._family.thinking)
@@ -148,22 +159,30 @@ class TemplateCodec(ChatCodec):
             block = render_reasoning(add_placeholder(reasoning, contents, mark) if reasoning else "")
             text = block.removeprefix(self._reasoning_open)
         text += add_placeholder(words, contents, mark) if words else ""
-        if call is not None:
-            name, arguments = self._shield.hold([call.name, call.arguments], contents, mark)
-            held = ToolCall(name=name, arguments=arguments)
-            text += (self._format.separator if words else "") + self._format.render(held)
+        if message.calls:
+            held = [self._shield.hold([call.name, call.arguments], contents, mark) for call in message.calls]
+            calls = [ToolCall(name=name, arguments=arguments) for name, arguments in held]
+            text += (self._format.separator if words else "") + render_calls(calls, self._format)
         return tuple(self._shield.encode(text + self._family.turn_end, contents))
 
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Decodes up to the first stop id, drops ids outside the vocabulary, and finds the one tool call."""
+        return self._parse(completion_ids, several=False)
+
+    def parse_calls(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
+        """Parse as `parse` does, and find all tool calls, where the chat template can render several of one turn."""
+        return self._parse(completion_ids, several=bool(self._several_calls))
+
+    def _parse(self, completion_ids: tuple[int, ...], *, several: bool) -> AssistantTurn:
         end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))
         reasoning = bool(self._reasoning_open) and THINK_CLOSE not in self._reasoning_open
-        return parse_turn(self._read(completion_ids[:end]), self._format, self._schemas, reasoning=reasoning)
+        text = self._read(completion_ids[:end])
+        return parse_turn(text, self._format, self._schemas, reasoning=reasoning, several=several)
 
     def _as_chats(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None, dict[str, str], str]:
         """Messages and tools for the template, what their placeholders stand for, and a mark for more of them."""
         tools = [tool.as_function() for tool in prompt.tools]
-        calls = [_parts(message.tool_call) for message in prompt.messages if message.tool_call]
+        calls = [_parts(call) for message in prompt.messages for call in message.calls]
         mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))
         contents: dict[str, str] = {}
         messages = [self._as_chat(message, contents, mark) for message in prompt.messages]
@@ -176,8 +195,9 @@ class TemplateCodec(ChatCodec):
         empty = not content and (message.tool_call is not None or treat is not as_is)
         chat: dict[str, Any] = {"role": message.role}
         chat["content"] = "" if empty else add_placeholder(content, contents, mark)
-        if message.tool_call is not None:
-            chat["tool_calls"] = [_as_chat_call(*self._shield.hold(_parts(message.tool_call), contents, mark))]
+        if message.calls:
+            held = (self._shield.hold(_parts(call), contents, mark) for call in message.calls)
+            chat["tool_calls"] = [_as_chat_call(*parts) for parts in held]
         return chat
 
     def _render_plain(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
@@ -185,18 +205,18 @@ class TemplateCodec(ChatCodec):
         chats: list[dict[str, Any]] = []
         for message in messages:
             chats.append({"role": message.role, "content": message.content})
-            if message.tool_call is not None:
-                chats[-1]["tool_calls"] = [_as_chat_call(*_parts(message.tool_call))]
+            if message.calls:
+                chats[-1]["tool_calls"] = [_as_chat_call(*_parts(call)) for call in message.calls]
         return self._template.render(chats, [tool.as_function() for tool in tools] or None)
 
-    def _proven(self, role: ReplyRole) -> bool:
+    def _proven(self, role: ReplyRole, *, calls_a_turn: int = 1) -> bool:
         probes = play_probes(
             self,
             self._render_plain,
             self._decode,
             role=role,
             thinking=self._family.thinking,
-            calls=self._calls_trusted,
+            calls=calls_a_turn if self._calls_trusted else 0,
         )
         if rewrites := rewrites_history(probes, self._history_mode):
             log.warning(
@@ -207,24 +227,34 @@ class TemplateCodec(ChatCodec):
             )
         return rewrites
 
-    def _reply(self, role: ReplyRole, text: str, *, stopped: bool) -> tuple[int, ...]:
-        if role not in self._frames:
-            self._frames[role] = self._render_frame(role)
-        frame = self._frames[role]
-        frame = frame.removeprefix(self._family.turn_end) if stopped else frame
-        return tuple(self._shield.encode(frame, {_SLOT: self._treat[role](text)}))
+    def _renders_several_calls(self) -> bool:
+        try:
+            self._rewrites["tool"] |= self._proven("tool", calls_a_turn=2)
+        except ConfigError as error:  # Llama's refuse to; the environment takes single calls as well
+            log.warning("turns have one call each: " + error.message, model=self._model)
+            return False
+        return True
 
-    def _render_frame(self, role: ReplyRole) -> str:
-        """What the template puts between an assistant's last word and its next, around the slot for the reply."""
+    def _reply(self, role: ReplyRole, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:
+        key = role, len(texts)
+        if key not in self._frames:
+            self._frames[key] = self._render_frame(*key)
+        frame = self._frames[key]
+        frame = frame.removeprefix(self._family.turn_end) if stopped else frame
+        return tuple(self._shield.encode(frame, {_slot(at): self._treat[role](text) for at, text in enumerate(texts)}))
+
+    def _render_frame(self, role: ReplyRole, replies: int = 1) -> str:
+        """What the template puts between an assistant's last word and its next, around the slots for the replies."""
         said = "\ue0000\ue000"
         messages = [
             {"role": "user", "content": "question"},
             {"role": "assistant", "content": said},
-            {"role": role, "content": _SLOT},
+            *({"role": role, "content": _slot(at)} for at in range(replies)),
         ]
         _, found, frame = self._template.render(messages, tools=None).partition(said)
-        if not found or not frame.startswith(self._family.turn_end) or frame.count(_SLOT) != 1:
-            missing = "no tool messages" if role == "tool" else "no second message of the user"
+        slots = all(frame.count(_slot(at)) == 1 for at in range(replies))
+        if not found or not frame.startswith(self._family.turn_end) or not slots:
+            missing = "no second message of the user" if role == "user" else "no tool messages"
             raise ConfigError(
                 f"The chat template of {self._model!r} is not {self._family.name}'s: it has {missing}.",
                 remedy=MODEL_REMEDY,
@@ -233,7 +263,7 @@ class TemplateCodec(ChatCodec):
 
     def _find_reasoning(self) -> str:
         """What the template's generation prompt opens or skips the reasoning with."""
-        opened = opened_reasoning(self._frames["tool"])
+        opened = opened_reasoning(self._frames["tool", 1])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
             problem, fix = "has no thinking", "codec.options.thinking=false"
         elif not self._family.thinking and opened and THINK_CLOSE not in opened:

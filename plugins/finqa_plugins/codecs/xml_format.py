@@ -14,7 +14,7 @@ from typing import Any
 
 from finqa_cli.contracts import CallError, CallFormat, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, words_before
+from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, tagged_calls, words_before
 
 _FUNCTION_CLOSE = "</function>"
 _VALUE_CLOSE = "</parameter>"
@@ -42,7 +42,18 @@ class XmlFormat(CallFormat):
 
     def find(self, spoken: str, schemas: Schemas) -> ToolCall:
         """See `CallFormat.find`."""
-        body = tagged_call(spoken, EXAMPLE)
+        return self._read_call(tagged_call(spoken, EXAMPLE), schemas)
+
+    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
+        """See `CallFormat.find_all`."""
+        return tuple(self._read_call(body, schemas) for body in tagged_calls(spoken, EXAMPLE))
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return words_before(spoken)
+
+    @staticmethod
+    def _read_call(body: str, schemas: Schemas) -> ToolCall:
         opening = _FUNCTION.match(body)
         if opening is None:
             raise CallError(f"The tool call names no function. Call one tool like this:\n{EXAMPLE}")
@@ -53,10 +64,6 @@ class XmlFormat(CallFormat):
         texts = _values(body[opening.end() : -len(_FUNCTION_CLOSE)])
         arguments = {key: _read(key, text, properties.get(key, {})) for key, text in texts.items()}
         return ToolCall(name=opening[1], arguments=arguments)
-
-    def words(self, spoken: str) -> str:
-        """See `CallFormat.words`."""
-        return words_before(spoken)
 
 
 def _values(body: str) -> dict[str, str]:

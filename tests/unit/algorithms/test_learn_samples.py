@@ -140,7 +140,9 @@ def test_a_demonstration_masks_in_what_the_assistant_says(replies: list[str], ta
     assert set(sample.advantages) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("roles", [[], ["tool"], ["assistant", "assistant"], ["assistant", "system"]])
+@pytest.mark.parametrize(
+    "roles", [[], ["tool"], ["assistant", "assistant"], ["assistant", "system"], ["assistant", "tool", "tool"]]
+)
 def test_a_demonstration_must_alternate(roles: list[str]) -> None:
     messages = [Message(role=role, content="x") for role in roles]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="alternate"):

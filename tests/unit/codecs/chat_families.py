@@ -199,9 +199,9 @@ def rendered(codec: Any, messages: Sequence[Message], tools: Sequence[ToolSpec] 
     chats: list[dict[str, Any]] = []
     for message in messages:
         chats.append({"role": message.role, "content": message.content})
-        if message.tool_call is not None:
-            function = {"name": message.tool_call.name, "arguments": dict(message.tool_call.arguments)}
-            chats[-1]["tool_calls"] = [{"type": "function", "function": function}]
+        if message.calls:
+            functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.calls]
+            chats[-1]["tool_calls"] = [{"type": "function", "function": function} for function in functions]
     return str(
         codec._tokenizer.apply_chat_template(
             chats,

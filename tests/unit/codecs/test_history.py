@@ -100,7 +100,7 @@ async def test_an_episode_forks_only_where_history_changes() -> None:
     restarts = []
     for reply in ("[1]", "[2]", "[3]", "[4]"):
         restarts.append((await conversation.respond()).restarts)
-        conversation.observe(reply, tool="sql_query")
+        conversation.observe(reply, tools=["sql_query"])
     assert restarts == [False, False, True, False]
     assert engine.asked[1][: len(engine.asked[0])] == engine.asked[0]
     assert "weigh" in decode(codec, completions[1]) and "weigh" not in decode(codec, engine.asked[2])
@@ -114,5 +114,5 @@ async def test_a_fork_makes_room_in_the_context() -> None:
     replies = 0
     while not (await conversation.respond()).full:
         replies += 1
-        conversation.observe("[1]", tool="sql_query")
+        conversation.observe("[1]", tools=["sql_query"])
     assert replies > 5

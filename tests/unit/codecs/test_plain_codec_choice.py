@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.types import ToolCall, ToolSpec
+from finqa_cli.types import Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.plain import PlainCodec, tools_text
 
 
@@ -118,8 +118,12 @@ def test_tools_are_told_with_all_that_their_schemas_say() -> None:
         },
         "required": ["year"],
     }
-    text = tools_text([ToolSpec(name="f", description="Finds.", parameters=parameters), LOOK_UP], form)
+    finds = ToolSpec(name="f", description="Finds.", parameters=parameters)
+    text = tools_text(Prompt(messages=(), tools=(finds, LOOK_UP)), form)
     assert '- f(year: integer, unit?: {"enum": ["USD", "EUR"]}, any?: true): Finds.\n' in text
     assert "  year: of the report\n  unit: currency\n- sql_query(" in text
     assert text.endswith(form.render(ToolCall(name="tool", arguments={"argument": "value"})))
-    assert "- g(): Goes." in tools_text([ToolSpec(name="g", description="Goes.", parameters={})], form)
+    assert "Call one tool per turn" in text
+    goes = Prompt(messages=(), tools=(ToolSpec(name="g", description="Goes.", parameters={}),), several_calls=True)
+    assert "- g(): Goes." in tools_text(goes, form)
+    assert "Call one or several tools per turn" in tools_text(goes, form)

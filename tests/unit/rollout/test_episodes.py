@@ -154,7 +154,7 @@ async def test_the_token_sequence_is_only_ever_appended_to() -> None:
     talk = TokenConversation(engine, ToyCodec(), PROMPT, key="k", sampling=Sampling())
     with engine.seat():
         first = await talk.respond()
-        talk.observe("reply", tool="x")
+        talk.observe("reply", tools=["x"])
         second = await talk.respond()
     assert first.prompt_ids == (5, 6) and first.completion_ids == (21, 1)
     assert second.prompt_ids == (7,)

@@ -140,9 +140,7 @@ class HumanEngine(ChatEngine):
             if isinstance(arguments, str):
                 show(arguments)
                 continue
-            payload = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-            call = ToolCall(name=name, arguments=arguments)
-            return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+            return AssistantTurn.calling(ToolCall(name=name, arguments=arguments))
 
 
 async def _ask_text(reader: LineReader) -> str:

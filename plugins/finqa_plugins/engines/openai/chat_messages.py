@@ -1,7 +1,7 @@
 """Requests and replies of chat completions: our messages to a request body, a reply to an assistant turn. Pure.
 
-Protocol: https://platform.openai.com/docs/api-reference/chat/create and .../chat/object. One call a turn; ids of calls
-are made from their places, nine letters and digits long, because Mistral's chat templates refuse others. Every reply
+Protocol: https://platform.openai.com/docs/api-reference/chat/create and .../chat/object. Ids of calls are made from
+their places, nine letters and digits long, because Mistral's chat templates refuse others. Every reply
 gives a turn or a BadReplyError.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall
+from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, transcribe_calls
 from finqa_plugins.engines._http.json_documents import BadReplyError, first_choice, refuse_constant
 from finqa_plugins.engines._http.usage import Usage, read_usage
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
@@ -40,7 +41,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
     }
     if request.tools:
         body["tools"] = [tool.as_function() for tool in request.tools]
-        body["parallel_tool_calls"] = False  # an episode answers one call at a time
+        body["parallel_tool_calls"] = request.several_calls
     return {name: value for name, value in body.items() if name not in config.omit}
 
 
@@ -57,24 +58,18 @@ def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None
     are left out unless a field is named: servers without a template that knows them would count them as words.
     """
     chat: list[dict[str, Any]] = []
-    open_call = ""
+    open_calls = deque[str]()
     for place, message in enumerate(messages):
         if message.role == "assistant":
-            open_call = f"call{place:05d}" if message.tool_call is not None else ""
-            chat.append(_assistant(message, open_call, thoughts_field))
-        elif message.role == "tool" and open_call:
-            chat.append({"role": "tool", "tool_call_id": open_call, "content": valid_text(message.content)})
-            open_call = ""
+            open_calls = deque(f"call{place + call:05d}" for call in range(len(message.calls)))
+            chat.append(_assistant(message, open_calls, thoughts_field))
+        elif message.role == "tool" and open_calls:
+            name = open_calls.popleft()
+            chat.append({"role": "tool", "tool_call_id": name, "content": valid_text(message.content)})
         else:
             role = "user" if message.role == "tool" else message.role
             chat.append({"role": role, "content": valid_text(message.content)})
     return chat
-
-
-def render_call(call: ToolCall) -> str:
-    """The call as text, for transcripts: the form that the field's chat templates write (Hermes)."""
-    payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-    return f"{CALL_OPEN}\n{payload}\n{CALL_CLOSE}"
 
 
 def valid_text(text: str) -> str:
@@ -82,16 +77,19 @@ def valid_text(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _assistant(message: Message, call_id: str, thoughts_field: str | None) -> dict[str, Any]:
+def _assistant(message: Message, names: Sequence[str], thoughts_field: str | None) -> dict[str, Any]:
     found = _THOUGHTS.match(message.content)
     said = message.content[found.end() :] if found else message.content
     thoughts = {thoughts_field: valid_text(found[1])} if found and thoughts_field else {}
-    call = message.tool_call
-    if call is None:
+    if not message.calls:
         return {"role": "assistant", **thoughts, "content": valid_text(said) or NOTHING_SAID}
-    content = valid_text(said.removesuffix(render_call(call)).rstrip("\n"))
-    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
-    calls = [{"id": call_id, "type": "function", "function": function}]
+    content = valid_text(said.removesuffix(transcribe_calls(message.calls)).rstrip("\n"))
+    functions = (
+        {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)} for call in message.calls
+    )
+    calls = [
+        {"id": name, "type": "function", "function": function} for name, function in zip(names, functions, strict=True)
+    ]
     return {"role": "assistant", **thoughts, "content": content, "tool_calls": calls}
 
 
@@ -116,12 +114,13 @@ class Reply:
     written_call: bool = False
 
 
-def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
+def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool = False) -> Reply:
     """The first choice of a completion.
 
     Args:
         document: The server's reply.
         tools: Tools were offered; without them the text alone counts.
+        several_calls: One turn may have several calls.
 
     Raises:
         BadReplyError: It is no chat completion.
@@ -139,7 +138,7 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
         return Reply(turn=AssistantTurn(text=said, stop=stop), usage=usage)
     written = not calls and CALL_OPEN in said.rpartition(THINK_CLOSE)[2]
     try:
-        call = _only_call(calls, written)
+        found = _read_calls(calls, written, several_calls)
     except _CallError as error:
         text = "\n".join(filter(None, (said, *(_as_written(one) for one in calls))))
         return Reply(
@@ -152,8 +151,7 @@ def read_reply(document: Mapping[str, Any], *, tools: bool) -> Reply:
             usage=usage,
             written_call=written,
         )
-    text = "\n".join(filter(None, (said, render_call(call))))
-    return Reply(turn=AssistantTurn(text=text, words=said, tool_call=call, stop=stop), usage=usage)
+    return Reply(turn=AssistantTurn.calling(*found, words=said, stop=stop), usage=usage)
 
 
 def unreadable_reply(reason: str, written: str) -> Reply:
@@ -176,14 +174,18 @@ def _said(message: Mapping[str, Any]) -> str:
     return valid_text(content)
 
 
-def _only_call(calls: list[Any], written: bool) -> ToolCall:
+def _read_calls(calls: list[Any], written: bool, several: bool) -> tuple[ToolCall, ...]:
     if written:
         raise _CallError(f"A tool call was written as text ({CALL_OPEN}). Call the tool itself.")
     if not calls:
         raise _NoCallError("No tool call found. Call one of the tools.")
-    if len(calls) > 1:
+    if len(calls) > 1 and not several:
         raise _CallError(f"{len(calls)} tool calls found. Make exactly one tool call per turn.")
-    function = _function(calls[0])
+    return tuple(map(_read_call, calls))
+
+
+def _read_call(given: Any) -> ToolCall:
+    function = _function(given)
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise _CallError("The tool call has no name.")

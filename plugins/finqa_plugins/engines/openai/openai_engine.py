@@ -109,7 +109,9 @@ class OpenAIEngine(ChatEngine):
                 body,
                 key=request.key,
                 limit=limit,
-                read=lambda document: read_reply(document, tools=bool(request.tools)),
+                read=lambda document: read_reply(
+                    document, tools=bool(request.tools), several_calls=request.several_calls
+                ),
                 unreadable=unreadable_reply if request.tools else None,
                 path=CHAT,
             )

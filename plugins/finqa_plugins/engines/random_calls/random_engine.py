@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,6 +43,4 @@ class RandomEngine(ChatEngine):
             return AssistantTurn(text=str(draw_value({"type": kind}, rng, text)))
         tool = rng.choice(request.tools)
         arguments = draw_value({**tool.parameters, "type": "object"}, rng, text)
-        call = ToolCall(name=tool.name, arguments=arguments)
-        payload = json.dumps({"name": call.name, "arguments": arguments}, ensure_ascii=False)
-        return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+        return AssistantTurn.calling(ToolCall(name=tool.name, arguments=arguments))

@@ -76,8 +76,7 @@ class ScriptedEngine(ChatEngine):
                 remedy="give the task its solution, or play with --engine random, human, openai or transformers",
             )
         call = next_call(request.messages, self._habits(request.sampling.seed))
-        payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-        return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+        return AssistantTurn.calling(call)
 
     def _habits(self, seed: int) -> Habits:
         rng = random.Random(f"scripted:{self._seed}:{seed}")

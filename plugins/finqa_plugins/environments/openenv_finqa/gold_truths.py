@@ -83,6 +83,4 @@ def gold_turn(task: Task, truth: Truth, turn: int) -> AssistantTurn:
         ToolCall(name="sql_query", arguments={**company, "table_name": truth.tables[0], "query": truth.sql}),
         ToolCall(name=SUBMIT, arguments={"answer": truth.answer}),
     ]
-    call = calls[min(turn, len(calls) - 1)]
-    payload = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-    return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+    return AssistantTurn.calling(calls[min(turn, len(calls) - 1)])

@@ -9,7 +9,9 @@ import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
+from itertools import islice, takewhile
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -150,25 +152,28 @@ class PythonEnvironment(Environment):
     def _turn(self, step: Any, expert: Callable[..., Any]) -> AssistantTurn:
         if isinstance(step, str):
             return AssistantTurn(text=step)
+        steps = step if isinstance(step, list) and step and self._code.several_calls else [step]
+        return AssistantTurn.calling(*(self._call(each, expert) for each in steps))
+
+    def _call(self, step: Any, expert: Callable[..., Any]) -> ToolCall:
         try:
             name, arguments = step
             call = ToolCall(name=name, arguments=json.loads(to_json(dict(arguments))))
         except (TypeError, ValueError, PydanticSerializationError) as error:
             raise EnvironmentFault(
                 f"expert() of {self._config.source} yields {step!r:.80}, not a text or a pair of a tool's name and its "
-                f"arguments ({definition(expert)}).",
+                f"arguments{', or a list of such pairs' if self._code.several_calls else ''} ({definition(expert)}).",
             ) from error
         if call.name not in self._code.tools:
             known = ", ".join(self._code.tools)
             raise EnvironmentFault(f"expert() calls {call.name!r}; the tools are {known} ({definition(expert)}).")
-        payload = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-        return AssistantTurn(text=f"<tool_call>\n{payload}\n</tool_call>", tool_call=call)
+        return call
 
     def _prompt(self, own: GivenTask) -> Prompt:
         tools = tuple(tool.spec for tool in self._code.tools.values())
         system = own.messages[0].role == "system" or not self._code.about
         first = () if system else (Message(role="system", content=self._code.about),)
-        return Prompt(messages=(*first, *own.messages), tools=tools)
+        return Prompt(messages=(*first, *own.messages), tools=tools, several_calls=self._code.several_calls)
 
     @cached_property
     def _by_prompt(self) -> Mapping[tuple[Message, ...], GivenTask]:
@@ -331,15 +336,20 @@ def _next_step(steps: Any, messages: Sequence[Message]) -> Any:
 
     A sequence of steps serves as well, for experts that need no reply.
     """
-    replies = [message.content for message in messages if message.role == "tool"]
-    taken = sum(message.role == "assistant" for message in messages)
+    replies: list[Any] = []
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            answers = islice(takewhile(lambda each: each.role == "tool", messages[place + 1 :]), len(message.calls))
+            values = [_value_of(each.content) for each in answers]
+            replies.append(values if len(message.calls) > 1 else values[0] if values else "")
+    taken = len(replies)
     if not inspect.isgenerator(steps):
         rest = list(steps)[taken:]
         return rest[0] if rest else None
     try:
         step = next(steps)
-        for number in range(taken):
-            step = steps.send(_value_of(replies[number] if number < len(replies) else ""))
+        for reply in replies:
+            step = steps.send(reply)
         return step
     except StopIteration:
         return None
@@ -367,7 +377,7 @@ def _with_text(prompt: Prompt, text: str) -> Prompt:
         return prompt
     last = prompt.messages[-1]
     added = Message(role=last.role, content=f"{last.content}\n\n{text}")
-    return Prompt(messages=(*prompt.messages[:-1], added), tools=prompt.tools)
+    return replace(prompt, messages=(*prompt.messages[:-1], added))
 
 
 def _text_of(value: Any) -> str:

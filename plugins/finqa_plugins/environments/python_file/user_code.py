@@ -9,6 +9,8 @@ Names without an underscore at the beginning are tools, except these:
     expert()   yields what a perfect policy does
     close()    called at the end
     done       true once the episode is over
+
+`several_calls = True` lets one turn call several tools.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class UserCode:
         tasks: Yields the tasks.
         methods: The parts of the object by name, functions as they are defined.
         tools: The tools by name.
+        several_calls: One turn may call several of them.
     """
 
     name: str
@@ -57,6 +60,7 @@ class UserCode:
     tasks: Callable[..., Any]
     methods: Mapping[str, Any]
     tools: Mapping[str, ToolMethod]
+    several_calls: bool
 
     @property
     def digest(self) -> str:
@@ -182,7 +186,16 @@ def _of_class(source: str, target: Any, module: ModuleType, file: Path) -> UserC
     tools = {name: make_tool(name, value) for name, value in methods.items() if _is_tool(name, value)}
     about = inspect.cleandoc(target.__doc__ or "")
     assert tasks is not None
-    return UserCode(name=source, file=file, about=about, make=target, tasks=tasks, methods=methods, tools=tools)
+    return UserCode(
+        name=source,
+        file=file,
+        about=about,
+        make=target,
+        tasks=tasks,
+        methods=methods,
+        tools=tools,
+        several_calls=bool(getattr(shaped, "several_calls", False)),
+    )
 
 
 def _returned(function: Callable[..., Any]) -> type:
@@ -216,7 +229,14 @@ def _of_functions(source: str, module: ModuleType, file: Path) -> UserCode:
 
     about = inspect.cleandoc(module.__doc__ or "")
     return UserCode(
-        name=source, file=file, about=about, make=make, tasks=methods["tasks"], methods=methods, tools=tools
+        name=source,
+        file=file,
+        about=about,
+        make=make,
+        tasks=methods["tasks"],
+        methods=methods,
+        tools=tools,
+        several_calls=bool(getattr(module, "several_calls", False)),
     )
 
 

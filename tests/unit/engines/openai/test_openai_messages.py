@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -10,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
+from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall, transcribe_calls
 from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document
 from finqa_plugins.engines._http.usage import Ledger, Usage, read_usage
 from finqa_plugins.engines.openai.chat_messages import (
     NOTHING_SAID,
     chat_messages,
     read_reply,
-    render_call,
     request_body,
     turn_seed,
 )
@@ -59,13 +59,29 @@ def test_a_call_and_its_reply_go_back_as_they_came() -> None:
     spoken = reply({**call(json.dumps(dict(CALL.arguments))), "content": "Let me look.", "reasoning_content": "Hm."})
     turn = read_reply(spoken, tools=True).turn
     assert turn.tool_call == CALL and turn.parse_error == ""
-    assert turn.text == f"<think>\nHm.\n</think>\n\nLet me look.\n{render_call(CALL)}"
+    assert turn.text == f"<think>\nHm.\n</think>\n\nLet me look.\n{transcribe_calls([CALL])}"
     said = Message(role="assistant", content=turn.text, tool_call=turn.tool_call)
     sent = chat_messages((*OPENING, said, Message(role="tool", content="[]", name="sql_query")))
     (made,) = sent[2]["tool_calls"]
     assert sent[2]["content"] == "Let me look." and json.loads(made["function"]["arguments"]) == CALL.arguments
     assert sent[3] == {"role": "tool", "tool_call_id": made["id"], "content": "[]"}
     assert len(made["id"]) == 9 and made["id"].isalnum()
+
+
+def test_several_calls_go_out_and_back_where_the_session_takes_them() -> None:
+    body = request_body(replace(ask(), several_calls=True), "m", OpenAIEngineConfig(base_url="http://h/v1"))
+    assert body["parallel_tool_calls"] is True
+    first, second = (call(json.dumps({"query": query})) for query in ("SELECT 1", "SELECT 2"))
+    spoken = reply({"content": "Both.", "tool_calls": [*first["tool_calls"], *second["tool_calls"]]})
+    assert "2 tool calls found" in read_reply(spoken, tools=True).turn.parse_error
+    turn = read_reply(spoken, tools=True, several_calls=True).turn
+    assert [each.arguments["query"] for each in turn.calls] == ["SELECT 1", "SELECT 2"]
+    said = Message(role="assistant", content=turn.text, tool_call=turn.calls[0], further_calls=turn.further_calls)
+    replies = [Message(role="tool", content=text, name="sql_query") for text in ("[1]", "[2]")]
+    sent = chat_messages((*OPENING, said, *replies, said, *replies))
+    names = [made["id"] for message in sent for made in message.get("tool_calls", ())]
+    assert sent[2]["content"] == "Both." and len(set(names)) == 4
+    assert [message["tool_call_id"] for message in sent if message["role"] == "tool"] == names
 
 
 def test_thoughts_go_back_only_in_the_field_that_is_named_for_them() -> None:

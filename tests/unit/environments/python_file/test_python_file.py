@@ -18,7 +18,7 @@ from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.types import AssistantTurn, Message, Sampling, ToolCall, Trajectory
+from finqa_cli.types import AssistantTurn, Message, Sampling, Status, ToolCall, Trajectory
 
 INVENTORY = '''
 class Inventory:
@@ -380,3 +380,41 @@ def test_what_an_own_environment_does_not_take_is_refused(tmp_path: Path) -> Non
         create("environment", str(file), {"attribute": "Shop"}, EnvironmentContext(snapshot=None))
     with pytest.raises(FinqaError, match="no option 'colour'"):
         create("environment", str(file), {"colour": 1}, EnvironmentContext(snapshot=None))
+
+
+SEVERAL = '''
+class Stock:
+    """Look items up."""
+
+    several_calls = True
+    reward = 0
+
+    @staticmethod
+    def tasks():
+        for number in range(4):
+            yield {"prompt": f"How many? {number}", "stock": {"bolts": number, "nuts": 2}}
+
+    def __init__(self, stock):
+        self.stock = stock
+
+    def count(self, item: str) -> int:
+        """Number of an item."""
+        return self.stock[item]
+
+    def submit(self, answer: int) -> None:
+        """Answer with the sum."""
+        self.reward, self.done = answer == sum(self.stock.values()), True
+
+    def expert(self):
+        bolts, nuts = yield [("count", {"item": "bolts"}), ("count", {"item": "nuts"})]
+        yield "submit", {"answer": bolts + nuts}
+'''
+
+
+async def test_one_turn_calls_several_tools_where_the_class_says_so(written: Written) -> None:
+    trajectory = await demonstrated(written(SEVERAL))
+    assert trajectory.reward == 1.0
+    assert [len(turn.steps) for turn in trajectory.turns] == [2, 1]
+    single = await demonstrated(written(SEVERAL.replace("several_calls = True", "")))
+    assert (single.status, single.reward) == (Status.ENVIRONMENT_ERROR, None)
+    assert "not a text or a pair of a tool's name and its arguments" in single.error

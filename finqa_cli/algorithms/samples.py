@@ -57,8 +57,10 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
         name: What an error calls the demonstration.
 
     Raises:
-        DataError: Assistant messages and replies do not alternate, or there is none.
+        DataError: Assistant messages and replies do not alternate, there is none, or one has an image.
     """
+    if any(message.images for message in (*prompt.messages, *messages)):
+        raise DataError(f"Demonstration {name!r} has images, which codecs cannot encode.")
     segments: list[_Segment] = [(codec.opening(prompt), None)]
     exchanges = _exchanges(messages, name)
     for said, replies in exchanges:

@@ -123,7 +123,8 @@ def _value(value: object) -> str:
 
 def _reply(observation: Observation | None) -> Iterator[str]:
     if observation is not None:
-        yield _block(_cut(observation.text), "   > ")
+        images = [f"[{len(observation.images)} image{'s' * (len(observation.images) > 1)}]"] * bool(observation.images)
+        yield _block("\n".join([_cut(observation.text), *images]), "   > ")
 
 
 def _cut(text: str) -> str:

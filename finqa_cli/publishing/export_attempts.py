@@ -277,7 +277,8 @@ def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
     calls, open_calls = 0, deque[str]()
     for message in (*prompt.messages, *answer):
         if message.role == "tool" and open_calls:
-            rows.append({"role": "tool", "tool_call_id": open_calls.popleft(), "content": message.content})
+            name = open_calls.popleft()
+            rows.append({"role": "tool", "tool_call_id": name, "content": _content(message)})
         elif message.calls:
             tool_calls = []
             open_calls.clear()
@@ -290,15 +291,23 @@ def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
             rows.append({"role": "assistant", "content": message.content or None, "tool_calls": tool_calls})
         else:
             role = "user" if message.role == "tool" else message.role
-            rows.append({"role": role, "content": message.content})
+            rows.append({"role": role, "content": _content(message)})
     return rows
+
+
+def _content(message: Message) -> str | list[Row]:
+    """The text, or the parts of a message with images. Source: OpenAI's chat completions."""
+    if not message.images:
+        return message.content
+    images = ({"type": "image_url", "image_url": {"url": address}} for address in message.images)
+    return [{"type": "text", "text": message.content}, *images]
 
 
 def _trl(messages: Sequence[Message], prompt: Prompt) -> Iterator[Row]:
     """Messages as chat templates take them: arguments are objects; without tools, the user answers."""
     for message in messages:
         role = "user" if message.role == "tool" and not prompt.tools else message.role
-        row: Row = {"role": role, "content": message.content}
+        row: Row = {"role": role, "content": _content(message)}
         if message.calls:
             functions = ({"name": call.name, "arguments": dict(call.arguments)} for call in message.calls)
             row["tool_calls"] = [{"type": "function", "function": function} for function in functions]

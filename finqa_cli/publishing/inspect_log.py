@@ -14,7 +14,7 @@ from typing import Any
 from finqa_cli import __version__
 from finqa_cli.runs.trajectory_records import exchange
 from finqa_cli.statistics import clustered_interval, read_outcome
-from finqa_cli.types import Status, ToolCall
+from finqa_cli.types import Message, Status, ToolCall
 
 VERSION = 2
 
@@ -140,9 +140,16 @@ def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
             yield row
         elif open_calls:
             call = open_calls.popleft()
-            yield {"role": "tool", "content": message.content, "tool_call_id": call, "function": message.name}
+            yield {"role": "tool", "content": _content(message), "tool_call_id": call, "function": message.name}
         else:
-            yield {"role": "user", "content": message.content}
+            yield {"role": "user", "content": _content(message)}
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """The text, or the parts of a message with images, as `inspect_ai.model.Content` has them."""
+    if not message.images:
+        return message.content
+    return [{"type": "text", "text": message.content}, *({"type": "image", "image": each} for each in message.images)]
 
 
 def _call(call: ToolCall, name: str) -> dict[str, Any]:

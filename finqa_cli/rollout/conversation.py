@@ -15,10 +15,10 @@ from finqa_cli.contracts import (
     TokenEngine,
     uncounted,
 )
-from finqa_cli.errors import EngineError, FinqaError
+from finqa_cli.errors import ConfigError, EngineError, FinqaError
 from finqa_cli.extend.plugin_calls import describe_failure
 from finqa_cli.rollout.seeds import derive
-from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Prompt, Sampling
+from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Observation, Prompt, Sampling
 
 Result = TypeVar("Result")
 
@@ -48,6 +48,7 @@ class TokenConversation:
     """
 
     def __init__(self, engine: TokenEngine, codec: ChatCodec, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
+        _refuse_images(prompt.messages)
         self._engine = engine
         self._codec = codec
         self._key = key
@@ -86,13 +87,18 @@ class TokenConversation:
             policy_version=completion.policy_version,
         )
 
-    def observe(self, *texts: str, tools: Sequence[str] | None) -> None:
+    def observe(self, *replies: Observation, tools: Sequence[str] | None) -> None:
         """Encodes the replies to a turn as the next prompt ids.
 
         Args:
-            texts: A reply to each call of the turn, or the one to a turn without a call.
+            replies: One to each call of the turn, or the one to a turn without a call.
             tools: Names of the tools that they are of, empty where the call could not be read; None: it is the user's.
+
+        Raises:
+            ConfigError: There is an image among them.
         """
+        _refuse_images(replies)
+        texts = [reply.text for reply in replies]
         role: ReplyRole = "user" if tools is None else "tool"
         if not self._codec.rewrites(role):
             if tools is None:
@@ -107,7 +113,7 @@ class TokenConversation:
             stopped=self._stopped,
             reply=texts[0],
             role=role,
-            further_replies=texts[1:],
+            further_replies=tuple(texts[1:]),
         )
         self._played.append(played)
         rendered = self._codec.history(self._prompt, self._played)
@@ -147,14 +153,29 @@ class ChatConversation:
         self._messages = (*self._messages, said)
         return Reply(turn=turn, stop=turn.stop)
 
-    def observe(self, *texts: str, tools: Sequence[str] | None) -> None:
-        """Appends the replies; see `TokenConversation.observe`."""
-        if tools is None:
-            replies = [Message(role="user", content=texts[0])]
-        else:
-            pairs = zip(texts, tools, strict=True)
-            replies = [Message(role="tool", content=text, name=tool) for text, tool in pairs]
-        self._messages = (*self._messages, *replies)
+    def observe(self, *replies: Observation, tools: Sequence[str] | None) -> None:
+        """Appends the replies, images included; see `TokenConversation.observe`."""
+        role: ReplyRole = "user" if tools is None else "tool"
+        self._messages = (
+            *self._messages,
+            *(
+                Message(role=role, content=reply.text, name=tool, images=reply.images)
+                for reply, tool in zip(replies, [""] if tools is None else tools, strict=True)
+            ),
+        )
+
+
+def _refuse_images(contents: Sequence[Message | Observation]) -> None:
+    """Refuse what a codec would leave out.
+
+    Raises:
+        ConfigError: One of them has an image.
+    """
+    if any(each.images for each in contents):
+        raise ConfigError(
+            "The environment shows images, and engines of tokens read text only.",
+            remedy="--engine openai, with the address of a model that sees",
+        )
 
 
 async def _generated(pending: Awaitable[Result], engine: Engine) -> Result:

@@ -176,7 +176,7 @@ async def _play_turns(
         if parse_errors >= limits.max_parse_errors:
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
         tools = None if as_text else [call.name for call in calls] or [""]
-        conversation.observe(*(each.text for each in observations), tools=tools)
+        conversation.observe(*observations, tools=tools)
     return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
 
 

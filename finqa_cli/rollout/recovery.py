@@ -310,4 +310,5 @@ async def _grade(session: AnySession) -> Rewards:
 
 def _digest(observation: Observation) -> bytes:
     flags = bytes((observation.done, observation.is_error))
-    return hashlib.sha256(flags + observation.text.encode("utf-8", "surrogatepass")).digest()
+    text = "\0".join((observation.text, *observation.images))
+    return hashlib.sha256(flags + text.encode("utf-8", "surrogatepass")).digest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.types import Message, Observation, Prompt, Step, ToolCall, ToolSpec, Trajectory, Turn
+from finqa_cli.types import Message, Observation, Prompt, Role, Step, ToolCall, ToolSpec, Trajectory, Turn
 
 PAIRS = "pairs.jsonl"
 
@@ -57,7 +57,10 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
         "recoveries": trajectory.recoveries,
         "seconds": round(trajectory.seconds, 4),
         "metadata": dict(trajectory.metadata),
-        "messages": [{"role": message.role, "content": message.content} for message in trajectory.messages],
+        "messages": [
+            {"role": message.role, "content": message.content, **_images_record(message.images)}
+            for message in trajectory.messages
+        ],
         "tools": [tool.as_function() for tool in trajectory.tools],
         **({"several_calls": True} if trajectory.several_calls else {}),
         "turns": [_turn_record(turn, token_ids) for turn in trajectory.turns],
@@ -153,7 +156,12 @@ def _call_record(call: ToolCall | None) -> dict[str, Any] | None:
 def _observation_record(observation: Observation | None) -> dict[str, Any] | None:
     if observation is None:
         return None
-    return {"text": observation.text, "done": observation.done, "is_error": observation.is_error}
+    seen = _images_record(observation.images)
+    return {"text": observation.text, "done": observation.done, "is_error": observation.is_error, **seen}
+
+
+def _images_record(images: Sequence[str]) -> dict[str, Any]:
+    return {"images": list(images)} if images else {}
 
 
 def recorded_steps(turn: Mapping[str, Any]) -> tuple[Step, ...]:
@@ -182,7 +190,8 @@ def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
     answer = step["observation"]
     if answer is None:
         return None
-    return Observation(text=answer["text"], done=answer["done"], is_error=answer["is_error"])
+    images = tuple(answer.get("images", ()))
+    return Observation(text=answer["text"], done=answer["done"], is_error=answer["is_error"], images=images)
 
 
 def _demonstration(record: Mapping[str, Any]) -> Demonstration:
@@ -203,7 +212,10 @@ def recorded_prompt(record: Mapping[str, Any]) -> Prompt:
     """
     tools = (tool["function"] for tool in record["tools"])
     return Prompt(
-        messages=tuple(Message(role=item["role"], content=item["content"]) for item in record["messages"]),
+        messages=tuple(
+            Message(role=item["role"], content=item["content"], images=tuple(item.get("images", ())))
+            for item in record["messages"]
+        ),
         tools=tuple(
             ToolSpec(name=item["name"], description=item["description"], parameters=item["parameters"])
             for item in tools
@@ -221,13 +233,15 @@ def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
         yield Message(role="assistant", content=words, tool_call=first, further_calls=tuple(further))
         for step in steps:
             if step.observation is not None:
-                yield Message(role="tool", content=step.observation.text, name=step.call.name)
+                reply = step.observation
+                yield Message(role="tool", content=reply.text, name=step.call.name, images=reply.images)
         return
     yield Message(role="assistant", content=turn["text"])
     if (observation := recorded_observation(turn)) is None:
         return
     # An episode of texts is answered by the environment as the user.
-    yield Message(role="tool" if turn["parse_error"] else "user", content=observation.text)
+    role: Role = "tool" if turn["parse_error"] else "user"
+    yield Message(role=role, content=observation.text, images=observation.images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

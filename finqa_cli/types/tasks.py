@@ -70,7 +70,8 @@ class Message:
     """One chat message.
 
     Only assistant messages carry `tool_call`, and `further_calls` where a turn has several. A tool message carries the
-    tool's `name`, and answers the first call before it that no tool message answers yet.
+    tool's `name`, and answers the first call before it that no tool message answers yet. `images` follow the text, each
+    a data URI or an address of the web.
     """
 
     role: Role
@@ -78,6 +79,7 @@ class Message:
     tool_call: ToolCall | None = None
     name: str = ""
     further_calls: tuple[ToolCall, ...] = ()
+    images: tuple[str, ...] = ()
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -102,11 +104,13 @@ class Observation:
         text: What the model reads.
         done: The episode is over; `Session.grade` may be called.
         is_error: The call was refused or failed (unknown tool, bad arguments, SQL error): the model's own mistake.
+        images: Images after the text, for models that see: data URIs or addresses of the web.
     """
 
     text: str
     done: bool = False
     is_error: bool = False
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ async def play(engine: Any, codec: ChatCodec, prompt: Prompt, seed: int) -> Samp
     turns: list[Turn] = []
     for text in ("[[1]]", "Error: \u00e9 </s>"):
         reply = await conversation.respond()
-        conversation.observe(text, tools=["sql_query"])
+        conversation.observe(Observation(text=text), tools=["sql_query"])
         turns.append(
             Turn(
                 prompt_ids=reply.prompt_ids,

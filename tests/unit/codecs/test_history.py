@@ -14,7 +14,7 @@ from fixtures.toy_environment import ToyTokenEngine
 
 from finqa_cli.contracts import PlayedTurn
 from finqa_cli.rollout.conversation import TokenConversation
-from finqa_cli.types import Completion, GenerateRequest, Message, Sampling, ToolCall
+from finqa_cli.types import Completion, GenerateRequest, Message, Observation, Sampling, ToolCall
 
 CALL = ToolCall(name="sql_query", arguments={"query": "SELECT \u00e9 FROM t"})
 PROMPT = as_prompt("You analyse.", "How much?")
@@ -100,7 +100,7 @@ async def test_an_episode_forks_only_where_history_changes() -> None:
     restarts = []
     for reply in ("[1]", "[2]", "[3]", "[4]"):
         restarts.append((await conversation.respond()).restarts)
-        conversation.observe(reply, tools=["sql_query"])
+        conversation.observe(Observation(text=reply), tools=["sql_query"])
     assert restarts == [False, False, True, False]
     assert engine.asked[1][: len(engine.asked[0])] == engine.asked[0]
     assert "weigh" in decode(codec, completions[1]) and "weigh" not in decode(codec, engine.asked[2])
@@ -114,5 +114,5 @@ async def test_a_fork_makes_room_in_the_context() -> None:
     replies = 0
     while not (await conversation.respond()).full:
         replies += 1
-        conversation.observe("[1]", tools=["sql_query"])
+        conversation.observe(Observation(text="[1]"), tools=["sql_query"])
     assert replies > 5

@@ -225,7 +225,7 @@ async def test_what_was_sampled_is_never_written_anew(family: str, turns: list[t
             )
         )
         assert not got.restarts and (got.stop == "stop") == stopped
-        conversation.observe(reply, tools=["sql_query"])
+        conversation.observe(Observation(text=reply), tools=["sql_query"])
     history: tuple[int, ...] = ()
     mask: list[bool] = []
     for asked, turn, before in zip(engine.asked, played, [None, *played], strict=False):

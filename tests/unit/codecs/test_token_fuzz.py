@@ -166,7 +166,7 @@ async def play(name: str, seed: int) -> Played:
     replies: list[Reply] = []
     for _ in range(TURNS):
         replies.append(await conversation.respond())
-        conversation.observe(text_of(rng), tools=None if tool is None else [tool])
+        conversation.observe(Observation(text=text_of(rng)), tools=None if tool is None else [tool])
     _check_ids(engine, replies)
     if codec.rewrites("tool" if tool else "user"):
         _check_prompts(codec, engine, replies, tool)

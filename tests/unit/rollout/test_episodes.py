@@ -26,7 +26,7 @@ from finqa_cli.rollout.conversation import TokenConversation
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool, SandboxPool
 from finqa_cli.rollout.stream import play_all
-from finqa_cli.types import AssistantTurn, Rewards, Sampling, Status, Task, ToolCall, Trajectory
+from finqa_cli.types import AssistantTurn, Observation, Rewards, Sampling, Status, Task, ToolCall, Trajectory
 
 
 def attempt(number: int = 0, member: int = 0) -> Attempt:
@@ -154,7 +154,7 @@ async def test_the_token_sequence_is_only_ever_appended_to() -> None:
     talk = TokenConversation(engine, ToyCodec(), PROMPT, key="k", sampling=Sampling())
     with engine.seat():
         first = await talk.respond()
-        talk.observe("reply", tools=["x"])
+        talk.observe(Observation(text="reply"), tools=["x"])
         second = await talk.respond()
     assert first.prompt_ids == (5, 6) and first.completion_ids == (21, 1)
     assert second.prompt_ids == (7,)

@@ -159,7 +159,8 @@ def _show_news(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
     """Everything at the start of an episode, later only what came after the person's last call."""
     spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
     for message in messages[spoken[-1] + 1 if spoken else 0 :]:
-        show(f"--- {message.name or message.role} ---\n{message.content}\n")
+        images = "".join(f"\n[image: {address[:60]}]" for address in message.images)
+        show(f"--- {message.name or message.role} ---\n{message.content}{images}\n")
     if tools and not spoken:
         show("Tools (type a name; Ctrl-D ends the episode):")
         for tool in tools:

@@ -54,11 +54,12 @@ def turn_seed(seed: int, key: str) -> int:
 def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None) -> list[dict[str, Any]]:
     """The history in OpenAI's form.
 
-    What came back for an unreadable call is a user message there, because a tool message must answer a call. Thoughts
+    What came back for an unreadable call is a user message there, because a tool message must answer a call, and so are
+    the images that tools return. Thoughts
     are left out unless a field is named: servers without a template that knows them would count them as words.
     """
     chat: list[dict[str, Any]] = []
-    open_calls = deque[str]()
+    open_calls, shown = deque[str](), tuple[str, ...]()
     for place, message in enumerate(messages):
         if message.role == "assistant":
             open_calls = deque(f"call{place + call:05d}" for call in range(len(message.calls)))
@@ -66,10 +67,22 @@ def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None
         elif message.role == "tool" and open_calls:
             name = open_calls.popleft()
             chat.append({"role": "tool", "tool_call_id": name, "content": valid_text(message.content)})
+            shown += message.images
+            if shown and not (place + 1 < len(messages) and messages[place + 1].role == "tool"):
+                seen, shown = shown, ()  # messages of tools take text only
+                chat.append({"role": "user", "content": _content("", seen)})
         else:
             role = "user" if message.role == "tool" else message.role
-            chat.append({"role": role, "content": valid_text(message.content)})
+            chat.append({"role": role, "content": _content(message.content, message.images)})
     return chat
+
+
+def _content(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
+    """The text, or parts where there are images."""
+    if not images:
+        return valid_text(text)
+    words = [{"type": "text", "text": valid_text(text)}] if text else []
+    return [*words, *({"type": "image_url", "image_url": {"url": address}} for address in images)]
 
 
 def valid_text(text: str) -> str:

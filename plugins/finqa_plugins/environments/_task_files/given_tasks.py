@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from finqa_cli.errors import DataError
 from finqa_cli.types import Message, Task
 from finqa_cli.types.splits import SPLIT_NAMES
+from finqa_plugins.environments._task_files.content_parts import read_content
 
 HELD_OUT = 0.15
 """Share of the clusters in each of `dev` and `test` where the tasks name no split."""
@@ -122,13 +123,17 @@ def _read(given: Any, number: int, place: str, bare: bool) -> GivenTask:
 
 
 def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
-    """Messages of a prompt: a text, or a list of mappings with `role` and `content` that ends with the user's."""
+    """Messages of a prompt: a text, or a list of mappings with `role` and `content` that ends with the user's.
+
+    A content is a text, or a list of texts and images.
+    """
     rows: Any = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     try:
-        known = all(row["role"] in _ROLES and isinstance(row["content"], str) for row in rows)
-        if known and rows[-1]["role"] == "user":
-            return tuple(Message(role=row["role"], content=row["content"]) for row in rows)
-    except (TypeError, LookupError):
+        if all(row["role"] in _ROLES for row in rows) and rows[-1]["role"] == "user":
+            contents = [read_content(row["content"]) for row in rows]
+            pairs = zip(rows, contents, strict=True)
+            return tuple(Message(role=row["role"], content=text, images=images) for row, (text, images) in pairs)
+    except (TypeError, LookupError, ValueError):
         pass
     raise DataError(
         f"{place} has no prompt: a text, or messages with role and content of which the last is the user's.",

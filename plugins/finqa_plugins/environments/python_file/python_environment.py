@@ -30,6 +30,7 @@ from finqa_cli.types import (
     ToolCall,
 )
 from finqa_plugins.environments._schemas.random_values import draw_value
+from finqa_plugins.environments._task_files.content_parts import has_images, image_address, read_content
 from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
@@ -259,7 +260,7 @@ class _OwnSession:
         answer = self._thing.answer
         said = await self._calls.call("answer", answer, partial(answer, self._answer))
         self._over = said is None or bool(getattr(self._thing, "done", False))
-        return Observation(text="Answer received." if said is None else _text_of(said), done=self._over)
+        return Observation(text="Answer received.", done=True) if said is None else _observation(said, self._over)
 
     async def grade(self) -> Rewards:
         """Return the reward: of the method, or the number that tools have changed."""
@@ -306,7 +307,7 @@ class ToolSession(_OwnSession, Session):
         if isinstance(result, Observation):
             return result
         self._over = bool(getattr(self._thing, "done", False))
-        return Observation(text=_text_of(result), done=self._over)
+        return _observation(result, self._over)
 
 
 def _run(gathering: Callable[[Any], Any], call: Callable[[], Any]) -> Any:
@@ -378,6 +379,17 @@ def _with_text(prompt: Prompt, text: str) -> Prompt:
     last = prompt.messages[-1]
     added = Message(role=last.role, content=f"{last.content}\n\n{text}")
     return replace(prompt, messages=(*prompt.messages[:-1], added))
+
+
+def _observation(value: Any, done: bool) -> Observation:
+    """What a tool returned: an image or a list with one is shown, everything else as text."""
+    if not has_images(value):
+        return Observation(text=_text_of(value), done=done)
+    members = value if isinstance(value, list | tuple) else [value]
+    text, images = read_content(
+        [each if image_address(each) or isinstance(each, str) else _text_of(each) for each in members]
+    )
+    return Observation(text=text, done=done, images=images)
 
 
 def _text_of(value: Any) -> str:

@@ -47,7 +47,10 @@ def list_files(as_json: AsJson = False) -> None:
 
 
 def _document(loaded: Loaded, origin: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {"settings": to_stated_dict(loaded.settings), "chosen": list(loaded.choices.reasons)}
+    document: dict[str, Any] = {
+        "settings": to_stated_dict(loaded.settings),
+        "chosen": list(loaded.choices.reasons.values()),
+    }
     return {**document, "origins": dict(loaded.origins)} if origin else document
 
 

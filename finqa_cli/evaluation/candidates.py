@@ -17,7 +17,7 @@ from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.evaluation.evaluate import eval_tasks, policy_of
+from finqa_cli.evaluation.evaluate import eval_split, eval_tasks, policy_of
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.seeds import derive
@@ -122,7 +122,8 @@ async def sample(
         ) as parts:
             tasks = eval_tasks(parts.environment, settings)
             if not tasks:
-                raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+                split = eval_split(parts.environment, settings)
+                raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
             folder.pin("data digest", parts.data.digest)
             parameters = _parameters(settings, target)
             folder.pin("reward digest", reward_digest(parameters["reward"]))

@@ -35,6 +35,7 @@ from finqa_cli.statistics import (
     summarize,
 )
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory, Turn
+from finqa_cli.types.splits import choose_split
 from finqa_cli.wiring.policies import resolve_for
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
@@ -94,7 +95,8 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
             ) as parts:
                 tasks = eval_tasks(parts.environment, settings)
                 if not tasks:
-                    raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+                    split = eval_split(parts.environment, settings)
+                    raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
                 inputs |= parts.inputs()
                 write_manifest(folder.path, "eval", parameters=parameters, inputs=inputs)
                 report = await evaluate_tasks(
@@ -162,11 +164,16 @@ async def evaluate_tasks(
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
     """Returns the questions of the evaluation split, or `eval.limit` of them by `eval.seed`, alike for every seed."""
-    tasks = environment.tasks(settings.data.eval_split)
+    tasks = environment.tasks(eval_split(environment, settings))
     if not settings.eval.limit:
         return tasks
     seed = derive(settings.eval.seed, "eval-limit")
     return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
+
+
+def eval_split(environment: Environment, settings: Settings) -> str:
+    """Returns the split to evaluate on: of those that the settings name, the first that the environment has."""
+    return choose_split(settings.data.eval_split, environment.splits())
 
 
 def is_engine(target: str) -> bool:
@@ -195,7 +202,7 @@ async def play(
     """
     async with stage(settings, policy, run_id="play", reporter=reporter, episodes=lambda _: 1) as parts:
         environment = parts.environment
-        splits = environment.splits() if question else (settings.data.eval_split,)
+        splits = environment.splits() if question else (eval_split(environment, settings),)
         tasks = [task for split in splits for task in environment.tasks(split)]
         if question is not None:
             task = next((task for task in tasks if task.id == question), None)
@@ -205,7 +212,7 @@ async def play(
         elif tasks:
             task = draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
         else:
-            raise DataError(f"Split {settings.data.eval_split!r} of {parts.data.name!r} has no questions.")
+            raise DataError(f"Split {splits[0]!r} of {parts.data.name!r} has no questions.")
         on_start(task)
         player = parts.player(settings, temperature=settings.eval.temperature)
         attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))

@@ -51,7 +51,7 @@ rank = 0
 max_gen_tokens = 96
 
 [train]
-iterations = 30
+iterations = 50
 group_size = 8
 target_groups_per_iter = 8
 max_rollout_rounds = 4

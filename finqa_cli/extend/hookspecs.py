@@ -67,6 +67,7 @@ class Component:
         sleeps: For an engine: it can free its devices for the time of an update (`TokenEngine.sleeps`).
         overhead_gib: For an engine: what compiled graphs and workspaces take of each device, beside the model.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
+        sandboxless: For an environment: its episodes need no sandbox.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
         given: Values of options that the user cannot set, such as the file that the component was found in.
@@ -92,6 +93,7 @@ class Component:
     sleeps: bool = False
     overhead_gib: float = 0.0
     snapshotless: bool = False
+    sandboxless: bool = False
     policy: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
     verdict: str = ""

@@ -170,7 +170,9 @@ def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
     name, split = _data_name(source.run, data), str(data.get("eval_split", ""))
     try:
         found = [
-            _score(record, name, split, record["temperature"]) for record in read_jsonl(path) if _is_of(record, source)
+            _score(record, name, str(record.get("split", split)), record["temperature"])
+            for record in read_jsonl(path)
+            if _is_of(record, source)
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} holds an evaluation that cannot be read ({error!r}).") from error

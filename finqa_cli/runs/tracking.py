@@ -79,11 +79,11 @@ class Tracking:
         self._folder.event("weights", version=policy.number, **facts)
         self._observers.notify("on_weights", policy=policy)
 
-    def evaluation(self, iteration: int, version: int, temperature: float, report: EvalReport) -> None:
+    def evaluation(self, iteration: int, version: int, temperature: float, split: str, report: EvalReport) -> None:
         """Records an evaluation and passes it on."""
         facts = report.to_dict()
         where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
-        self.record({**where, **facts})
+        self.record({**where, "split": split, **facts})
         self.evaluated(iteration, facts)
 
     def evaluated(self, iteration: int, facts: Mapping[str, Any]) -> None:

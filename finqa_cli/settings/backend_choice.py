@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,33 +37,37 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The backends to use. `reasons` has one phrase for each that was chosen here and not by the user."""
+    """The backends to use. `reasons` has a phrase for each kind that was chosen here and not by the user."""
 
     model: str
     engine: str
     sandbox: str
-    reasons: tuple[str, ...]
+    reasons: Mapping[str, str]
 
-    @property
-    def line(self) -> str:
-        """One line with what was chosen and why; empty when all was given."""
-        return "chosen: " + ", ".join(self.reasons) if self.reasons else ""
+    def line(self, *, sandboxless: bool = False) -> str:
+        """Return one line with what was chosen and why; empty when all was given.
+
+        Args:
+            sandboxless: The environment needs no sandbox, so that there is nothing to say of one.
+        """
+        shown = [reason for kind, reason in self.reasons.items() if not (sandboxless and kind == "sandbox")]
+        return "chosen: " + ", ".join(shown) if shown else ""
 
 
 def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str = AUTO) -> Choices:
     """Fill in every name that is `auto`; a name that is given is kept."""
-    reasons: list[str] = []
+    reasons: dict[str, str] = {}
     if model == AUTO:
         model = GPU_MODEL if facts.cuda else facts.policy
         if engine not in facts.modelless:
-            reasons.append(f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})")
+            reasons["model"] = f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})"
     if engine == AUTO:
         engine = "vllm" if facts.cuda and facts.vllm and not is_embedded(model) else "transformers"
-        reasons.append(f"engine {engine} ({_engine_reason(facts, model)})")
+        reasons["engine"] = f"engine {engine} ({_engine_reason(facts, model)})"
     if sandbox == AUTO:
         sandbox = "daytona" if facts.daytona_key and facts.daytona else "local"
-        reasons.append(f"sandbox {sandbox} ({_sandbox_reason(facts)})")
-    return Choices(model=model, engine=engine, sandbox=sandbox, reasons=tuple(reasons))
+        reasons["sandbox"] = f"sandbox {sandbox} ({_sandbox_reason(facts)})"
+    return Choices(model=model, engine=engine, sandbox=sandbox, reasons=reasons)
 
 
 def facts(

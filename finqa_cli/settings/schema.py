@@ -114,7 +114,7 @@ class DataSettings(Section):
     snapshot: str = setting("openenv-finqa", "Name of the data set", "--snapshot", main=True, min_length=1)
     path: Path | None = setting(None, "Data file or folder instead of a snapshot", "--data", main=True)
     train_split: str = setting("train", "Split for training", "--dataset-split")
-    eval_split: str = setting("dev", "Split for evaluation", "--split", main=True)
+    eval_split: str = setting("dev,test,train", "Evaluation split; of several the first found", "--split", main=True)
     max_prompt_tokens: PositiveInt | None = setting(
         None, "Longest prompt that is trained on", unit="tokens", shown="no limit"
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import DataError, ThresholdError
-from finqa_cli.evaluation.evaluate import evaluate_tasks
+from finqa_cli.evaluation.evaluate import eval_split, evaluate_tasks
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.reporter import Reporter
@@ -119,11 +119,11 @@ def choose_questions(
         DataError: Questions are asked for, and there is none; or the data is missing.
         ConfigError: The environment cannot be made.
     """
-    split = settings.data.eval_split
     if wanted == 0:
         return []
     try:
         environment = open_environment(settings, reporter)
+        split = eval_split(environment, settings)
         every = environment.tasks(split)
         free = [task for task in every if task.cluster not in trained]
         if settings.data.allow_overlap:

@@ -17,6 +17,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
 from finqa_cli.types import DataInfo, Prompt, Snapshot, Task
+from finqa_cli.types.splits import choose_split
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage
 
@@ -90,7 +91,8 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
     """
     environment, chosen = open_environment(settings, reporter), settings.data
     check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
-    held_out = _other_splits(environment, {chosen.train_split} - {chosen.eval_split}, chosen.eval_split)
+    evaluated = choose_split(chosen.eval_split, environment.splits())
+    held_out = _other_splits(environment, {chosen.train_split} - {evaluated}, evaluated)
     training = environment.tasks(chosen.train_split)
     check_training_data(
         environment.data(),

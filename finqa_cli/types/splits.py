@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePath
 
 SPLITS = ("train", "dev", "test")
@@ -18,6 +18,15 @@ SPLIT_NAMES: Mapping[str, str] = {
     "test": "test",
 }
 """Names of splits as data sets write them -> ours."""
+
+
+def choose_split(wanted: str, available: Collection[str]) -> str:
+    """Return the first name in `wanted`, a list separated by commas, that is available; without one the first name.
+
+    The latter is for an error message: asked for its tasks, the environment names the splits that it has.
+    """
+    names = [SPLIT_NAMES.get(name.strip(), name.strip()) for name in wanted.split(",")]
+    return next((name for name in names if name in available), wanted.partition(",")[0].strip())
 
 
 def split_of_name(path: PurePath) -> str:

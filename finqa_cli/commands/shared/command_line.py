@@ -136,8 +136,10 @@ class CommandLine:
         self._check_snapshot(loaded.settings.environment.name)
         logs.configure()
         shown = not (quiet or self.as_json or self.quiet)
-        if loaded.choices.line and shown:
-            print(loaded.choices.line, file=sys.stderr)
+        if shown and loaded.choices.reasons:
+            environment = registry().find("environment", loaded.settings.environment.name)
+            if line := loaded.choices.line(sandboxless=environment.sandboxless):
+                print(line, file=sys.stderr)
         if purpose is None:
             run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
             return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))

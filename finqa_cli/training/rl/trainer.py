@@ -207,7 +207,8 @@ class Trainer(TrainingLoop):
                 f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
                 remedy=f"see their errors in {context.folder.path / 'trajectories.jsonl'}",
             )
-        context.tracking.evaluation(iteration, self.policy.number, context.settings.eval.temperature, report)
+        temperature, split = context.settings.eval.temperature, self.held_out[0].split
+        context.tracking.evaluation(iteration, self.policy.number, temperature, split, report)
 
     async def stop(self) -> None:
         """Waits for all running episodes, those that are played ahead included, so that they are on disk, and raises.

@@ -38,7 +38,7 @@ from finqa_cli.data.finqa.finqa_rows import finqa_row as read_finqa_row
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.errors import DataError, MissingDependencyError
-from finqa_cli.types.splits import split_of_name
+from finqa_cli.types.splits import choose_split, split_of_name
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"
 
@@ -294,3 +294,21 @@ def test_the_real_files_have_the_published_counts() -> None:
     assert report.statistics["program_operations"]["divide"] == 820
     differing = sum(count for code, count in found.items() if code.startswith("answer_"))
     assert 100 <= differing <= 130
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "chosen"),
+    [
+        ("dev,test,train", ("train", "dev", "test"), "dev"),
+        ("dev,test,train", ("train", "test"), "test"),
+        ("test, dev,train", ("train",), "train"),
+        ("validation", ("train", "dev"), "dev"),
+        ("test", ("train", "dev"), "test"),
+        ("final", ("final",), "final"),
+        ("dev,test", ("other",), "dev"),
+    ],
+)
+def test_of_several_splits_the_first_that_there_is_is_chosen(
+    wanted: str, available: tuple[str, ...], chosen: str
+) -> None:
+    assert choose_split(wanted, available) == chosen

@@ -11,8 +11,9 @@ from fixtures.plugin_entry_points import PACKAGE, entry
 
 import finqa_cli
 from finqa_cli import contracts
+from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.extend import KINDS, Component, Registry, hookimpl
+from finqa_cli.extend import KINDS, Component, Registry, hookimpl, registry
 from finqa_cli.extend.registry import CONTRACTS, checkout_entries
 from finqa_cli.types import Group, Rewards, Status, Task, Trajectory
 
@@ -304,3 +305,10 @@ def test_a_checkout_that_is_not_installed_declares_its_plugins_itself(
     assert checkout_entries(tmp_path) == ()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
     assert checkout_entries(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", ["finqa-text", "forecast"])
+def test_environments_that_say_so_need_no_sandbox(name: str) -> None:
+    assert registry().find("environment", name).sandboxless
+    environment = registry().create("environment", name, {}, EnvironmentContext(snapshot=None))
+    assert environment.sandbox_spec() is None

@@ -23,14 +23,17 @@ from finqa_cli.settings.backend_choice import GPU_MODEL, cuda_visible
 def test_backends_follow_from_what_is_there(known: Facts, expected: tuple[str, str, str]) -> None:
     chosen = choose(known)
     assert (chosen.model, chosen.engine, chosen.sandbox) == expected
-    assert len(chosen.reasons) == 3 and chosen.line.count("(") == 3 and "\n" not in chosen.line
+    assert list(chosen.reasons) == ["model", "engine", "sandbox"]
+    assert chosen.line().count("(") == 3 and "\n" not in chosen.line()
+    assert chosen.line(sandboxless=True).count("(") == 2 and "sandbox" not in chosen.line(sandboxless=True)
 
 
 def test_a_given_name_is_kept_and_needs_no_reason() -> None:
     chosen = choose(Facts(cuda=True, vllm=True), model=EMBEDDED, sandbox="mine")
     assert (chosen.model, chosen.engine, chosen.sandbox) == (EMBEDDED, "transformers", "mine")
-    assert chosen.reasons == ("engine transformers (it serves the embedded model)",)
-    assert choose(Facts(), model="a", engine="b", sandbox="c").line == ""
+    assert chosen.reasons == {"engine": "engine transformers (it serves the embedded model)"}
+    assert choose(Facts(), model="a", engine="b", sandbox="c").line() == ""
+    assert choose(Facts(), model="a", engine="b").line(sandboxless=True) == ""
 
 
 def test_an_environment_may_have_a_small_policy_of_its_own() -> None:
@@ -48,7 +51,7 @@ def test_its_profile_applies_to_every_small_policy(empty_folder: Path, monkeypat
 
 
 def test_a_key_without_its_provider_is_mentioned() -> None:
-    assert "no daytona provider is registered" in choose(Facts(daytona_key=True)).line
+    assert "no daytona provider is registered" in choose(Facts(daytona_key=True)).line()
 
 
 def test_facts_count_only_registered_components(monkeypatch: pytest.MonkeyPatch) -> None:

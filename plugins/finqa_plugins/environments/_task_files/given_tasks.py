@@ -20,7 +20,6 @@ HELD_OUT = 0.15
 """Share of the clusters in each of `dev` and `test` where the tasks name no split."""
 
 _ROLES = ("system", "user", "assistant")
-_STAND_INS = {"dev": "test", "test": "dev"}
 _TEXTS = ("id", "split", "cluster", "kind")
 
 
@@ -77,13 +76,13 @@ def read_tasks(given: Iterable[Any], place: str, *, bare: bool = False) -> list[
 
 
 def tasks_of_split(splits: Mapping[str, Sequence[Task]], split: str, source: str) -> Sequence[Task]:
-    """Return the tasks of a split; where there is only one of `dev` and `test`, both names mean it.
+    """Return the tasks of a split.
 
     Raises:
         DataError: There is no such split.
     """
     name = SPLIT_NAMES.get(split, split)
-    found = splits.get(name, splits.get(_STAND_INS.get(name, ""), ()))
+    found = splits.get(name, ())
     if not found:
         raise DataError(
             f"{source} has no split {split!r}; it has: {', '.join(splits)}.",

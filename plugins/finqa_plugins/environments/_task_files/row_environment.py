@@ -14,8 +14,6 @@ from finqa_cli.types import AssistantTurn, DataInfo, Message, Observation, Promp
 from finqa_cli.types.splits import SPLIT_NAMES
 from finqa_plugins.environments._task_files.task_rows import Row, TaskData
 
-_STAND_INS = {"dev": "test", "test": "dev"}
-
 
 class RowEnvironment(Environment, Generic[Row]):
     """Serves the rows of one source as tasks, and demonstrates their solutions."""
@@ -107,15 +105,12 @@ class SingleReplyEnvironment(RowEnvironment[Row]):
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all tasks of a split in the order of the source.
 
-        Where data has only one of `dev` and `test`, both names mean it: the rows to evaluate on.
-
         Raises:
             DataError: There is no such split.
         """
         if split == "train" and split not in self._tasks and self._data.info.evaluation_only:
             raise self._split_error(split, "is for evaluation only: nothing is trained on it")
-        stand_in = _STAND_INS.get(split)
-        return super().tasks(stand_in if stand_in in self._tasks and split not in self._tasks else split)
+        return super().tasks(split)
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> SingleReplySession:
         """Start an episode of exactly this task.

@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            sandboxless=True,
             clustered_by="company",
             name="convfinqa",
             target="finqa_plugins.environments.convfinqa.convfinqa_environment:ConvFinQAEnvironment",

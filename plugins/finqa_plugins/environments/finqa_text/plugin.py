@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            sandboxless=True,
             policy="embedded-text",
             clustered_by="company",
             name="finqa-text",

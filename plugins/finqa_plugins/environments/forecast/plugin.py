@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            sandboxless=True,
             policy="embedded-forecast",
             clustered_by="{cluster}",
             name="forecast",

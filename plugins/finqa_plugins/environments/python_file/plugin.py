@@ -23,4 +23,5 @@ def find_component(kind: str, name: str) -> Component | None:
         summary=f"the environment in {name}",
         given={"source": name},
         snapshotless=True,
+        sandboxless=True,
     )

@@ -12,6 +12,7 @@ def register_components() -> list[Component]:
         Component(
             kind="environment",
             snapshotless=True,
+            sandboxless=True,
             clustered_by="page",
             name="tatqa",
             target="finqa_plugins.environments.tatqa.tatqa_environment:TatQAEnvironment",

@@ -59,10 +59,13 @@ def test_embedded_questions_differ_and_have_the_kinds_of_finqa() -> None:
 
 
 @pytest.mark.parametrize("name", ["dev.json", "test.json"])
-def test_a_file_to_evaluate_on_answers_to_both_names(tmp_path: Path, name: str) -> None:
+def test_a_file_to_evaluate_on_has_its_own_split_alone(tmp_path: Path, name: str) -> None:
     loaded = environment(write(tmp_path / name, original()))
-    (task,) = loaded.tasks("dev")
-    assert loaded.tasks("test") == loaded.tasks("dev") and loaded.splits() == (task.split,) == (name[:-5],)
+    (own,) = loaded.splits()
+    (task,) = loaded.tasks(own)
+    assert task.split == own == name[:-5]
+    with pytest.raises(DataError, match="has no split"):
+        loaded.tasks("test" if own == "dev" else "dev")
     with pytest.raises(DataError, match="evaluation only" if name == "test.json" else "has no split 'train'"):
         loaded.tasks("train")
 

@@ -226,10 +226,12 @@ def test_the_writer_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.Captur
     assert "--noise" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_splits_stand_in_for_each_other_and_others_are_refused(tmp_path: Path) -> None:
+def test_a_file_to_evaluate_on_has_one_split(tmp_path: Path) -> None:
     assert main(["--out", str(tmp_path), "--format", "jsonl", "--companies", "3"]) == 0
     only = environment(tmp_path / "test.jsonl")
-    assert only.tasks("dev") == only.tasks("test") and only.data().evaluation_only
+    assert only.splits() == ("test",) and only.data().evaluation_only
+    with pytest.raises(DataError, match="has no split 'dev'; it has: test"):
+        only.tasks("dev")
     with pytest.raises(DataError, match="is for evaluation only"):
         only.tasks("train")
 

@@ -164,16 +164,33 @@ async def evaluate_tasks(
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
     """Returns the questions of the evaluation split, or `eval.limit` of them by `eval.seed`, alike for every seed."""
-    tasks = environment.tasks(eval_split(environment, settings))
-    if not settings.eval.limit:
-        return tasks
-    seed = derive(settings.eval.seed, "eval-limit")
-    return draw(tasks, seed=seed, position=0, count=settings.eval.limit)[0]
+    return _limited(environment.tasks(eval_split(environment, settings)), settings)
+
+
+def held_out_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
+    """Returns the questions to evaluate on while training, as `eval_tasks`; none where there is no split for them."""
+    split = held_out_split(environment, settings)
+    return _limited(environment.tasks(split), settings) if split else ()
 
 
 def eval_split(environment: Environment, settings: Settings) -> str:
     """Returns the split to evaluate on: of those that the settings name, the first that the environment has."""
     return choose_split(settings.data.eval_split, environment.splits())
+
+
+def held_out_split(environment: Environment, settings: Settings) -> str:
+    """Returns the split to evaluate on while training, or nothing.
+
+    It is `eval_split`, but for the training split where that is a last resort instead of the one that was asked for.
+    """
+    split, asked = eval_split(environment, settings), settings.data.eval_split.partition(",")[0].strip()
+    return "" if split == settings.data.train_split != asked else split
+
+
+def _limited(tasks: Sequence[Task], settings: Settings) -> Sequence[Task]:
+    if not settings.eval.limit:
+        return tasks
+    return draw(tasks, seed=derive(settings.eval.seed, "eval-limit"), position=0, count=settings.eval.limit)[0]
 
 
 def is_engine(target: str) -> bool:

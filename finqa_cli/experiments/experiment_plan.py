@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from finqa_cli.errors import ConfigError, DataError, FinqaError, UsageError
 from finqa_cli.evaluation.compare.comparison import differing
-from finqa_cli.evaluation.evaluate import eval_tasks
+from finqa_cli.evaluation.evaluate import eval_split, eval_tasks
 from finqa_cli.experiments.experiment_file import (
     Cell,
     ExperimentFile,
@@ -358,7 +358,7 @@ def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
 
     Cells without `rates.questions` are not checked. Data that does not exist or cannot be read gives a line as well.
     """
-    counted: dict[str, tuple[int, int] | str] = {}
+    counted: dict[str, tuple[tuple[str, int], ...] | str] = {}
     cells_of: dict[str, list[str]] = {}
     for name in chosen:
         cell = plan.cells[name]
@@ -369,33 +369,31 @@ def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
         if key not in counted:
             counted[key] = _counted(settings)
         planned = round(float(cell.rates.questions)), round(float(cell.rates.evaluated))
-        for line in _count_differences(settings, planned, counted[key]):
+        for line in _count_differences(planned, counted[key]):
             cells_of.setdefault(line, []).append(name)
     return [f"{', '.join(names)}: {line}" for line, names in cells_of.items()]
 
 
-def _counted(settings: Settings) -> tuple[int, int] | str:
-    """Questions to train on and attempts of one evaluation; or why they are not known."""
+def _counted(settings: Settings) -> tuple[tuple[str, int], ...] | str:
+    """Split and number of the questions to train on and of the attempts of an evaluation; or why they are unknown."""
     path = settings.data.path
     if path is not None and not path.exists():
         return f"there is no data at {path}"
     try:
         environment = open_environment(settings, NullReporter())
-        asked = len(eval_tasks(environment, settings)) * settings.eval.attempts
-        return len(environment.tasks(settings.data.train_split)), asked
+        trained, evaluated = settings.data.train_split, eval_split(environment, settings)
+        attempts = len(eval_tasks(environment, settings)) * settings.eval.attempts
+        return (trained, len(environment.tasks(trained))), (evaluated, attempts)
     except FinqaError as error:
         return error.message
 
 
-def _count_differences(settings: Settings, planned: tuple[int, int], counted: tuple[int, int] | str) -> Iterator[str]:
+def _count_differences(planned: tuple[int, int], counted: tuple[tuple[str, int], ...] | str) -> Iterator[str]:
     if isinstance(counted, str):
         yield f"the plan's numbers of questions are not compared with the data: {counted.rstrip('.')}."
         return
-    parts = (
-        ("questions to train on", settings.data.train_split, "rates.questions"),
-        ("attempts in an evaluation", settings.data.eval_split, "rates.evaluated"),
-    )
-    for (what, split, rate), wanted, found in zip(parts, planned, counted, strict=True):
+    parts = (("questions to train on", "rates.questions"), ("attempts in an evaluation", "rates.evaluated"))
+    for (what, rate), wanted, (split, found) in zip(parts, planned, counted, strict=True):
         if wanted != found:
             yield (
                 f"the plan counts on {wanted:,} {what}, and split {split!r} has {found:,}: "

@@ -11,13 +11,13 @@ from finqa_cli.data import LocalSnapshots
 from finqa_cli.data.snapshots.compile import TASKS
 from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
 from finqa_cli.errors import ConfigError, DataError, FinqaError
+from finqa_cli.evaluation.evaluate import held_out_split
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
 from finqa_cli.types import DataInfo, Prompt, Snapshot, Task
-from finqa_cli.types.splits import choose_split
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage
 
@@ -91,8 +91,8 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
     """
     environment, chosen = open_environment(settings, reporter), settings.data
     check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
-    evaluated = choose_split(chosen.eval_split, environment.splits())
-    held_out = _other_splits(environment, {chosen.train_split} - {evaluated}, evaluated)
+    evaluated = held_out_split(environment, settings)
+    held_out = _other_splits(environment, {chosen.train_split} - {evaluated}, *filter(None, [evaluated]))
     training = environment.tasks(chosen.train_split)
     check_training_data(
         environment.data(),

@@ -17,7 +17,7 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     UsageError,
 )
-from finqa_cli.evaluation.evaluate import eval_tasks
+from finqa_cli.evaluation.evaluate import held_out_tasks
 from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
@@ -141,7 +141,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         if checkpoint is None and settings.train.preflight:
             await check_learnable(parts, settings, tasks, optimizer, context.reporter, context.stopper)
         async with run_learner(context, base.model) as learner:
-            held_out = eval_tasks(parts.environment, settings)
+            held_out = held_out_tasks(parts.environment, settings)
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
             if checkpoint is not None:
                 await trainer.resume(checkpoint)

@@ -289,7 +289,7 @@ def test_numbers_of_questions_are_compared_with_the_data() -> None:
     assert row_warnings(plan, ["a-plain", "b-plain"]) == [] == row_warnings(planned()[0], chosen)
     write(Path("rows/dev.jsonl"), *rows[13:])
     (told,) = row_warnings(plan, ["a-plain"])
-    assert "the plan counts on 4 attempts in an evaluation, and split 'test' has 3: " in told
+    assert "the plan counts on 4 attempts in an evaluation, and split 'dev' has 3: " in told
     Path("rows/dev.jsonl").write_text("{\n" * 3)
     (told,) = row_warnings(plan, ["a-plain"])
     assert "not compared with the data: " in told and "dev.jsonl" in told

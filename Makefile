@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-trl, test-vllm, check, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-trl, test-vllm, test-libraries, check, compat, reference, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm check compat format reference tiny-policy text-policies clean
+.PHONY: install demo test test-trl test-vllm test-libraries check compat format reference tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -55,6 +55,20 @@ $(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/trl_parity/requirements.txt
 	touch $@
 
+# verifiers and Inspect need versions that exclude each other and ours: an environment each.
+LIBRARIES := .venv-libraries
+$(LIBRARIES)/verifiers/.installed: PACKAGES := verifiers==0.2.1
+$(LIBRARIES)/inspect/.installed: PACKAGES := inspect_ai==0.3.285 openai
+
+test-libraries: install $(LIBRARIES)/verifiers/.installed $(LIBRARIES)/inspect/.installed  ## Their environments, beside their own runners.
+	FINQA_VERIFIERS_PYTHON=$(LIBRARIES)/verifiers/bin/python FINQA_INSPECT_PYTHON=$(LIBRARIES)/inspect/bin/python \
+		$(BIN)/python -m pytest tests/other_libraries $(ARGS)
+
+$(LIBRARIES)/%/.installed: Makefile
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(PACKAGES)
+	touch $@
+
 check: install  ## Format, lint, types and architecture.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -92,4 +106,4 @@ text-policies: install  ## Teach the embedded policies of code, forecast and mbp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) $(VLLM) $(TRL) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

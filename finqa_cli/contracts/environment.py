@@ -93,6 +93,12 @@ class BaseSession(ABC):
             EnvironmentFault: The server could not grade. This is never a reward of 0.
         """
 
+    async def begin_turn(self, turn: AssistantTurn) -> None:  # noqa: B027 - optional: few sessions keep a transcript
+        """Take note of a whole turn, before its calls or its text follow one by one. Default: nothing.
+
+        Raises like `Session.step`.
+        """
+
     async def close(self) -> None:  # noqa: B027 - optional: many sessions have nothing to free
         """Free what the session uses. Idempotent, never raises."""
 

@@ -192,10 +192,10 @@ def _surplus(turn: AssistantTurn, prompt: Prompt) -> str:
 async def _answer(session: RecoveringSession, reply: Reply, *, as_text: bool) -> list[Observation]:
     """Return the reply to each call, up to the one that ends the episode; or the one reply to another turn."""
     if as_text:
-        return [await session.answer(reply.turn.text)]
+        return [await session.answer(reply.turn.text, reply.turn)]
     observations: list[Observation] = []
-    for call in reply.turn.calls:
-        observations.append(await session.answer(call))
+    for place, call in enumerate(reply.turn.calls):
+        observations.append(await session.answer(call, None if place else reply.turn))
         if observations[-1].done:
             break
     if observations:

@@ -182,7 +182,7 @@ class RecoveringSession:
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
-        self._log: list[tuple[ToolCall | str, bytes]] = []
+        self._log: list[tuple[Callable[[AnySession], Awaitable[Observation]], bytes]] = []
         self._takes_calls = True
         self._takes_text = False
         self.recoveries = 0
@@ -213,15 +213,20 @@ class RecoveringSession:
         is_text = turn.tool_call is None and (turn.no_call or not turn.parse_error)
         return "text" if not self._takes_calls or (self._takes_text and is_text) else "call"
 
-    async def answer(self, said: ToolCall | str) -> Observation:
+    async def answer(self, said: ToolCall | str, turn: AssistantTurn | None = None) -> Observation:
         """Carry out one call, or pass on one text, in a fresh session where necessary.
+
+        Args:
+            said: The call or text.
+            turn: The turn that begins with it; None where it is a further call of a turn.
 
         Raises:
             SandboxError, EnvironmentFault: `Session.step` raised it, and the budget is spent.
             ReplayDiffersError: The fresh session answered the logged calls differently.
         """
-        observation = await self._persist(partial(_say, said=said))
-        self._log.append((said, _digest(observation)))
+        call = partial(_say, said=said, turn=turn)
+        observation = await self._persist(call)
+        self._log.append((call, _digest(observation)))
         return observation
 
     async def grade(self) -> Rewards:
@@ -274,8 +279,8 @@ class RecoveringSession:
         self._prompt = prompt
 
     async def _replay(self) -> None:
-        for number, (said, digest) in enumerate(self._log):
-            if _digest(await self._reach(partial(_say, said=said))) != digest:
+        for number, (call, digest) in enumerate(self._log):
+            if _digest(await self._reach(call)) != digest:
                 raise ReplayDiffersError(f"Call {number} of task {self._task.id!r} was answered differently on replay.")
 
     async def _drop(self, fault: EpisodeError | None) -> None:
@@ -296,7 +301,9 @@ async def _close(session: AnySession) -> None:
         log.warning("a session could not be closed", reason=describe_failure(error, session.close))
 
 
-async def _say(session: AnySession, said: ToolCall | str) -> Observation:
+async def _say(session: AnySession, said: ToolCall | str, turn: AssistantTurn | None) -> Observation:
+    if turn is not None:
+        await call_checked(partial(session.begin_turn, turn), session.begin_turn, type(None))
     if isinstance(said, str):
         reply = session.reply
         return cast(Observation, await call_checked(partial(reply, said), reply, Observation))

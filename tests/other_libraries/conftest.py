@@ -1,0 +1,34 @@
+"""Without `make test-libraries`, which names the interpreters, every test of this folder skips."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from other_libraries.interpreters import PYTHONS
+
+PLAYED = Path(__file__).with_name("played")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each command waits some seconds for the imports of a library, twice."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[str]]:
+    """The flags that choose an environment of `played`, which becomes the working directory, and an interpreter."""
+
+    def flags(source: str) -> list[str]:
+        python = PYTHONS[source.partition(":")[0]]
+        if python is None:
+            pytest.skip(f"{source.partition(':')[0]} is not there: run `make test-libraries`")
+        folder = shutil.copytree(PLAYED, tmp_path / "played", dirs_exist_ok=True)
+        monkeypatch.chdir(folder)
+        return [f"--environment={source}", f"--set=environment.options.python={python}"]
+
+    return flags

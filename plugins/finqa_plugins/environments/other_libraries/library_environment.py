@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, Session
+from finqa_cli.contracts import BaseSession, Environment, EnvironmentContext, Sandbox, Session, TextSession
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import (
     AssistantTurn,
@@ -83,7 +83,7 @@ class LibraryEnvironment(Environment):
             remedy = f"{error.remedy}, or --set environment.options.divide=true for all three splits"
             raise DataError(error.message, remedy=remedy) from None
 
-    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
         """Start the library's loop on a task, up to its first question to the model.
 
         Raises:
@@ -96,13 +96,12 @@ class LibraryEnvironment(Environment):
         outcome = await self._host.ask("open", session=name, task=self._places[task.id])
         if "verdict" in outcome:
             raise EnvironmentFault(f"{self._name} ended task {task.id!r} without asking the model anything.")
-        return LibrarySession(self._host, name, outcome, self._config.solved_at)
+        session = LibrarySession if outcome["tools"] else LibraryTextSession
+        return session(self._host, name, outcome, self._config.solved_at)
 
 
-class LibrarySession(Session):
-    """One episode of the library's loop. A turn without a call is passed on as it is."""
-
-    takes_text = True
+class _Conversation(BaseSession):
+    """One episode of the library's loop."""
 
     def __init__(self, host: HostProcess, name: str, outcome: Mapping[str, Any], solved_at: float) -> None:
         """Begin with what the loop asked first; see `finqa_host.library_host` for the form."""
@@ -125,18 +124,6 @@ class LibrarySession(Session):
         """Return what the loop asked first."""
         return self._prompt
 
-    async def begin_turn(self, turn: AssistantTurn) -> None:
-        """Keep the turn: the loop gets all its calls at once."""
-        self._turn, self._replies = turn, []
-
-    async def step(self, call: ToolCall) -> Observation:
-        """Return the reply of the library's tool; the first call of a turn has all of them carried out."""
-        if not self._replies:
-            calls = [_written(each, f"call_{self._turns}_{place}") for place, each in enumerate(self._turn.calls)]
-            added = await self._say({"role": "assistant", "content": self._turn.words, "tool_calls": calls})
-            self._replies = self._observations(calls, added)
-        return self._replies.pop(0)
-
     async def reply(self, text: str) -> Observation:
         """Return what the loop says to a turn in words; it is over where the loop asks no more."""
         added = await self._say({"role": "assistant", "content": text, "tool_calls": []})
@@ -144,7 +131,14 @@ class LibrarySession(Session):
         return Observation(text=said or "Answer received.", done=self._verdict is not None, images=images)
 
     async def grade(self) -> Rewards:
-        """Return the library's score, of an episode that a limit has cut as well."""
+        """Return the library's score, of an episode cut by a limit or not; 0 where the policy said nothing to it.
+
+        Raises:
+            EnvironmentFault: A reward or scorer failed.
+            SandboxError: The process ended.
+        """
+        if not self._turns:
+            return Rewards(total=0.0, components={"correct": 0.0}, explanation="No turn of the policy could be read.")
         if self._verdict is None:
             self._take(await self._host.ask("stop", session=self._name))
         if self._verdict is None:
@@ -183,6 +177,24 @@ class LibrarySession(Session):
         self._messages = messages
         return list(messages[known + 1 :])
 
+
+class LibrarySession(_Conversation, Session):
+    """An episode with tools. A turn without a call is passed on as it is."""
+
+    takes_text = True
+
+    async def begin_turn(self, turn: AssistantTurn) -> None:
+        """Keep the turn: the loop gets all its calls at once."""
+        self._turn, self._replies = turn, []
+
+    async def step(self, call: ToolCall) -> Observation:
+        """Return the reply of the library's tool; the first call of a turn has all of them carried out."""
+        if not self._replies:
+            calls = [_written(each, f"call_{self._turns}_{place}") for place, each in enumerate(self._turn.calls)]
+            added = await self._say({"role": "assistant", "content": self._turn.words, "tool_calls": calls})
+            self._replies = self._observations(calls, added)
+        return self._replies.pop(0)
+
     def _observations(
         self, calls: Sequence[Mapping[str, str]], added: Sequence[Mapping[str, Any]]
     ) -> list[Observation]:
@@ -199,6 +211,10 @@ class LibrarySession(Session):
             done = last and self._verdict is not None
             replies.append(Observation(text=text, images=images, done=done, is_error=failed))
         return replies
+
+
+class LibraryTextSession(_Conversation, TextSession):
+    """An episode without tools: every turn is passed on as it is."""
 
 
 def _without_split(row: Mapping[str, Any]) -> dict[str, Any]:

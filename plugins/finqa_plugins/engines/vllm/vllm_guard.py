@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -24,8 +25,10 @@ PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
 GRACE_S = 3.0
 """Seconds for the server to end by itself: it has nothing that must be saved."""
-TRACKERS_S = 3.0
+TRACKERS_S = 10.0
 """Seconds for Python's resource trackers to unlink what other processes left in shared memory."""
+SHARED_MEMORY = ("/dev/shm/psm_", "/dev/shm/sem.mp-")
+"""How the names begin that Python gives to the shared memory and the semaphores of `multiprocessing`."""
 
 
 def main() -> int:
@@ -35,9 +38,11 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(143))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     server = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    left: set[str] = set()
     try:
         while server.poll() is None and os.getppid() == parent and not _input_closed(WATCH_INTERVAL_S):
             pass
+        left = set(_shared_memory())
         if server.poll() is None:
             server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -46,7 +51,7 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         status = server.poll()
-        _end_descendants()
+        _end_descendants(left)
         shutil.rmtree(sys.argv[1], ignore_errors=True)
     print(f"[finqa] the server ended with status {status}", file=sys.stderr, flush=True)
     return 137 if status is None else status if status >= 0 else 128 - status
@@ -66,12 +71,14 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-def _end_descendants() -> None:
+def _end_descendants(left: set[str]) -> None:
     """Until there are none: the orphans of what is killed become our own children, being its reaper.
 
     Resource trackers come last: they end by themselves once all who shared one are gone, and unlink what those left.
+    A server that ends badly kills some of its trackers itself, so what was mapped, and what is in `left`, goes as well.
     """
     deadline = time.monotonic() + TRACKERS_S
+    left.update(_shared_memory())
     while found := _descendants():
         late = time.monotonic() > deadline
         for pid in (pid for pid in found if late or not _is_tracker(pid)):
@@ -81,6 +88,19 @@ def _end_descendants() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
+    for name in left:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+
+
+def _shared_memory() -> Iterator[str]:
+    """The files of Python's shared memory that a descendant has mapped."""
+    for pid in _descendants():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                name = line.split(maxsplit=5)[-1]
+                if name.startswith(SHARED_MEMORY) and not name.endswith(" (deleted)"):
+                    yield name
 
 
 def _is_tracker(pid: int) -> bool:

@@ -179,7 +179,8 @@ def _check_library(python: str, library: str, said: str) -> None:
     if f"No module named '{name}'" in said:
         raise MissingDependencyError(
             f"{python} does not have {name}.",
-            remedy=f"pip install '{requirement}' in an environment of its own, and {_python_remedy()}",
+            remedy=f"pip install 'finqa[{library}]', or pip install '{requirement}' in an environment of its own and "
+            f"{_python_remedy()}",
         )
 
 

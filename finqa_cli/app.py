@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "setup": ("finqa_cli.commands.setup", "Make the environment of a component, such as vllm."),
     "model": ("finqa_cli.commands.model", "Inspect a model's architecture and write the settings for it."),
     "policy": ("finqa_cli.commands.policy", "Make small policies that learn on a processor within minutes."),
-    "plugins": ("finqa_cli.commands.plugins", "Show what is installed, ready or broken, and its options."),
+    "plugins": ("finqa_cli.commands.plugin_kit", "Show, check and begin plugins."),
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
 }
 

@@ -17,7 +17,7 @@ from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.settings import Settings, to_public_dict
 
-app = CommandApp("Show what is installed, ready or broken, and its options.", epilog=EXIT_CODES, needs_command=False)
+app = CommandApp("Show, check and begin plugins.", epilog=EXIT_CODES, needs_command=False)
 
 
 @app.callback(invoke_without_command=True)

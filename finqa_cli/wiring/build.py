@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from finqa_cli.contracts import (
+    CallFormat,
     ChatCodec,
     ChatEngine,
     CodecContext,
@@ -226,10 +229,16 @@ def make_engine(
     return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model), on_event=on_event)
 
 
+def make_call_format(name: str) -> CallFormat:
+    """A call format by its name."""
+    made: CallFormat = registry().create("call_format", name, {})
+    return made
+
+
 def make_codec(settings: Settings, model: str) -> ChatCodec:
     """The chat codec of the settings for a model."""
     formats = [component.name for component in registry().components("call_format")]
-    makers = {name: partial(registry().create, "call_format", name, {}) for name in formats}
+    makers = {name: partial(make_call_format, name) for name in formats}
     context = CodecContext(model=model, call_formats=makers)
     codec: ChatCodec = registry().create("codec", settings.codec.name, settings.codec.options, context)
     return codec
@@ -264,6 +273,12 @@ def make_optimizer(settings: Settings) -> Optimizer:
     return optimizer
 
 
+def make_tracker(name: str, options: Mapping[str, Any], context: TrackerContext) -> Tracker:
+    """A tracker by its name."""
+    tracker: Tracker = registry().create("tracker", name, options, context)
+    return tracker
+
+
 def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
     """The trackers of the settings, and those that every run has where their packages are installed."""
     context = TrackerContext(run_dir=run_dir, run_id=run_dir.name, project=settings.run.project)
@@ -273,7 +288,7 @@ def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
     trackers: list[Tracker] = []
     for name, options in wanted.items():
         try:
-            trackers.append(registry().create("tracker", name, options, context))
+            trackers.append(make_tracker(name, options, context))
         except PluginError as error:  # a tracker is a copy; its failure must not cost the run
             log.warning(f"Tracker {name!r} is left out: {error.message}")
     return trackers

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contract import environment_suite
 from fixtures.code_play import BoxedCodeEnvironment, environment
+
+from finqa_cli.testing.contract import environment_suite
 
 
 def embedded(folder: Path) -> BoxedCodeEnvironment:

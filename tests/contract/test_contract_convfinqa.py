@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract import environment_suite
 from fixtures.convfinqa_dialogues import cleaned, original, write
 
 from finqa_cli.contracts import EnvironmentContext
+from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.convfinqa.config import ConvFinQAConfig
 from finqa_plugins.environments.convfinqa.convfinqa_environment import ConvFinQAEnvironment
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from contract import environment_suite
 from fixtures.finqa_server import RunningServer, finqa_server
 
+from finqa_cli.testing.contract import environment_suite
 from finqa_cli.types import ToolCall
 
 ARGUMENTS = {"company_name": "acme", "table_name": "income_statement"}

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contract import environment_suite
 from fixtures.finqa_text_rows import original, prepared, write
 
 from finqa_cli.contracts import EnvironmentContext
+from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.finqa_text.text_environment import FinQATextEnvironment
 
 

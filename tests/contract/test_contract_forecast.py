@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contract import environment_suite
 
 from finqa_cli.contracts import EnvironmentContext
+from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 from finqa_plugins.environments.forecast.make_rows import main

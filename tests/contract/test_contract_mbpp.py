@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from contract import environment_suite as suite
 from fixtures.plain_executions import PlainBox
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox
+from finqa_cli.testing.contract import environment_suite as suite
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment

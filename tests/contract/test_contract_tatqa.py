@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contract import environment_suite
 from fixtures.tatqa_pages import page, write
 
 from finqa_cli.contracts import EnvironmentContext
+from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.tatqa.tatqa_environment import TatQAEnvironment
 
 

@@ -54,8 +54,8 @@ async def mid_rollout(
     pid = await _find(engine, process)
     requests = [ask(f"{process} {number}", seed=number, tokens=TOKENS) for number in range(16)]
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    await asyncio.sleep(0.5)
-    assert not any(task.done() for task in tasks)
+    await asyncio.sleep(0.2)
+    assert [task for task in tasks if task.done()] == []
     os.kill(pid, disturb)
     return list(zip(requests, await asyncio.gather(*tasks), strict=True))
 

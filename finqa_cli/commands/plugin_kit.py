@@ -1,0 +1,145 @@
+"""`finqa plugins new` and `finqa plugins check`: a package for a component of one's own, and its contract."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands.plugins import app
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import offers
+from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.contracts import TrackerContext
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import Component, registry
+from finqa_cli.extend.contract_check import CheckedKind, Promise, check_parameters, run_suite
+from finqa_cli.extend.scaffold import command_of, write_package
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.settings import Settings
+from finqa_cli.wiring.build import (
+    make_call_format,
+    make_optimizer,
+    make_provider,
+    make_reward,
+    make_tracker,
+    open_environment,
+)
+
+SUITES = "finqa_cli.testing.contract"
+"""Imported by pytest alone, for `finqa plugins check`."""
+MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
+
+
+@app.command()
+@offers(general=("as_json",))
+def new(
+    line: CommandLine,
+    kind: Annotated[CheckedKind, typer.Argument(help="What the component is.")],
+    name: Annotated[str, typer.Argument(help="Its name, such as my-reward.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write to.", show_default="finqa-NAME in this folder")
+    ] = None,
+) -> None:
+    """Write a package with a component that works, its registration and a test of its contract.
+
+    Exit codes: 0 ok, 74 the folder is there already or cannot be written, 78 the name is none for a package.
+
+    Example: finqa plugins new reward my-reward
+    """
+    folder = out or Path(f"finqa-{name}")
+    files = write_package(kind.value, name, folder)
+    then = [
+        f"pip install -e {shlex.quote(f'{folder}[dev]')}",
+        f"finqa plugins check {name}",
+        command_of(kind.value, name),
+    ]
+    document = {"folder": str(folder), "files": [str(file) for file in files], "next": then}
+    shown = [f"Wrote {plural(len(files), 'file')} to {folder}. Then:", *(f"  {command}" for command in then)]
+    emit(document, as_json=line.as_json, text="\n".join(shown))
+
+
+@app.command()
+@offers("data.path", general=("config", "assign", "as_json"))
+def check(
+    line: CommandLine,
+    name: Annotated[str, typer.Argument(help="Name of a component, or the path of an environment's file.")],
+    kind: Annotated[
+        CheckedKind | None, typer.Option("--kind", help="Its kind.", show_default="the only one of this name")
+    ] = None,
+) -> None:
+    """Check a component against the contract of its kind: import, parameters, and the suite that all of a kind pass.
+
+    `--set` gives it options, as in other commands. Needs the extra `kit`. Exit codes: 0 it keeps the contract, 1 it
+    does not, 78 there is no such component, an option is wrong, or pytest is missing.
+
+    Example: finqa plugins check my-reward --set reward.options.tolerance=0.05
+    """
+    component = _find(name, kind.value if kind is not None else None)
+    report = registry().report_of(component)
+    settings = _settings(line, component)
+    make = _makers(settings, component)
+    promises = [Promise(name="the plugin's import is quick and prints nothing", status="passed")]
+    if report is not None and report.warnings:
+        promises = [Promise(name=promises[0].name, status="failed", detail="; ".join(report.warnings))]
+    promises += check_parameters(make["subject"](settings.data.home))
+    promises += run_suite(SUITES, component.kind, make)
+    document = {
+        "kind": component.kind,
+        "name": component.name,
+        "plugin": report.shown if report is not None else "",
+        "kept": not any(promise.status == "failed" for promise in promises),
+        "promises": [{"name": each.name, "status": each.status, "detail": each.detail} for each in promises],
+    }
+    emit(document, as_json=line.as_json, text=lambda: _print(document, promises))
+    if not document["kept"]:
+        raise typer.Exit(1)
+
+
+def _find(name: str, kind: str | None) -> Component:
+    """Return the component; a name that none has may be a file or a module of an environment."""
+    found = [part for part in registry().components() if part.name == name and kind in (part.kind, None)]
+    checked = [part for part in found if part.kind in set(CheckedKind)]
+    if len(checked) > 1:
+        kinds = [part.kind for part in checked]
+        raise ConfigError(
+            f"{name!r} is the name of several components: {', '.join(kinds)}.",
+            remedy=f"finqa plugins check {shlex.quote(name)} --kind {kinds[0]}",
+        )
+    if found and not checked:
+        raise ConfigError(
+            f"There is no suite for the kind {found[0].kind} yet; there are suites for {', '.join(CheckedKind)}.",
+            remedy=f"finqa plugins show {shlex.quote(name)}",
+        )
+    return checked[0] if checked else registry().find(kind or "environment", name)
+
+
+def _settings(line: CommandLine, component: Component) -> Settings:
+    named = component.kind in ("environment", "reward", "optimizer")
+    return line.load({f"{component.kind}.name": component.name} if named else {}, quiet=True).settings
+
+
+def _makers(settings: Settings, component: Component) -> Mapping[str, Callable[[Path], object]]:
+    """Return what makes the fixtures of the suite; each gets an empty folder."""
+    name, reporter = component.name, Reporter()
+    options = next((choice.options for choice in settings.trackers if choice.name == name), {})
+    makers: dict[str, Callable[[Path], object]] = {
+        "environment": lambda _: open_environment(settings, reporter),
+        "reward": lambda _: make_reward(settings),
+        "call_format": lambda _: make_call_format(name),
+        "optimizer": lambda _: make_optimizer(settings),
+        "tracker": lambda folder: make_tracker(name, options, TrackerContext(run_dir=folder, run_id="check")),
+    }
+    return {"subject": makers[component.kind], "provider": lambda _: make_provider(settings)}
+
+
+def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:
+    print(f"{document['kind']} {document['name']} of {document['plugin']}")
+    for promise in promises:
+        detail = f": {promise.detail}" if promise.detail else ""
+        print(f"  {MARKS[promise.status]}  {promise.name}{detail}")
+    failed = sum(promise.status == "failed" for promise in promises)
+    print("It keeps its contract." if not failed else f"It breaks {plural(failed, 'promise')} of its contract.")

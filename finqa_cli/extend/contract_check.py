@@ -1,0 +1,150 @@
+"""A component against the contract of its kind: its methods' parameters, and the tests that all of a kind pass."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from finqa_cli.errors import MissingDependencyError
+from finqa_cli.extend.plugin_calls import definition
+
+_NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
+_LONGEST = 600
+"""Characters of a message; what a test compared may be long."""
+
+
+class CheckedKind(StrEnum):
+    """Kinds that have a suite: the module `KIND_suite` of the package that `run_suite` is given."""
+
+    ENVIRONMENT = "environment"
+    REWARD = "reward"
+    CALL_FORMAT = "call_format"
+    OPTIMIZER = "optimizer"
+    TRACKER = "tracker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One thing that a contract promises.
+
+    Attributes:
+        name: What it is, in words.
+        status: `passed`, `failed`, or `skipped` where it does not apply.
+        detail: What went wrong with file and line, or why it was skipped.
+    """
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str = ""
+
+
+def check_parameters(component: object) -> list[Promise]:
+    """Whether each method takes what its contract passes; one promise for each that does not."""
+    found = []
+    for contract in type(component).__mro__:
+        if not contract.__module__.startswith("finqa_cli.contracts"):
+            continue
+        for name, declared in vars(contract).items():
+            own = getattr(type(component), name, None)
+            if name.startswith("_") or not inspect.isfunction(declared) or not callable(own):
+                continue
+            own = inspect.unwrap(own)
+            if own is not declared and (problem := _problem(own, declared)):
+                written = f"{name}{inspect.signature(own)} at {definition(own)}"
+                detail = f"{written}: {problem}; finqa passes {_passed(declared)}"
+                found.append(Promise(name=f"{name} takes what it is passed", status="failed", detail=detail))
+    return found
+
+
+def run_suite(suites: str, kind: str, fixtures: Mapping[str, Callable[[Path], object]]) -> list[Promise]:
+    """Run the tests of a kind in this process.
+
+    Args:
+        suites: The package that has the suites.
+        kind: One of `CheckedKind`.
+        fixtures: What makes the fixtures that the suite wants, such as `subject`, each with an empty folder.
+
+    Raises:
+        MissingDependencyError: pytest or one of its plugins is not installed.
+    """
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f"The suites of contracts need {', '.join(missing)}.", remedy="pip install 'finqa[kit]'"
+        )
+    import pytest
+
+    observer = _Observer()
+    provided = type(
+        "Fixtures", (), {name: pytest.fixture(name=name)(_fixture(make)) for name, make in fixtures.items()}
+    )
+    with tempfile.TemporaryDirectory(prefix="finqa-check-") as folder, contextlib.redirect_stdout(io.StringIO()):
+        settings = Path(folder, "pytest.ini")
+        settings.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+        arguments = ["-c", str(settings), "--rootdir", folder, "--basetemp", str(Path(folder, "tests"))]
+        arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", "-W", "ignore", "--noconftest", "--pyargs"]
+        pytest.main([*arguments, f"{suites}.{kind}_suite"], plugins=[observer, provided()])
+    return observer.promises()
+
+
+def _problem(own: Callable[..., Any], declared: Callable[..., Any]) -> str:
+    parameters = inspect.signature(declared).parameters.values()
+    named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    try:
+        inspect.signature(own).bind(*(None for each in parameters if each.name not in named), **dict.fromkeys(named))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _passed(declared: Callable[..., Any]) -> str:
+    parameters = list(inspect.signature(declared).parameters.values())[1:]
+    shown = [f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name for each in parameters]
+    return f"({', '.join(shown)})"
+
+
+class _Observer:
+    """A plugin of pytest that collects outcomes."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, list[Promise]] = {}
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Keep a suite that could not be read."""
+        if report.failed:
+            self._add("the suite can be read", "failed", str(report.longrepr))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep the outcome of each test, and of a set-up that failed."""
+        name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_").replace("_", " ")
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._add(name, "failed", crash.message if crash is not None else str(report.longrepr))
+        elif report.skipped:
+            self._add(name, "skipped", str(report.longrepr[2]).removeprefix("Skipped: "))
+        elif report.when == "call":
+            self._add(name, "passed", "")
+
+    def promises(self) -> list[Promise]:
+        """One per test function: the first failure of its cases, if there is one."""
+        order = ("failed", "passed", "skipped")
+        return [min(cases, key=lambda case: order.index(case.status)) for cases in self._outcomes.values()]
+
+    def _add(self, name: str, status: Literal["passed", "failed", "skipped"], detail: str) -> None:
+        lines = [line for line in detail.splitlines() if line.strip() and not line.startswith((" +", "assert "))]
+        shown = " ".join(lines)[:_LONGEST]
+        self._outcomes.setdefault(name, []).append(Promise(name=name, status=status, detail=shown))
+
+
+def _fixture(make: Callable[[Path], object]) -> Callable[..., object]:
+    def made(_: object, tmp_path: Path) -> object:
+        return make(tmp_path)
+
+    return made

@@ -1,0 +1,91 @@
+"""A package of one's own with a component that works, keeps the contract of its kind, and waits to be changed."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+from finqa_cli.errors import ConfigError, StorageError
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_SUMMARIES = {
+    "environment": "Sums of two numbers",
+    "reward": "Falls with the distance from the right number",
+    "call_format": "Calls as one line of JSON",
+    "optimizer": "Reward minus the mean of the other members",
+    "tracker": "Metrics in a file of its own",
+}
+_COMMANDS = {
+    "environment": "finqa play --environment {name}",
+    "reward": "finqa play --reward {name}",
+    "call_format": "finqa play --set codec.options.call_format={name}",
+    "optimizer": "finqa train --optimizer {name}",
+    "tracker": "finqa train --tracker {name}",
+}
+_CONTEXTS = {"environment": "EnvironmentContext", "tracker": "TrackerContext"}
+
+
+def command_of(kind: str, name: str) -> str:
+    """The command that uses a component of this kind."""
+    return _COMMANDS[kind].format(name=name)
+
+
+def write_package(kind: str, name: str, folder: Path) -> list[Path]:
+    """Write the package of a new component.
+
+    Args:
+        kind: One of the kinds that have a contract suite.
+        name: The component's name, in lower case with hyphens.
+        folder: Where it goes; made if it is missing, and must be empty.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: The name cannot be one of a package and a component.
+        StorageError: The folder is not empty, or cannot be written.
+    """
+    package = f"finqa_{name.replace('-', '_')}"
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"{name!r} is no name for a plugin: lower-case letters, digits and hyphens, a letter first.",
+            remedy=f"finqa plugins new {kind} my-{kind.replace('_', '-')}",
+        )
+    title = "".join(part.capitalize() for part in name.split("-"))
+    base = "".join(part.capitalize() for part in kind.split("_"))
+    facts = {
+        **{"kind": kind, "name": name, "package": package, "summary": _SUMMARIES[kind], "base": base},
+        **{"class": title if title.endswith(base) else title + base, "configured": kind != "call_format"},
+        **{"context": _CONTEXTS.get(kind, ""), "command": command_of(kind, name)},
+    }
+    written = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        f"{package}/plugin.py": "plugin.py",
+        f"{package}/{kind}.py": f"{kind}.py",
+        "tests/test_contract.py": "test_contract.py",
+    }
+    texts = {path: _render(template, facts) for path, template in written.items()}
+    texts[f"{package}/__init__.py"] = f'"""{_SUMMARIES[kind]}."""\n'
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StorageError(
+                f"{folder} is there already.", remedy=f"finqa plugins new {kind} {name} --out ANOTHER-FOLDER"
+            )
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"Cannot write the package to {folder}: {error}.") from error
+    return [folder / path for path in sorted(texts)]
+
+
+def _render(template: str, facts: dict[str, object]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template(f"{template}.jinja").render(facts)

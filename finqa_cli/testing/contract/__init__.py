@@ -1,0 +1,19 @@
+"""What every plugin of a kind must do, as tests: one suite per kind, for your own tests and for `finqa plugins check`.
+
+A module of tests imports all of a suite and defines the fixture `subject`, the component:
+
+    from finqa_cli.testing.contract.reward_suite import *
+
+    @pytest.fixture
+    def subject() -> Reward:
+        return registry().create("reward", "my-reward", {})
+
+Each suite names the other fixtures that may be replaced, such as an answer that is right. Needs the extra `kit`, and
+pytest's `asyncio_mode = "auto"`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite(*(f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("*_suite.py")))

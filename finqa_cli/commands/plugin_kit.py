@@ -118,7 +118,7 @@ def _find(name: str, kind: str | None) -> Component:
 
 
 def _settings(line: CommandLine, component: Component) -> Settings:
-    named = component.kind in ("environment", "reward", "optimizer")
+    named = component.kind in ("environment", "reward", "optimizer", "sandbox")
     return line.load({f"{component.kind}.name": component.name} if named else {}, quiet=True).settings
 
 
@@ -132,8 +132,14 @@ def _makers(settings: Settings, component: Component) -> Mapping[str, Callable[[
         "call_format": lambda _: make_call_format(name),
         "optimizer": lambda _: make_optimizer(settings),
         "tracker": lambda folder: make_tracker(name, options, TrackerContext(run_dir=folder, run_id="check")),
+        "sandbox": lambda _: make_provider(settings),
     }
-    return {"subject": makers[component.kind], "provider": lambda _: make_provider(settings)}
+    return {
+        "subject": makers[component.kind],
+        "provider": makers["sandbox"],
+        "make": lambda folder: lambda: makers[component.kind](folder),
+        "spec": lambda _: open_environment(settings, reporter).sandbox_spec(),
+    }
 
 
 def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:

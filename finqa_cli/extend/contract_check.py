@@ -29,6 +29,7 @@ class CheckedKind(StrEnum):
     CALL_FORMAT = "call_format"
     OPTIMIZER = "optimizer"
     TRACKER = "tracker"
+    SANDBOX = "sandbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,18 @@ _SUMMARIES = {
     "call_format": "Calls as one line of JSON",
     "optimizer": "Reward minus the mean of the other members",
     "tracker": "Metrics in a file of its own",
+    "sandbox": "Servers as plain processes",
 }
 _COMMANDS = {
-    "environment": "finqa play --environment {name}",
-    "reward": "finqa play --reward {name}",
+    "environment": "finqa play --environment {name} --engine scripted",
+    "reward": "finqa play --reward {name} --engine scripted",
     "call_format": "finqa play --set codec.options.call_format={name}",
     "optimizer": "finqa train --optimizer {name}",
     "tracker": "finqa train --tracker {name}",
+    "sandbox": "finqa play --environment openenv --set environment.options.module=FOLDER --sandbox {name}",
 }
-_CONTEXTS = {"environment": "EnvironmentContext", "tracker": "TrackerContext"}
+_BASES = {"sandbox": "SandboxProvider"}
+_CONTEXTS = {"environment": "EnvironmentContext", "tracker": "TrackerContext", "sandbox": "SandboxContext"}
 
 
 def command_of(kind: str, name: str) -> str:
@@ -56,7 +59,7 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     title = "".join(part.capitalize() for part in name.split("-"))
     base = "".join(part.capitalize() for part in kind.split("_"))
     facts = {
-        **{"kind": kind, "name": name, "package": package, "summary": _SUMMARIES[kind], "base": base},
+        **{"kind": kind, "name": name, "package": package, "summary": _SUMMARIES[kind], "base": _BASES.get(kind, base)},
         **{"class": title if title.endswith(base) else title + base, "configured": kind != "call_format"},
         **{"context": _CONTEXTS.get(kind, ""), "command": command_of(kind, name)},
     }

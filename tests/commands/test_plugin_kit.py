@@ -93,6 +93,13 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
         ("environment", "float(self._answer == self._right)", "0.0", "the expert earns more", "nothing done 0"),
         ("environment", 'id=f"{split}-{number}"', 'id=f"{number}"', "splits and tasks are complete", "AssertionError"),
         ("tracker", "self._write(dict(metrics))", "self._write(metrics[0])", "it takes a whole run", "tracker.py:"),
+        (
+            "sandbox",
+            'if labels.items() <= known["labels"].items() and _alive(record):',
+            "if _alive(record):",
+            "a sandbox serves",
+            "AssertionError",
+        ),
         ("call_format", "if len(lines) > 1:", "if len(lines) > 2:", "several calls and none are refused", "CallError"),
     ],
 )
@@ -139,8 +146,8 @@ def test_what_is_written_says_what_to_do_next(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_cannot_be_checked_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    status, said = failure(["plugins", "check", "daytona"], capsys)
-    assert status == 78 and "There is no suite for the kind sandbox" in said
+    status, said = failure(["plugins", "check", "torch"], capsys)
+    assert status == 78 and "There is no suite for the kind learner" in said
     status, said = failure(["plugins", "check", "grppo", "--kind", "optimizer"], capsys)
     assert status == 78 and "grpo" in said
 

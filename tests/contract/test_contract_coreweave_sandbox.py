@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from contract import executing_suite, sandbox_suite
-from contract.sandbox_suite import ProviderFactory
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import ConfigError
+from finqa_cli.testing.contract import execution_checks, sandbox_suite
+from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
 from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 from finqa_cli.types import ExecutionSpec, SandboxSpec
@@ -17,10 +17,10 @@ from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandbo
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [
-    sandbox_suite.check_life_of_a_box,
-    sandbox_suite.check_boxes_are_told_apart,
+    sandbox_suite.check_life_of_a_sandbox,
+    sandbox_suite.check_sandboxes_are_told_apart,
     sandbox_suite.check_close_ends_everything,
-    sandbox_suite.check_boxes_are_reaped_from_elsewhere,
+    sandbox_suite.check_sandboxes_are_reaped_from_elsewhere,
     sandbox_suite.check_a_cancelled_start_leaves_nothing,
 ]
 
@@ -55,8 +55,8 @@ async def test_coreweave_failed_start(make: ProviderFactory, loopback: LoopbackC
         await loopback.control.configure(CoreWeaveConfig())
 
 
-@pytest.mark.parametrize("check", executing_suite.CHECKS)
-async def test_coreweave_executions(check: executing_suite.Check, make: ProviderFactory) -> None:
+@pytest.mark.parametrize("check", execution_checks.CHECKS)
+async def test_coreweave_executions(check: execution_checks.Check, make: ProviderFactory) -> None:
     await check(make)
 
 

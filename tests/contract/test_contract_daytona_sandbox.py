@@ -4,19 +4,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from contract import executing_suite, sandbox_suite
-from contract.sandbox_suite import ProviderFactory
 from fixtures.daytona_provider import DaytonaBench
 
 from finqa_cli.testing import LoopbackProcess
+from finqa_cli.testing.contract import execution_checks, sandbox_suite
+from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [
-    sandbox_suite.check_life_of_a_box,
-    sandbox_suite.check_boxes_are_told_apart,
+    sandbox_suite.check_life_of_a_sandbox,
+    sandbox_suite.check_sandboxes_are_told_apart,
     sandbox_suite.check_close_ends_everything,
-    sandbox_suite.check_boxes_are_reaped_from_elsewhere,
+    sandbox_suite.check_sandboxes_are_reaped_from_elsewhere,
     sandbox_suite.check_a_cancelled_start_leaves_nothing,
 ]
 
@@ -45,9 +45,9 @@ async def test_daytona(
     assert (stats["sandboxes"], stats["duplicates"], bench.files()) == (0, 0, [])
 
 
-@pytest.mark.parametrize("check", executing_suite.CHECKS)
+@pytest.mark.parametrize("check", execution_checks.CHECKS)
 async def test_daytona_executes(
-    check: executing_suite.Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
+    check: execution_checks.Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in loopback.environment.items():
         monkeypatch.setenv(name, value)

@@ -5,21 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract import executing_suite, sandbox_suite
-from contract.sandbox_suite import ProviderFactory
 from fixtures.isolation import needs_isolation
 
 from finqa_cli.contracts import SandboxContext
+from finqa_cli.testing.contract import execution_checks, sandbox_suite
+from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
 Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
 WORKING: list[Check] = [
-    sandbox_suite.check_life_of_a_box,
-    sandbox_suite.check_boxes_are_told_apart,
+    sandbox_suite.check_life_of_a_sandbox,
+    sandbox_suite.check_sandboxes_are_told_apart,
     sandbox_suite.check_close_ends_everything,
-    sandbox_suite.check_boxes_are_reaped_from_elsewhere,
+    sandbox_suite.check_sandboxes_are_reaped_from_elsewhere,
     sandbox_suite.check_a_cancelled_start_leaves_nothing,
 ]
 
@@ -49,9 +49,9 @@ async def test_local_failed_start(spec: ServerSpec, tmp_path: Path) -> None:
     assert not list((tmp_path / "local").iterdir())
 
 
-@pytest.mark.parametrize("check", executing_suite.CHECKS)
+@pytest.mark.parametrize("check", execution_checks.CHECKS)
 @pytest.mark.parametrize("isolated", [True, False])
-async def test_local_executions(check: executing_suite.Check, isolated: bool, tmp_path: Path) -> None:
+async def test_local_executions(check: execution_checks.Check, isolated: bool, tmp_path: Path) -> None:
     if isolated:
         needs_isolation()
     await check(providers(tmp_path, dangerously_run_unisolated=not isolated))

@@ -1,6 +1,6 @@
-"""What every box that executes code must do. A plugin's own tests run CHECKS, each with its provider.
+"""What every sandbox that executes code must do. `sandbox_suite` runs CHECKS, each with the provider.
 
-The programs need nothing but a Python and a shell in the box, so a provider may be a service on loopback.
+The programs need nothing but a Python and a shell in the sandbox, so a provider may be a service on loopback.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import textwrap
 from collections.abc import Awaitable, Callable
 
 import pytest
-from contract.sandbox_suite import ProviderFactory
 
-from finqa_cli.contracts import ExecutingSandbox
+from finqa_cli.contracts import ExecutingSandbox, SandboxProvider
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionResult, ExecutionSpec
 
@@ -24,67 +23,68 @@ LABELS = {"finqa.run": "contract"}
 ROOMY = ExecutionLimits(cpu_s=10.0, wall_s=30.0)
 """For programs whose end no limit may cause, however busy the machine."""
 
+ProviderFactory = Callable[[], SandboxProvider]
 Check = Callable[[ProviderFactory], Awaitable[None]]
 
 
 async def execute(
-    box: ExecutingSandbox, program: str, *, stdin: bytes = b"", limits: ExecutionLimits = ROOMY
+    sandbox: ExecutingSandbox, program: str, *, stdin: bytes = b"", limits: ExecutionLimits = ROOMY
 ) -> ExecutionResult:
     """Executes a Python program."""
     argv = (PYTHON, "-I", "-c", textwrap.dedent(program))
-    return await box.execute(ExecutionRequest(argv=argv, stdin=stdin, limits=limits, labels={"problem": "p-1"}))
+    return await sandbox.execute(ExecutionRequest(argv=argv, stdin=stdin, limits=limits, labels={"problem": "p-1"}))
 
 
 async def started(make: ProviderFactory) -> tuple[ExecutingSandbox, Callable[[], Awaitable[None]]]:
-    """A box, and what ends its provider."""
+    """A sandbox, and what ends its provider."""
     provider = make()
     try:
-        box = await provider.start(ExecutionSpec(), LABELS)
+        sandbox = await provider.start(ExecutionSpec(), LABELS)
     except BaseException:
         await provider.close()
         raise
-    assert isinstance(box, ExecutingSandbox)
-    return box, provider.close
+    assert isinstance(sandbox, ExecutingSandbox)
+    return sandbox, provider.close
 
 
-async def check_life_of_a_box(make: ProviderFactory) -> None:
-    """Start, list by label, execute, stop twice; then it executes nothing, and that is the box's fault."""
+async def check_life_of_a_sandbox(make: ProviderFactory) -> None:
+    """Start, list by label, execute, stop twice; then it executes nothing, and that is the sandbox's fault."""
     provider = make()
     try:
-        box = await provider.start(ExecutionSpec(), LABELS)
-        assert isinstance(box, ExecutingSandbox)
-        assert await box.healthy()
-        assert (await execute(box, "print(1)")).stdout == b"1\n"
+        sandbox = await provider.start(ExecutionSpec(), LABELS)
+        assert isinstance(sandbox, ExecutingSandbox)
+        assert await sandbox.healthy()
+        assert (await execute(sandbox, "print(1)")).stdout == b"1\n"
         (listed,) = await provider.list(LABELS)
-        assert (listed.id, listed.state, listed.labels["finqa.run"]) == (box.id, "started", "contract")
+        assert (listed.id, listed.state, listed.labels["finqa.run"]) == (sandbox.id, "started", "contract")
         assert not await provider.list({"finqa.run": "another"})
-        await box.stop()
-        await box.stop()
-        assert not await box.healthy()
+        await sandbox.stop()
+        await sandbox.stop()
+        assert not await sandbox.healthy()
         assert not await provider.list(LABELS)
         with pytest.raises(SandboxError):
-            await execute(box, "print(1)")
+            await execute(sandbox, "print(1)")
     finally:
         await provider.close()
 
 
 async def check_input_and_output(make: ProviderFactory) -> None:
     """Bytes in, bytes out, both streams apart, and the code that the process ended with; the same each time."""
-    box, close = await started(make)
+    sandbox, close = await started(make)
     try:
         sent = bytes(range(256)) * 1000
         echo = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data[::-1]); sys.exit(7)"
-        result = await execute(box, echo, stdin=sent)
+        result = await execute(sandbox, echo, stdin=sent)
         assert (result.ending, result.exit_code, result.stdout, result.stderr) == (Ending.EXITED, 7, sent[::-1], b"")
         assert result.seconds > 0
-        result = await execute(box, "import sys; print('no', file=sys.stderr)")
+        result = await execute(sandbox, "import sys; print('no', file=sys.stderr)")
         assert (result.ending, result.exit_code, result.stdout, result.stderr) == (Ending.EXITED, 0, b"", b"no\n")
-        result = await execute(box, "print('unread')", stdin=b"x" * MIB)
+        result = await execute(sandbox, "print('unread')", stdin=b"x" * MIB)
         assert (result.ending, result.exit_code, result.stdout) == (Ending.EXITED, 0, b"unread\n")
-        shell = await box.execute(ExecutionRequest(argv=("sh", "-c", "echo a b; exit 3"), limits=ROOMY))
+        shell = await sandbox.execute(ExecutionRequest(argv=("sh", "-c", "echo a b; exit 3"), limits=ROOMY))
         assert (shell.ending, shell.exit_code, shell.stdout) == (Ending.EXITED, 3, b"a b\n")
         ordered = ExecutionRequest(argv=(PYTHON, "-c", "print({*map(str, range(9))})"), limits=ROOMY)
-        first, second = await box.execute(ordered), await box.execute(ordered)
+        first, second = await sandbox.execute(ordered), await sandbox.execute(ordered)
         assert first.stdout == second.stdout and first.exit_code == 0, "sets of texts have one order in all executions"
     finally:
         await close()
@@ -92,29 +92,29 @@ async def check_input_and_output(make: ProviderFactory) -> None:
 
 async def check_what_code_does_is_no_fault(make: ProviderFactory) -> None:
     """A command that is none, an exception and a crash are results."""
-    box, close = await started(make)
+    sandbox, close = await started(make)
     try:
-        missing = await box.execute(ExecutionRequest(argv=("no-such-command-anywhere",), limits=ROOMY))
+        missing = await sandbox.execute(ExecutionRequest(argv=("no-such-command-anywhere",), limits=ROOMY))
         assert (missing.ending, missing.exit_code == 0, missing.stdout) == (Ending.EXITED, False, b"")
-        error = await execute(box, "1 / 0")
+        error = await execute(sandbox, "1 / 0")
         assert (error.ending, error.exit_code) == (Ending.EXITED, 1)
         assert b"ZeroDivisionError" in error.stderr
-        crash = await execute(box, "import os; print('here', flush=True); os.kill(os.getpid(), 9)")
+        crash = await execute(sandbox, "import os; print('here', flush=True); os.kill(os.getpid(), 9)")
         assert (crash.ending, crash.exit_code, crash.stdout) == (Ending.KILLED, None, b"here\n")
-        assert (await execute(box, "print('still there')")).stdout == b"still there\n"
+        assert (await execute(sandbox, "print('still there')")).stdout == b"still there\n"
     finally:
         await close()
 
 
 async def check_limits_on_time(make: ProviderFactory) -> None:
-    """Whoever computes and whoever only waits for too long is ended, and what it printed before is there."""
-    box, close = await started(make)
+    """A program that computes or waits for too long is ended, and what it printed before is there."""
+    sandbox, close = await started(make)
     try:
         spin = await execute(
-            box, "print('on', flush=True)\nwhile True: pass", limits=ExecutionLimits(cpu_s=1.0, wall_s=30.0)
+            sandbox, "print('on', flush=True)\nwhile True: pass", limits=ExecutionLimits(cpu_s=1.0, wall_s=30.0)
         )
         assert (spin.ending, spin.exit_code, spin.stdout) == (Ending.TIME, None, b"on\n")
-        wait = await execute(box, "import time; time.sleep(3600)", limits=ExecutionLimits(cpu_s=10.0, wall_s=0.3))
+        wait = await execute(sandbox, "import time; time.sleep(3600)", limits=ExecutionLimits(cpu_s=10.0, wall_s=0.3))
         assert (wait.ending, wait.exit_code) == (Ending.TIME, None)
     finally:
         await close()
@@ -122,13 +122,13 @@ async def check_limits_on_time(make: ProviderFactory) -> None:
 
 async def check_limits_on_resources(make: ProviderFactory) -> None:
     """Memory, files and processes: the program hears of it or is ended, and never gets what it asked for."""
-    box, close = await started(make)
+    sandbox, close = await started(make)
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=256 * MIB, processes=8, disk_bytes=4 * MIB)
     try:
-        memory = await execute(box, "data = bytearray(2 * 2**30); print('got it')", limits=limits)
+        memory = await execute(sandbox, "data = bytearray(2 * 2**30); print('got it')", limits=limits)
         assert memory.stdout == b""
         assert memory.ending is Ending.KILLED or memory.exit_code != 0
-        file = await execute(box, "open('f', 'wb').write(bytes(8 * 2**20)); print('got it')", limits=limits)
+        file = await execute(sandbox, "open('f', 'wb').write(bytes(8 * 2**20)); print('got it')", limits=limits)
         assert file.stdout == b""
         forks = """
             import os, time
@@ -137,21 +137,21 @@ async def check_limits_on_resources(make: ProviderFactory) -> None:
                     time.sleep(3600)
             print("got it")
         """
-        assert (await execute(box, forks, limits=limits)).stdout == b""
+        assert (await execute(sandbox, forks, limits=limits)).stdout == b""
     finally:
         await close()
 
 
 async def check_limit_on_output(make: ProviderFactory) -> None:
     """Either stream up to its limit, to the byte; what writes on is ended."""
-    box, close = await started(make)
+    sandbox, close = await started(make)
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, output_bytes=5000)
     try:
         for stream in ("stdout", "stderr"):
-            flood = await execute(box, f"import sys\nwhile True: sys.{stream}.write('x' * 100)", limits=limits)
+            flood = await execute(sandbox, f"import sys\nwhile True: sys.{stream}.write('x' * 100)", limits=limits)
             assert (flood.ending, flood.exit_code) == (Ending.OUTPUT, None)
             assert getattr(flood, stream) == b"x" * 5000
-        full = await execute(box, "import sys; sys.stdout.write('x' * 5000)", limits=limits)
+        full = await execute(sandbox, "import sys; sys.stdout.write('x' * 5000)", limits=limits)
         assert (full.ending, full.exit_code, len(full.stdout)) == (Ending.EXITED, 0, 5000)
     finally:
         await close()
@@ -160,7 +160,7 @@ async def check_limit_on_output(make: ProviderFactory) -> None:
 async def check_nothing_of_ours_is_inside(make: ProviderFactory) -> None:
     """No variable of this process, in no place that names them; an empty folder that can be written."""
     os.environ["FINQA_CANARY"] = "canary-of-the-host"
-    box, close = await started(make)
+    sandbox, close = await started(make)
     look = """
         import json, os
         def content(path):
@@ -174,7 +174,7 @@ async def check_nothing_of_ours_is_inside(make: ProviderFactory) -> None:
         print(json.dumps([seen, before, os.listdir(".")]))
     """
     try:
-        result = await execute(box, look)
+        result = await execute(sandbox, look)
         assert b"canary-of-the-host" not in result.stdout
         _, before, after = json.loads(result.stdout)
         assert (before, after) == ([], ["written"])
@@ -185,7 +185,7 @@ async def check_nothing_of_ours_is_inside(make: ProviderFactory) -> None:
 
 async def check_executions_are_apart(make: ProviderFactory) -> None:
     """Several at once do not see each other's files, and the next finds neither files nor processes of the last."""
-    box, close = await started(make)
+    sandbox, close = await started(make)
     own = """
         import os, sys, time
         name = sys.stdin.read()
@@ -211,36 +211,38 @@ async def check_executions_are_apart(make: ProviderFactory) -> None:
         print(os.listdir("."), any(found))
     """
     try:
-        results = await asyncio.gather(*(execute(box, own, stdin=f"f{n}".encode()) for n in range(4)))
+        results = await asyncio.gather(*(execute(sandbox, own, stdin=f"f{n}".encode()) for n in range(4)))
         assert [result.stdout for result in results] == [f"['f{n}']\n".encode() for n in range(4)], results
-        left = await execute(box, leave)
+        left = await execute(sandbox, leave)
         assert (left.ending, left.exit_code) == (Ending.EXITED, 0)
-        assert (await execute(box, look)).stdout == b"[] False\n"
+        assert (await execute(sandbox, look)).stdout == b"[] False\n"
     finally:
         await close()
 
 
 async def check_cancelled_executions(make: ProviderFactory) -> None:
-    """Whoever gives up an execution leaves a box that executes the next."""
-    box, close = await started(make)
+    """A caller that cancels an execution leaves a sandbox that executes the next."""
+    sandbox, close = await started(make)
     try:
-        task = asyncio.create_task(execute(box, "import time; time.sleep(3600)"))
+        task = asyncio.create_task(execute(sandbox, "import time; time.sleep(3600)"))
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await execute(box, "print(2)")).stdout == b"2\n"
+        assert (await execute(sandbox, "print(2)")).stdout == b"2\n"
     finally:
         await close()
 
 
 async def check_stopping_ends_executions(make: ProviderFactory) -> None:
-    """What a stopped box was executing is a fault of the box, and ends."""
-    box, close = await started(make)
+    """What a stopped sandbox was executing is a fault of the sandbox, and ends."""
+    sandbox, close = await started(make)
     try:
-        task = asyncio.create_task(execute(box, "import time; time.sleep(3600)", limits=ExecutionLimits(wall_s=20.0)))
+        task = asyncio.create_task(
+            execute(sandbox, "import time; time.sleep(3600)", limits=ExecutionLimits(wall_s=20.0))
+        )
         await asyncio.sleep(0.3)
-        await box.stop()
+        await sandbox.stop()
         with pytest.raises(SandboxError):
             await task
     finally:
@@ -248,7 +250,7 @@ async def check_stopping_ends_executions(make: ProviderFactory) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_life_of_a_box,
+    check_life_of_a_sandbox,
     check_input_and_output,
     check_what_code_does_is_no_fault,
     check_limits_on_time,

@@ -1,0 +1,209 @@
+"""What every sandbox provider promises: sandboxes that start, are told apart, listed from elsewhere, and leave nothing.
+
+`make` returns a new provider each time, and `spec` is a server to start; `command_server()` is tried where a provider
+has no such sandboxes. One whose sandboxes execute code is held against `execution_checks` too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import pytest
+
+from finqa_cli.contracts import Sandbox, SandboxProvider, ServingSandbox
+from finqa_cli.errors import FinqaError, SandboxError
+from finqa_cli.testing.contract.execution_checks import CHECKS, Check, ProviderFactory
+from finqa_cli.types import ExecutionSpec, SandboxSpec, ServerSpec
+
+SERVER = """
+import http.server, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_):
+        pass
+
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+LABELS = {"finqa.run": "contract", "other": "label"}
+
+
+def command_server() -> ServerSpec:
+    """A server that answers every GET, for providers that start commands."""
+    return ServerSpec(command=(sys.executable, "-c", SERVER, "{host}", "{port}"))
+
+
+@pytest.fixture
+async def serves(make: ProviderFactory, spec: SandboxSpec) -> SandboxSpec:
+    """What sandboxes of this provider can serve."""
+    for wanted in (spec, command_server()):
+        if not (refusal := await _refusal(make, wanted)):
+            return wanted
+    pytest.skip(refusal)
+
+
+@pytest.fixture
+async def executes(make: ProviderFactory) -> ProviderFactory:
+    """The provider, if its sandboxes execute code here."""
+    if refusal := await _refusal(make, ExecutionSpec()):
+        pytest.skip(refusal)
+    return make
+
+
+async def test_it_has_sandboxes_of_some_kind(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """They serve or execute."""
+    refusals = [await _refusal(make, wanted) for wanted in (spec, command_server(), ExecutionSpec())]
+    assert not all(refusals), "; ".join(refusals)
+
+
+async def test_a_sandbox_serves_is_listed_and_stops(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """It is found by its labels until it is stopped, and may be stopped twice."""
+    await check_life_of_a_sandbox(make, serves)
+
+
+async def test_sandboxes_are_told_apart(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """Five at once, of which one is stopped."""
+    await check_sandboxes_are_told_apart(make, serves)
+
+
+async def test_closing_the_provider_ends_everything(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """Nothing can be started afterwards."""
+    await check_close_ends_everything(make, serves)
+
+
+async def test_sandboxes_are_reaped_from_elsewhere(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """This is what `finqa sandbox reap` needs after a run was killed."""
+    await check_sandboxes_are_reaped_from_elsewhere(make, serves)
+
+
+async def test_a_cancelled_start_leaves_nothing(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """Runs are interrupted at any time."""
+    await check_a_cancelled_start_leaves_nothing(make, serves)
+
+
+async def test_a_failed_start_is_a_sandbox_error_and_leaves_nothing(make: ProviderFactory, serves: SandboxSpec) -> None:
+    """Then another try may succeed."""
+    if not isinstance(serves, ServerSpec) or not serves.command:
+        pytest.skip("only a command can be replaced by one that fails")
+    broken = replace(serves, command=(sys.executable, "-c", "raise SystemExit('the data is damaged')"))
+    await check_a_failed_start_leaves_nothing(make, broken)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__.removeprefix("check_") for check in CHECKS])
+async def test_code_is_executed_within_its_limits_and_apart(executes: ProviderFactory, check: Check) -> None:
+    """Input, output, limits, isolation, cancellation."""
+    await check(executes)
+
+
+async def _refusal(make: ProviderFactory, spec: SandboxSpec) -> str:
+    """Why no try to start this can succeed; empty where one may, also if this one did not."""
+    provider = make()
+    try:
+        await (await provider.start(spec, LABELS)).stop()
+    except SandboxError:
+        return ""
+    except FinqaError as error:
+        return error.message
+    finally:
+        await provider.close()
+    return ""
+
+
+async def check_life_of_a_sandbox(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """Start, list by label, health, stop twice."""
+    provider = make()
+    assert isinstance(provider, SandboxProvider)
+    try:
+        sandbox = await provider.start(spec, LABELS)
+        assert isinstance(sandbox, Sandbox)
+        if isinstance(sandbox, ServingSandbox):
+            assert sandbox.url().startswith(("http://", "https://"))
+        assert await sandbox.healthy()
+        (listed,) = await provider.list({"finqa.run": "contract"})
+        assert (listed.id, listed.state, dict(listed.labels)) == (sandbox.id, "started", LABELS)
+        assert listed.created > 0
+        assert not await provider.list({"finqa.run": "another"})
+        await sandbox.stop()
+        await sandbox.stop()
+        assert not await sandbox.healthy()
+        assert not await provider.list(LABELS)
+    finally:
+        await provider.close()
+
+
+async def check_sandboxes_are_told_apart(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """Several sandboxes have different ids, and stopping one leaves the others."""
+    provider = make()
+    try:
+        sandboxes = await asyncio.gather(*(provider.start(spec, {**LABELS, "n": str(n)}) for n in range(5)))
+        assert len({sandbox.id for sandbox in sandboxes}) == 5
+        await sandboxes[0].stop()
+        assert all(await asyncio.gather(*(sandbox.healthy() for sandbox in sandboxes[1:])))
+        assert {info.id for info in await provider.list(LABELS)} == {sandbox.id for sandbox in sandboxes[1:]}
+    finally:
+        await provider.close()
+
+
+async def check_close_ends_everything(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """Close is thorough and idempotent; no sandbox can be started afterwards."""
+    provider = make()
+    sandboxes = await asyncio.gather(*(provider.start(spec, LABELS) for _ in range(3)))
+    await provider.close()
+    await provider.close()
+    assert not any(await asyncio.gather(*(sandbox.healthy() for sandbox in sandboxes)))
+    another = make()
+    assert not await another.list(LABELS)
+    await another.close()
+    for sandbox in sandboxes:
+        await sandbox.stop()
+    with pytest.raises(SandboxError):
+        await provider.start(spec, LABELS)
+
+
+async def check_sandboxes_are_reaped_from_elsewhere(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """Another provider object lists and ends a sandbox by its id; twice is fine, and so is an unknown id."""
+    owner, other = make(), make()
+    try:
+        sandbox = await owner.start(spec, LABELS)
+        assert [info.id for info in await other.list(LABELS)] == [sandbox.id]
+        await other.reap(sandbox.id)
+        assert not await sandbox.healthy()
+        assert not await other.list(LABELS)
+        await other.reap(sandbox.id)
+        await other.reap("unknown")
+        await sandbox.stop()
+    finally:
+        await owner.close()
+        await other.close()
+
+
+async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: SandboxSpec) -> None:
+    """A sandbox that does not become ready is a SandboxError, and is gone."""
+    provider = make()
+    try:
+        with pytest.raises(SandboxError):
+            await provider.start(broken, LABELS)
+        assert not await provider.list(LABELS)
+    finally:
+        await provider.close()
+
+
+async def check_a_cancelled_start_leaves_nothing(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """A caller that stops waiting for a sandbox leaves none behind."""
+    provider = make()
+    try:
+        start = asyncio.create_task(provider.start(spec, LABELS))
+        await asyncio.sleep(0)  # it has begun, and no real start is over within one turn of the loop
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not await provider.list(LABELS)
+    finally:
+        await provider.close()

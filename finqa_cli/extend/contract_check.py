@@ -30,6 +30,13 @@ class CheckedKind(StrEnum):
     OPTIMIZER = "optimizer"
     TRACKER = "tracker"
     SANDBOX = "sandbox"
+    ENGINE = "engine"
+    CHAT_ENGINE = "chat_engine"
+
+
+def registered_kind(kind: str) -> str:
+    """The kind under which components of a kind are registered: both kinds of engines are engines."""
+    return CheckedKind.ENGINE.value if kind == CheckedKind.CHAT_ENGINE else kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +146,9 @@ class _Observer:
         return [min(cases, key=lambda case: order.index(case.status)) for cases in self._outcomes.values()]
 
     def _add(self, name: str, status: Literal["passed", "failed", "skipped"], detail: str) -> None:
-        lines = [line for line in detail.splitlines() if line.strip() and not line.startswith((" +", "assert "))]
-        shown = " ".join(lines)[:_LONGEST]
+        lines = [line for line in detail.splitlines() if line.strip()]
+        told = [line for line in lines if not line.startswith((" +", "assert "))]
+        shown = " ".join(told or lines[:1])[:_LONGEST]
         self._outcomes.setdefault(name, []).append(Promise(name=name, status=status, detail=shown))
 
 

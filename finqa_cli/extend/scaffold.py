@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from finqa_cli.errors import ConfigError, StorageError
+from finqa_cli.extend.contract_check import registered_kind
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -17,6 +18,8 @@ _SUMMARIES = {
     "optimizer": "Reward minus the mean of the other members",
     "tracker": "Metrics in a file of its own",
     "sandbox": "Servers as plain processes",
+    "engine": "A plain transformers model",
+    "chat_engine": "The last number of the conversation",
 }
 _COMMANDS = {
     "environment": "finqa play --environment {name} --engine scripted",
@@ -24,10 +27,18 @@ _COMMANDS = {
     "call_format": "finqa play --set codec.options.call_format={name}",
     "optimizer": "finqa train --optimizer {name}",
     "tracker": "finqa train --tracker {name}",
+    "engine": "finqa play --engine {name}",
+    "chat_engine": "finqa play --engine {name}",
     "sandbox": "finqa play --environment openenv --set environment.options.module=FOLDER --sandbox {name}",
 }
-_BASES = {"sandbox": "SandboxProvider"}
-_CONTEXTS = {"environment": "EnvironmentContext", "tracker": "TrackerContext", "sandbox": "SandboxContext"}
+_BASES = {"sandbox": "SandboxProvider", "engine": "TokenEngine"}
+_CONTEXTS = {
+    "environment": "EnvironmentContext",
+    "tracker": "TrackerContext",
+    "sandbox": "SandboxContext",
+    "engine": "EngineContext",
+    "chat_engine": "EngineContext",
+}
 
 
 def command_of(kind: str, name: str) -> str:
@@ -61,6 +72,7 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     facts = {
         **{"kind": kind, "name": name, "package": package, "summary": _SUMMARIES[kind], "base": _BASES.get(kind, base)},
         **{"class": title if title.endswith(base) else title + base, "configured": kind != "call_format"},
+        "registered": registered_kind(kind),
         **{"context": _CONTEXTS.get(kind, ""), "command": command_of(kind, name)},
     }
     written = {

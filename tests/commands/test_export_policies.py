@@ -13,12 +13,12 @@ import yaml
 from fixtures.command_calls import document, failure
 from fixtures.handed_on_runs import write_run
 from fixtures.sharded_checkpoints import cut, write_actor
-from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
 from finqa_cli.app import main
 from finqa_cli.runs.durable_files import sha256_of, write_json
 from finqa_cli.runs.run_folder import policy_inputs
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.wiring.policies import resolve
 
 

@@ -100,6 +100,9 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
             "a sandbox serves",
             "AssertionError",
         ),
+        ("engine", "float(spread[token])", "float(spread.max())", "logprobs are those of the model", "AssertionError"),
+        ("engine", "manual_seed(wanted.seed)", "manual_seed(0)", "the seed decides", "assert "),
+        ("chat_engine", "if self._closed:", "if False:", "start and close", "EngineError"),
         ("call_format", "if len(lines) > 1:", "if len(lines) > 2:", "several calls and none are refused", "CallError"),
     ],
 )

@@ -17,7 +17,6 @@ from fixtures.command_calls import document, failure
 from fixtures.handed_on_runs import write_run
 from fixtures.model_hub import TOKEN, Failure, ModelHub, model_hub
 from fixtures.sharded_checkpoints import cut, write_actor
-from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
 from finqa_cli.data.fetch.retries import Patience
@@ -25,6 +24,7 @@ from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, Servi
 from finqa_cli.publishing.export_weights import Wish, find_sources
 from finqa_cli.publishing.hub_repository import Hub, Pushed, plan_pushes, push_all
 from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 BASE = "Qwen/Qwen3-4B"
 

@@ -1,4 +1,4 @@
-"""The suite of `token_engine_suite` on the engine that needs no server, alone and as a set of two."""
+"""The suite of every token engine on the engine that needs no server, alone and as a set of two."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from contract.token_engine_suite import *  # noqa: F403  the tests themselves
-from contract.token_engine_suite import Make
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.extend import registry
 from finqa_cli.rollout.replicas import EngineSet
+from finqa_cli.testing.contract.engine_suite import *  # noqa: F403  the tests themselves
+from finqa_cli.testing.contract.engine_suite import Make
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 
 pytest.importorskip("torch")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fixtures import finqa_text_rows
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 FINQA = Path(__file__).parents[3] / "shared" / "data" / "finqa"
 

@@ -12,11 +12,11 @@ from fixtures.command_calls import document
 from fixtures.isolation import needs_isolation
 from fixtures.openai_server import openai_server, says
 from fixtures.stops import StopsAt
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.settings import Settings
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.dry_run import dry_run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

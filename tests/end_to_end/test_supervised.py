@@ -15,7 +15,6 @@ from fixtures.command_calls import document, failure
 from fixtures.finqa_text_rows import prepared, write
 from fixtures.recording_tracker import recording, written
 from fixtures.stops import StopsAt
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
 from finqa_cli.contracts import Learner
@@ -23,6 +22,7 @@ from finqa_cli.errors import InterruptedRun, ThresholdError
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import from_public_dict
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.held_out_questions import HeldOutQuestions
 from finqa_cli.training.sft.sft_run import Imitation, sft
 from finqa_cli.wiring.policies import resolve

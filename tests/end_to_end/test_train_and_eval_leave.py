@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.evaluation.candidates import sampling_settings
@@ -18,6 +17,7 @@ from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import new_run
 from finqa_cli.settings import Settings
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

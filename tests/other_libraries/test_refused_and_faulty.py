@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fixtures.command_calls import document, failure
 from fixtures.openai_server import calls, openai_server, says
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.app import main
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 Named = Callable[[str], list[str]]
 ARGUMENTS = "--set=environment.options.arguments="

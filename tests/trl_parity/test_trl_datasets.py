@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from fixtures.handed_on_runs import attempt, text_attempt
-from fixtures.tiny_models import make_tiny_qwen3
 from trl_parity.interpreter import PYTHON
 
 from finqa_cli.app import main
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Trajectory
 
 READ = """

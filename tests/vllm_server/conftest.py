@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from fixtures.engine_play import make_adapter
-from fixtures.tiny_models import make_tiny_qwen3
 from vllm_server.running import KEY, KEY_VARIABLE, RANK, Vllm
 
 from finqa_cli.contracts import EngineContext
+from finqa_cli.testing.contract.engine_play import make_adapter
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_command import launch
 from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.token_engine_suite import *  # noqa: F403  the tests themselves
-from contract.token_engine_suite import Make
 from vllm_server.running import Vllm
+
+from finqa_cli.testing.contract.engine_suite import *  # noqa: F403  the tests themselves
+from finqa_cli.testing.contract.engine_suite import Make
 
 pytest.importorskip("torch")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from fixtures.engine_play import worst_difference
-from fixtures.tiny_models import make_tiny_qwen3
 from vllm_server.running import RANK, ask, descendants, traces, untied
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.processes import start_time
+from finqa_cli.testing.contract.engine_play import worst_difference
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_engine import VllmEngine

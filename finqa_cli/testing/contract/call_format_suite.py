@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from finqa_cli.contracts import CallError, CallFormat
@@ -28,6 +28,8 @@ SCHEMAS: dict[str, Any] = {
 _text = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<>[]") | st.sampled_from("\n\t{}\"'\\")
 )
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no fault of the format."""
 _arguments = st.fixed_dictionaries(
     {},
     optional={
@@ -56,6 +58,7 @@ _hostile = st.lists(st.sampled_from([*_pieces, '"name": "f"', "\n", "\ud800", "\
 def test_a_call_comes_back_with_the_words_before_it(subject: CallFormat) -> None:
     """Its name, its arguments with their types, and what was said before it."""
 
+    @_patient
     @given(arguments=_arguments, words=_text.map(str.strip).filter(lambda words: "{" not in words))
     def check(arguments: dict[str, Any], words: str) -> None:
         call = ToolCall(name="look_up", arguments=arguments)
@@ -71,6 +74,7 @@ def test_any_text_gives_a_call_or_a_reason(subject: CallFormat) -> None:
     """A model writes anything: what cannot be read is a CallError that says why."""
     valid = subject.render(ToolCall(name="look_up", arguments={"text": "x"}))
 
+    @_patient
     @given(text=_hostile | _hostile.map(lambda text: valid.replace("x", text)) | st.text().map(lambda t: t + valid * 2))
     def check(text: str) -> None:
         try:

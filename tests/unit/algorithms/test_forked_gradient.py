@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, relative
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.samples import trajectory_samples
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Loss, Sample, Status, Task, Trajectory, Turn
 
 pytest.importorskip("torch")

@@ -18,13 +18,13 @@ pytest.importorskip("torch", reason="needs finqa[train]")
 import torch
 from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, with_pair_references
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.types import Group, Sample, Turn
 from finqa_plugins.learners.torch.torch_learner import TorchLearner

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.engine_play import make_adapter
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.contracts import EngineContext
+from finqa_cli.testing.contract.engine_play import make_adapter
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch")
 

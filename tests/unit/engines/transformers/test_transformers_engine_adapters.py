@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fixtures.engine_play import make_adapter, play_episodes, worst_difference
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.errors import EngineError
+from finqa_cli.testing.contract.engine_play import make_adapter, play_episodes, worst_difference
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
 

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from fixtures.engine_play import play_episodes, worst_difference
 
+from finqa_cli.testing.contract.engine_play import play_episodes, worst_difference
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
 

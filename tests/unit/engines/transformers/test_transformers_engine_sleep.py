@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fixtures.engine_play import play_episodes
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import EngineError
+from finqa_cli.testing.contract.engine_play import play_episodes
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.device_placement import choose_device

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines._http.adapter_files import check_adapter, model_shapes, write_adapter
 from finqa_plugins.engines.vllm.config import VllmEngineConfig

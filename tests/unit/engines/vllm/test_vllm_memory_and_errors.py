@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fixtures.tiny_models import make_tiny_qwen3
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.diagnosis import Death, Need, explain, last_words, need
 

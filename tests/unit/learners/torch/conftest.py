@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fixtures.tiny_models import make_tiny_qwen3
+
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,11 @@ import pytest
 import torch
 from fixtures.plain_models import make_tiny_gpt2, make_tiny_llama
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
-from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file, save_file
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 

@@ -19,13 +19,13 @@ from fixtures.tiny_learners import (
     relative,
     same_rows,
 )
-from fixtures.tiny_models import make_tiny_qwen3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import ConfigError
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.packed_rows import Segments, _variable_length, segment_attention, takes_packed_rows
 from finqa_plugins.learners.torch.torch_learner import TorchLearner

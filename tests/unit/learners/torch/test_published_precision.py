@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
-from fixtures.tiny_models import make_tiny_qwen3
 from safetensors.torch import load_file
 
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.vllm_control import check_folder
 from finqa_plugins.learners.torch import state, trained_model
 from finqa_plugins.learners.torch.config import TorchLearnerConfig

@@ -11,8 +11,9 @@ from typing import Any, Literal, NoReturn
 import pytest
 from fixtures.fake_engines import FakeEngine
 from fixtures.run_contexts import make_context
-from fixtures.tiny_models import make_tiny_qwen3
 from fixtures.toy_environment import ToyCodec
+
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from fixtures.graded_groups import graded_group
 from fixtures.tiny_learners import make_learner
-from fixtures.tiny_models import make_tiny_qwen3
 
 from benchmarks.async_training.simulation import SimulatedLearner
 from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.types import Batch, Group, Loss, Status, Trajectory, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner

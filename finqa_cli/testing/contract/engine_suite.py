@@ -1,9 +1,7 @@
-"""What every token engine must do. A plugin's own tests import all of it and define the fixtures.
+"""What every token engine promises: the model's own log-probabilities, draws by seed alone, one version each.
 
-    from contract.token_engine_suite import *
-
-needs `make` (a model folder -> an engine, not started) and `model` (the folder of `make_tiny_qwen3`); `engine` (a
-started one; it may be shared by the tests) and `tolerance` can be replaced.
+`make` returns an engine for a model folder, not started; `engine` is a started one, which tests may share. `model` and
+`tolerance` can be replaced.
 """
 
 from __future__ import annotations
@@ -13,17 +11,31 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fixtures.engine_play import Played, make_adapter, play_episodes, reference_logprobs, worst_difference
 
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.testing.contract.engine_play import (
+    Played,
+    make_adapter,
+    play_episodes,
+    reference_logprobs,
+    worst_difference,
+)
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 Make = Callable[[Path], TokenEngine]
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of a few thousand weights."""
+    return make_tiny_qwen3(tmp_path_factory.mktemp("contract") / "model")
+
+
 @pytest.fixture
 async def engine(make: Make, model: Path) -> AsyncIterator[TokenEngine]:
+    """A started one; it must serve any version that is loaded next."""
     made = make(model)
     await made.start()
     yield made
@@ -37,11 +49,13 @@ def tolerance() -> float:
 
 
 def ask(key: str, *, seed: int = 0, temperature: float = 1.0, max_tokens: int = 8) -> GenerateRequest:
+    """A request of forty tokens."""
     sampling = Sampling(max_tokens=max_tokens, seed=seed, temperature=temperature)
     return GenerateRequest(key=key, token_ids=tuple(range(20, 60)), sampling=sampling)
 
 
 def alike(left: Completion, right: Completion, tolerance: float) -> bool:
+    """Whether the tokens are the same, and their log-probabilities nearly."""
     gaps = [abs(one - other) for one, other in zip(left.logprobs, right.logprobs, strict=True)]
     return left.token_ids == right.token_ids and max(gaps) <= tolerance
 
@@ -52,6 +66,7 @@ async def next_version(engine: TokenEngine) -> int:
 
 
 async def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
+    """A closed engine says so."""
     engine = make(model)
     await asyncio.gather(engine.start(), engine.start())
     await engine.start()
@@ -64,6 +79,7 @@ async def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
 
 
 async def test_an_incomplete_model_folder_is_a_config_error(make: Make, tmp_path: Path) -> None:
+    """The message names the file that is missing."""
     engine = make(tmp_path)
     with pytest.raises(ConfigError, match=r"config\.json"):
         await engine.start()
@@ -71,6 +87,7 @@ async def test_an_incomplete_model_folder_is_a_config_error(make: Make, tmp_path
 
 
 async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) -> None:
+    """The limit of tokens ends it."""
     completion = await engine.generate(ask("a"))
     assert len(completion.token_ids) == len(completion.logprobs) == 8
     assert completion.stop == "length"
@@ -78,6 +95,7 @@ async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) 
 
 
 async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngine) -> None:
+    """What the policy sampled is what it is trained on."""
     free = await engine.generate(ask("a", temperature=0))
     stop = free.token_ids[-1]
     sampling = Sampling(max_tokens=50, temperature=0, stop_ids=(stop,))
@@ -87,12 +105,14 @@ async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngi
 
 
 async def test_a_prompt_that_fills_the_context_is_no_fault(engine: TokenEngine) -> None:
+    """The completion is empty."""
     full = GenerateRequest(key="a", token_ids=(20,) * engine.max_context, sampling=Sampling(max_tokens=8))
     completion = await engine.generate(full)
     assert (completion.token_ids, completion.logprobs, completion.stop) == ((), (), "length")
 
 
 async def test_the_seed_decides_and_nothing_else(engine: TokenEngine) -> None:
+    """Other requests in the batch change nothing."""
     alone = await engine.generate(ask("alone", seed=5))
     among = await asyncio.gather(*(engine.generate(ask(f"{seed:02}", seed=seed)) for seed in range(12)))
     assert among[5].token_ids == alone.token_ids
@@ -100,12 +120,15 @@ async def test_the_seed_decides_and_nothing_else(engine: TokenEngine) -> None:
 
 
 async def test_logprobs_are_those_of_the_model_over_several_turns(engine: TokenEngine, model: Path) -> None:
+    """A plain forward of the whole sequence says the same."""
     await engine.load(PolicyVersion(number=await next_version(engine), model=str(model)))
     played = await play_episodes(engine)
     assert worst_difference(model, played) <= 1e-3
 
 
 async def test_seats_never_block_for_good(engine: TokenEngine) -> None:
+    """An episode that waits for its tools asks for nothing."""
+
     async def idle() -> None:
         with engine.seat():
             await asyncio.sleep(0.05)
@@ -118,6 +141,7 @@ async def test_seats_never_block_for_good(engine: TokenEngine) -> None:
 
 
 async def test_cancellation_leaves_the_others_alone(engine: TokenEngine) -> None:
+    """Half of the requests are cancelled."""
     tasks = [asyncio.create_task(engine.generate(ask(str(index), max_tokens=50))) for index in range(6)]
     await asyncio.sleep(0.01)
     for task in tasks[::2]:
@@ -129,6 +153,7 @@ async def test_cancellation_leaves_the_others_alone(engine: TokenEngine) -> None
 async def test_every_completion_names_the_version_that_served_it(
     engine: TokenEngine, model: Path, tmp_path: Path, tolerance: float
 ) -> None:
+    """The base, an adapter, and the base again."""
     first = await next_version(engine)
     await engine.load(PolicyVersion(number=first, model=str(model)))
     base = await engine.generate(ask("a", temperature=0))
@@ -145,6 +170,7 @@ async def test_every_completion_names_the_version_that_served_it(
 async def test_a_bad_adapter_is_refused_and_the_old_version_serves_on(
     engine: TokenEngine, model: Path, tmp_path: Path, tolerance: float
 ) -> None:
+    """One that is not there, and one whose rank is too large."""
     before = await engine.generate(ask("a"))
     number = before.policy_version + 1
     too_large = make_adapter(model, tmp_path / "large", seed=2, r=64)

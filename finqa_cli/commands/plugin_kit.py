@@ -20,16 +20,20 @@ from finqa_cli.extend.contract_check import CheckedKind, Promise, check_paramete
 from finqa_cli.extend.scaffold import command_of, write_package
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
+from finqa_cli.settings.schema import AUTO
 from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.build import (
     make_call_format,
+    make_codec,
     make_engine,
+    make_learner,
     make_optimizer,
     make_provider,
     make_reward,
     make_tracker,
     open_environment,
 )
+from finqa_cli.wiring.policies import resolve
 
 SUITES = "finqa_cli.testing.contract"
 """Imported by pytest alone, for `finqa plugins check`."""
@@ -65,7 +69,7 @@ def new(
 
 
 @app.command()
-@offers("data.path", general=("config", "assign", "as_json"))
+@offers("data.path", "model", general=("config", "assign", "as_json"))
 def check(
     line: CommandLine,
     name: Annotated[str, typer.Argument(help="Name of a component, or the path of an environment's file.")],
@@ -121,7 +125,7 @@ def _find(name: str, kind: str | None) -> Component:
 
 
 def _settings(line: CommandLine, component: Component) -> Settings:
-    named = component.kind in ("environment", "reward", "optimizer", "sandbox", "engine")
+    named = component.kind in ("environment", "reward", "optimizer", "sandbox", "engine", "codec", "learner")
     return line.load({f"{component.kind}.name": component.name} if named else {}, quiet=True).settings
 
 
@@ -137,18 +141,28 @@ def _makers(settings: Settings, component: Component) -> Mapping[str, Callable[[
         "tracker": lambda folder: make_tracker(name, options, TrackerContext(run_dir=folder, run_id="check")),
         "sandbox": lambda _: make_provider(settings),
         "engine": lambda folder: _engine(settings, folder),
+        "codec": lambda _: make_codec(settings, _model(settings)),
+        "learner": lambda model: make_learner(settings, str(model)),
     }
     return {
         "subject": makers[component.kind],
         "provider": makers["sandbox"],
         "make": lambda folder: lambda model=folder: makers[component.kind](model),
         "spec": lambda _: open_environment(settings, reporter).sandbox_spec(),
+        "model": lambda _: _model(settings),
+        "loss": lambda _: make_optimizer(settings).loss(),
     }
 
 
 def _engine(settings: Settings, model: Path) -> object:
     """Return the engine for a model folder; one without a model does not read it."""
     return make_engine(settings, PolicyVersion(number=0, model=str(model)), open_environment(settings, Reporter()))
+
+
+def _model(settings: Settings) -> str:
+    """Return the model of the settings, which codecs are checked on; the embedded one unless another is named."""
+    named = settings.model.name
+    return resolve("embedded" if named == AUTO else named).model
 
 
 def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:

@@ -32,6 +32,8 @@ class CheckedKind(StrEnum):
     SANDBOX = "sandbox"
     ENGINE = "engine"
     CHAT_ENGINE = "chat_engine"
+    CODEC = "codec"
+    LEARNER = "learner"
 
 
 def registered_kind(kind: str) -> str:

@@ -20,6 +20,8 @@ _SUMMARIES = {
     "sandbox": "Servers as plain processes",
     "engine": "A plain transformers model",
     "chat_engine": "The last number of the conversation",
+    "codec": "ChatML with tools and calls as plain text",
+    "learner": "LoRA with AdamW, one sequence at a time",
 }
 _COMMANDS = {
     "environment": "finqa play --environment {name} --engine scripted",
@@ -29,15 +31,19 @@ _COMMANDS = {
     "tracker": "finqa train --tracker {name}",
     "engine": "finqa play --engine {name}",
     "chat_engine": "finqa play --engine {name}",
+    "codec": "finqa play --set codec.name={name}",
+    "learner": "finqa train --set learner.name={name}",
     "sandbox": "finqa play --environment openenv --set environment.options.module=FOLDER --sandbox {name}",
 }
-_BASES = {"sandbox": "SandboxProvider", "engine": "TokenEngine"}
+_BASES = {"sandbox": "SandboxProvider", "engine": "TokenEngine", "codec": "ChatCodec"}
 _CONTEXTS = {
     "environment": "EnvironmentContext",
     "tracker": "TrackerContext",
     "sandbox": "SandboxContext",
     "engine": "EngineContext",
     "chat_engine": "EngineContext",
+    "codec": "CodecContext",
+    "learner": "LearnerContext",
 }
 
 

@@ -79,7 +79,7 @@ async def test_five_hundred_sandboxes_are_a_few_processes(tmp_path: Path) -> Non
     assert server_pids(tmp_path) == []
 
 
-async def test_what_became_of_boxes_and_episodes_is_in_the_events_of_the_run(tmp_path: Path) -> None:
+async def test_what_became_of_sandboxes_and_episodes_is_in_the_events_of_the_run(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     run = tmp_path / "run"
 
@@ -99,9 +99,10 @@ async def test_what_became_of_boxes_and_episodes_is_in_the_events_of_the_run(tmp
     assert (result.report.faults, result.report.accuracy) == (0, 1.0)
     events = list(read_jsonl(run / "events.jsonl"))
     named = Counter(event["event"] for event in events)
-    assert named["sandbox_ready"] == 8 and named["sandbox_lost"] >= 8 and named["sandbox_replaced"] >= 1
-    mended = {record["id"] for record in records if record["retries"] or record["recoveries"]}
-    assert mended and {event["id"] for event in events if event["event"] == "retried"} == mended
+    assert named["sandbox_ready"] == 8 and named["sandbox_replaced"] >= 1
+    assert named["sandbox_lost"] >= 4, "one that has no episode left need not be noticed"
+    repeated = {record["id"] for record in records if record["retries"] or record["recoveries"]}
+    assert repeated and {event["id"] for event in events if event["event"] == "retried"} == repeated
     last = [event for event in events if event["event"] == "pool"][-1]
     assert last["lost"] == named["sandbox_lost"] and last["replaced"] == named["sandbox_replaced"]
     assert last["waits"] > 0

@@ -1,4 +1,4 @@
-"""`finqa policy`: small policies for environments that have an expert."""
+"""`finqa policy`: small policies for any environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, progress
-from finqa_cli.experiments.make_policy import Made, Wanted, make_policy
+from finqa_cli.experiments.make_policy import SCRIPTED, Made, Wanted, make_policy
 from finqa_cli.settings import Settings
 
 app = CommandApp("Make small policies that learn on a processor within minutes.", epilog=EXIT_CODES)
@@ -47,9 +47,16 @@ def make(
             help="Share of the tasks that are demonstrated with a mistake, where the environment has the option.",
         ),
     ] = 0.0,
+    expert: Annotated[
+        str,
+        typer.Option(
+            "--expert", help="Engine that is imitated: scripted (the environment's own expert), random, openai, ..."
+        ),
+    ] = SCRIPTED,
 ) -> None:
     """Teach a new policy of half a million weights what the environment's expert does, in minutes on one core.
 
+    For an environment without one, `--expert random` teaches the form of its actions: the rest is left to rewards.
     With `--careless 0.5` half of the tasks are demonstrated with mistakes: the policy has then something to learn by
     reward. The folder has demonstrations/, policy/ and train.toml, with which `finqa train` trains it on a processor.
     The same command again resumes what was stopped.
@@ -62,7 +69,7 @@ def make(
         pool = settings.pool.model_copy(update={"sandboxes": SANDBOXES})
         settings = settings.model_copy(update={"pool": pool})
     folder = output or FOLDER / Path(settings.environment.name).stem.replace(":", "_")
-    wanted = Wanted(demonstrations=demonstrations, epochs=epochs, careless=careless)
+    wanted = Wanted(demonstrations=demonstrations, epochs=epochs, careless=careless, expert=expert)
     with progress(as_json=line.as_json, quiet=True) as reporter:
         made = make_policy(
             settings,

@@ -82,6 +82,10 @@ class SandboxProvider(ABC):
                 image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
         """
 
+    def most_sandboxes(self, spec: SandboxSpec) -> int | None:
+        """Return how many sandboxes of this kind may run at once; None, the default, where nothing limits them."""
+        return None
+
     @abstractmethod
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         """List the sandboxes that carry all these labels, from any process of this user."""

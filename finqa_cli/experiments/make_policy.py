@@ -1,4 +1,4 @@
-"""`finqa policy make`: a small policy for an environment that has an expert, taught from nothing on one core."""
+"""`finqa policy make`: a small policy for an environment, taught from nothing on one core."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from finqa_cli.wiring.build import open_environment
 
 MAKING = Owner(command="policy make", resume="the same command again, with --output", redo="--output")
 
+SCRIPTED = "scripted"
 DEMONSTRATIONS, POLICY = "demonstrations", "policy"
 SETTINGS, SPECIFICATION, TRAINING = "settings.json", "model.toml", "train.toml"
 
@@ -81,11 +82,14 @@ class Wanted:
         demonstrations: Limit of the expert's episodes; 0: all of the split.
         epochs: Passes over them.
         careless: Share of the tasks that are demonstrated with a mistake, so that training has something to improve.
+        expert: Engine that demonstrates: `scripted` is the environment's own expert, `random` teaches the form of
+            actions alone.
     """
 
     demonstrations: int
     epochs: float
     careless: float
+    expert: str = SCRIPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,7 @@ def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Repo
     stated = settings_document(settings, data=settings.data.path, snapshot=settings.data.snapshot)
     facts = {"settings": stated, **asdict(wanted)}
     check_recorded(run, facts, MAKING)
-    sandboxes = _check_expert(settings, reporter)
+    sandboxes = _check_expert(settings, wanted, reporter)
     relay = Relay()
     with open_folder(run, facts, MAKING) as folder, relay.watching():
         write_settings(run / SETTINGS, stated, MAKING)
@@ -139,7 +143,16 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     return [
         Step(
             name=DEMONSTRATIONS,
-            arguments=("eval", "scripted", *config, *split, *limit, *careless, "--run-dir", f"{run / DEMONSTRATIONS}"),
+            arguments=(
+                "eval",
+                wanted.expert,
+                *config,
+                *split,
+                *limit,
+                *careless,
+                "--run-dir",
+                f"{run / DEMONSTRATIONS}",
+            ),
             reads=(SETTINGS,),
         ),
         Step(
@@ -153,7 +166,7 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     ]
 
 
-def _check_expert(settings: Settings, reporter: Reporter) -> int:
+def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int:
     """Look at the environment, and return how many sandboxes suit training on a processor."""
     environment = open_environment(settings, reporter)
     split = settings.data.train_split
@@ -167,9 +180,11 @@ def _check_expert(settings: Settings, reporter: Reporter) -> int:
     silent = prompt is not None and environment.demonstrate_task(task.id, prompt.messages) is None
     kind = type(environment)
     methods = (kind.demonstrate, kind.demonstrate_task)
-    if silent or methods == (Environment.demonstrate, Environment.demonstrate_task):
+    silent = silent or methods == (Environment.demonstrate, Environment.demonstrate_task)
+    if silent and wanted.expert == SCRIPTED:
         raise ConfigError(
             f"Environment {settings.environment.name} has no expert, so there is nothing to imitate.",
-            remedy="write expert() in its file, or train an instruction-tuned model: finqa train --model MODEL",
+            remedy="--expert random (the form of actions alone), write expert() in its file, or train an "
+            "instruction-tuned model: finqa train --model MODEL",
         )
     return 32 if environment.sandbox_spec() is None else 16

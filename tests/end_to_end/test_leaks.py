@@ -84,7 +84,7 @@ class Accident:
 FOREVER = {"pause_s": 600.0}
 ACCIDENTS = [
     Accident("ctrl-c", (130,), (signal.SIGINT,)),
-    Accident("ctrl-c twice", (130,), (signal.SIGINT, signal.SIGINT), options=FOREVER),
+    Accident("ctrl-c twice", (130, -signal.SIGINT), (signal.SIGINT, signal.SIGINT), options=FOREVER),
     # the second may come when Python itself is ending: -2
     Accident("ctrl-c while boxes are being ended", (130, -2), (signal.SIGINT, signal.SIGINT), apart_s=0.8),
     Accident("sigterm", (143,), (signal.SIGTERM,)),

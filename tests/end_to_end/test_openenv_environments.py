@@ -203,14 +203,30 @@ def test_a_mute_server_is_named_after_two_seconds(environment: str, capsys: pyte
 
 def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    options = ["--environment=openenv", "--set", f"environment.options.module={GUESS}", "--sandboxes=1"]
+    options = ["--environment=openenv", "--set", f"environment.options.module={GUESS}", "--sandboxes=4"]
+    options += ["--set", "sandbox.options.commands=2"]
     limits = ["--limit=4", "--max-steps=30", "--split=train"]
-    assert main(["eval", "random", *options, *limits, "--run-dir", str(run), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    assert main(["eval", "random", *options, *limits, "--run-dir", str(run)]) == 0
+    assert "sandboxes: 2 rather than 4: provider local runs no more of this kind" in capsys.readouterr().err
+    ready = [line for line in (run / "events.jsonl").read_text().splitlines() if '"sandbox_ready"' in line]
+    assert len(ready) == 2, "each is a server that takes one session at a time"
     attempts = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    assert len(attempts) == 4 and report["faults"] == 0
+    assert len(attempts) == 4 and not any("_error" in attempt["status"] for attempt in attempts)
     ended = [attempt for attempt in attempts if attempt["status"] == "completed"]
     assert ended and all(attempt["reward"] <= 1.0 for attempt in ended)
+
+
+def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["policy", "make", "--environment=openenv", "--set", f"environment.options.module={GUESS}"]
+    command += ["--sandboxes=2", "--set", "environment.options.tasks=40", "--demonstrations=8", "--epochs=1"]
+    assert main([*command, "--output", str(tmp_path / "none")]) == 78
+    assert "--expert random" in capsys.readouterr().err
+    made = tmp_path / "made"
+    assert main([*command, "--expert=random", "--output", str(made), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == str(made / "policy")
+    records = [json.loads(line) for line in (made / "demonstrations" / "trajectories.jsonl").read_text().splitlines()]
+    assert len(records) == 8 and {turn["tool_call"]["name"] for one in records for turn in one["turns"]} == {"guess"}
+    assert (made / "policy" / "report.json").is_file()
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 class LocalSandboxConfig(BaseModel):
     """How logical sandboxes are spread over server processes, and how code that a policy wrote is executed.
 
-    One process serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond `processes` times
-    that many sandboxes, processes are shared further and nothing is refused.
+    One process of ours serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
+    `processes` times that many sandboxes, processes are shared further and nothing is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,6 +28,12 @@ class LocalSandboxConfig(BaseModel):
     sandboxes_per_process: int = Field(default=64, ge=1, description="Sandboxes on a process before another is started")
     processes: int = Field(
         default_factory=lambda: os.cpu_count() or 1, ge=1, description="Most server processes at once (default: cores)"
+    )
+    commands: int = Field(
+        default_factory=lambda: 4 * (os.cpu_count() or 1),
+        ge=1,
+        description="Most servers that a command starts, such as those of OpenEnv: each sandbox is one, as they may "
+        "serve one session at a time (default: four a core)",
     )
     start_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for a server to become healthy")
     stop_timeout_s: float = Field(default=3.0, gt=0, description="Seconds between SIGTERM and SIGKILL")

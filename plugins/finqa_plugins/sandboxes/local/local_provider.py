@@ -1,4 +1,4 @@
-"""The `local` provider: logical sandboxes on a few shared server processes, and sandboxes that execute code."""
+"""The `local` provider: sandboxes on a few shared server processes, servers of commands, and execution of code."""
 
 from __future__ import annotations
 
@@ -83,6 +83,10 @@ class LocalSandboxProvider(SandboxProvider):
             raise
         return LocalSandbox(self, server, sandbox_id)
 
+    def most_sandboxes(self, spec: SandboxSpec) -> int | None:
+        """Return the limit of servers that are commands; servers of ours are shared, and there is none."""
+        return self._config.commands if isinstance(spec, ServerSpec) and spec.command else None
+
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         """Sandboxes with all these labels whose process is running, of any process of this user."""
         serving = [
@@ -113,7 +117,8 @@ class LocalSandboxProvider(SandboxProvider):
 
     def _choose(self, spec: ServerSpec) -> _Server:
         key = _key(spec)
-        candidates = [server for server in self._servers if server.key == key and server.usable()]
+        shared = not spec.command  # a stranger's server may keep one state, and often takes one session
+        candidates = [server for server in self._servers if shared and server.key == key and server.usable()]
         least = min(candidates, key=lambda server: len(server.sandboxes), default=None)
         full = least is None or len(least.sandboxes) >= self._config.sandboxes_per_process
         if least is not None and not (full and len(candidates) < self._config.processes):

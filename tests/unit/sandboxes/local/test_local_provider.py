@@ -92,9 +92,12 @@ STOCK = ("python3", "-m", "http.server", "{port}", "--bind", "{host}")
 
 
 async def test_a_command_serves_without_a_module_or_a_snapshot(tmp_path: Path) -> None:
-    local = provider(tmp_path)
-    box, other = await boxes_of(local, ServerSpec(command=STOCK, health_path="/"), 2)
-    assert box.pid == other.pid and await box.healthy()
+    local = provider(tmp_path, commands=5)
+    spec = ServerSpec(command=STOCK, health_path="/")
+    box, other = await boxes_of(local, spec, 2)
+    assert await box.healthy() and await other.healthy()
+    assert box.pid != other.pid, "another maker's server may take one session at a time"
+    assert local.most_sandboxes(spec) == 5
     async with httpx.AsyncClient() as http:
         assert (await http.get(box.url())).status_code == 200
     await local.close()

@@ -1,0 +1,108 @@
+"""Environments of OpenEnv's repository, unmodified: played at random, imitated by a new policy, and trained on.
+
+    python -m benchmarks.foreign_environments ENVS --python VENV/bin/python [--only NAME] [--out FOLDER]
+
+ENVS is the folder `envs` of a checkout of OpenEnv, VENV a virtual environment with what their projects require. For
+each environment: `finqa eval random`, `finqa policy make --expert random`, `finqa train`. A line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FAULTS = ("sandbox_error", "engine_error", "environment_error")
+TOKENIZER = Path(__file__).parents[1] / "plugins" / "finqa_plugins" / "policies"
+ENVIRONMENTS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "echo": ("echo_env", {}, {}),
+    "grid_world": ("grid_world_env", {}, {}),
+    "maze": ("maze_env", {}, {}),
+    "connect4": ("connect4_env", {}, {}),
+    "coding": ("coding_env", {}, {}),
+    "reasoning_gym": ("reasoning_gym_env", {}, {"dataset_name": "leg_counting", "size": 50}),
+    "chat": ("chat_env", {"TOKENIZER_NAME": str(TOKENIZER)}, {}),
+    "frozen_lake": ("textarena_env", {"TEXTARENA_ENV_ID": "FrozenLake-v0"}, {}),
+    "tower_of_hanoi": ("textarena_env", {"TEXTARENA_ENV_ID": "TowerOfHanoi-v0"}, {}),
+    "wordle": ("textarena_env", {"TEXTARENA_ENV_ID": "Wordle-v0"}, {}),
+    "hangman": ("textarena_env", {"TEXTARENA_ENV_ID": "Hangman-v0"}, {}),
+    "sudoku": ("textarena_env", {"TEXTARENA_ENV_ID": "Sudoku-v0"}, {}),
+    "minesweeper": ("textarena_env", {"TEXTARENA_ENV_ID": "Minesweeper-v0"}, {}),
+}
+"""Folder, variables of the server, and arguments of every reset."""
+
+
+def main() -> None:
+    """Print a line for each environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environments", type=Path, help="folder `envs` of OpenEnv")
+    parser.add_argument("--python", type=Path, required=True, help="Python that has the environments' packages")
+    parser.add_argument("--only", action="append", choices=ENVIRONMENTS, help="repeatable")
+    parser.add_argument("--out", type=Path, default=Path("foreign-environments"))
+    parser.add_argument("--demonstrations", type=int, default=100)
+    parser.add_argument("--iterations", type=int, default=4)
+    chosen = parser.parse_args()
+    for name in chosen.only or ENVIRONMENTS:
+        begun = time.monotonic()
+        row = {"environment": name, **measure(name, chosen)}
+        print(json.dumps({**row, "seconds": round(time.monotonic() - begun)}), flush=True)
+
+
+def measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """What came of the three commands; the first error ends it."""
+    folder, variables, reset = ENVIRONMENTS[name]
+    out = chosen.out / name
+    options = {"module": chosen.environments / folder, "python": chosen.python, "tasks": 2 * chosen.demonstrations}
+    shared = ["--environment", "openenv", "--max-steps", "12", "--sandboxes", "4"]
+    for key, value in options.items():
+        shown = value if isinstance(value, int) else json.dumps(str(value))
+        shared += ["--set", f"environment.options.{key}={shown}"]
+    for section, given in (("variables", variables), ("reset", reset)):
+        for key, value in given.items():
+            shared += ["--set", f"environment.options.{section}.{key}={json.dumps(value)}"]
+    config = out / "policy" / "train.toml"
+    made = ["--demonstrations", str(chosen.demonstrations), "--epochs", "6", "--output", str(out / "policy")]
+    train = ["--model", str(out / "policy" / "policy"), "--config", str(config), "--iterations", str(chosen.iterations)]
+    train += ["--no-preflight", "--set", "train.target_groups_per_iter=4", "--set", "eval.limit=16"]
+    commands = {
+        "random": ["eval", "random", *shared, "--limit", "16", "--run-dir", str(out / "random")],
+        "policy": ["policy", "make", "--expert", "random", *shared, *made],
+        "train": ["train", *shared, *train, "--run-dir", str(out / "train")],
+    }
+    row: dict[str, Any] = {}
+    for step, arguments in commands.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "finqa_cli", *arguments, "--json"], capture_output=True, text=True, check=False
+        )
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        row[step] = "ok" if done.returncode == 0 else f"exit {done.returncode}: {' '.join(errors)[:300]}"
+        if done.stdout.strip():
+            (out / f"{step}.json").write_text(done.stdout)
+        if done.returncode and step != "train":
+            break
+    return row | figures(out)
+
+
+def figures(out: Path) -> dict[str, Any]:
+    """Rewards at random and while training, from the records of the runs."""
+    found: dict[str, Any] = {}
+    for step, file in (("random", out / "random"), ("train", out / "train")):
+        path = file / "trajectories.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        rewards = [record["reward"] for record in records if record.get("reward") is not None]
+        faults = sum(record["status"] in FAULTS for record in records)
+        found[f"{step}_episodes"], found[f"{step}_faults"] = len(records), faults
+        found[f"{step}_reward"] = round(sum(rewards) / len(rewards), 3) if rewards else None
+    metrics = out / "train" / "metrics.jsonl"
+    steps = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    found["updates"] = len(steps)
+    found["reward_by_iteration"] = [round(each["reward_mean"], 3) for each in steps if "reward_mean" in each]
+    return found
+
+
+if __name__ == "__main__":
+    main()

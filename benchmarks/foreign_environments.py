@@ -9,13 +9,18 @@ each environment: `finqa eval random`, `finqa policy make --expert random`, `fin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.testing import LoopbackConfig, LoopbackProcess
+
+SANDBOXES = 4
 FAULTS = ("sandbox_error", "engine_error", "environment_error")
 TOKENIZER = Path(__file__).parents[1] / "plugins" / "finqa_plugins" / "policies"
 ENVIRONMENTS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
@@ -43,40 +48,57 @@ def main() -> None:
     parser.add_argument("--python", type=Path, required=True, help="Python that has the environments' packages")
     parser.add_argument("--only", action="append", choices=ENVIRONMENTS, help="repeatable")
     parser.add_argument("--out", type=Path, default=Path("foreign-environments"))
+    parser.add_argument("--cloud", action="store_true", help="in sandboxes of a loopback Daytona; packages are these")
     parser.add_argument("--demonstrations", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=4)
     chosen = parser.parse_args()
-    for name in chosen.only or ENVIRONMENTS:
-        begun = time.monotonic()
-        row = {"environment": name, **measure(name, chosen)}
-        print(json.dumps({**row, "seconds": round(time.monotonic() - begun)}), flush=True)
+    with contextlib.ExitStack() as stack:
+        variables = dict(os.environ)
+        if chosen.cloud:
+            loopback = stack.enter_context(LoopbackProcess(LoopbackConfig(servers=SANDBOXES)))
+            stack.enter_context(loopback.trusted())
+            variables |= loopback.environment
+        for name in chosen.only or ENVIRONMENTS:
+            begun = time.monotonic()
+            row = {"environment": name, **measure(name, chosen, variables)}
+            print(json.dumps({**row, "seconds": round(time.monotonic() - begun)}), flush=True)
 
 
-def measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """What came of the three commands; the first error ends it."""
+def measure(name: str, chosen: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
+    """What came of the commands; the first error ends it."""
     folder, variables, reset = ENVIRONMENTS[name]
     out = chosen.out / name
+    out.mkdir(parents=True, exist_ok=True)
     options = {"module": chosen.environments / folder, "python": chosen.python, "tasks": 2 * chosen.demonstrations}
-    shared = ["--environment", "openenv", "--max-steps", "12", "--sandboxes", "4"]
+    shared = ["--environment", "openenv"]
     for key, value in options.items():
         shown = value if isinstance(value, int) else json.dumps(str(value))
         shared += ["--set", f"environment.options.{key}={shown}"]
     for section, given in (("variables", variables), ("reset", reset)):
-        for key, value in given.items():
-            shared += ["--set", f"environment.options.{section}.{key}={json.dumps(value)}"]
+        table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
+        if table:
+            shared += ["--set", f"environment.options.{section}={{{table}}}"]
+    played = [*shared, "--max-steps", "8", "--sandboxes", f"{SANDBOXES}"]
     config = out / "policy" / "train.toml"
     made = ["--demonstrations", str(chosen.demonstrations), "--epochs", "6", "--output", str(out / "policy")]
     train = ["--model", str(out / "policy" / "policy"), "--config", str(config), "--iterations", str(chosen.iterations)]
     train += ["--no-preflight", "--set", "train.target_groups_per_iter=4", "--set", "eval.limit=16"]
     commands = {
-        "random": ["eval", "random", *shared, "--limit", "16", "--run-dir", str(out / "random")],
-        "policy": ["policy", "make", "--expert", "random", *shared, *made],
-        "train": ["train", *shared, *train, "--run-dir", str(out / "train")],
+        "random": ["eval", "random", *played, "--limit", "16", "--run-dir", str(out / "random")],
+        "policy": ["policy", "make", "--expert", "random", *played, *made],
+        "train": ["train", *played, *train, "--run-dir", str(out / "train")],
     }
+    if chosen.cloud:
+        commands = {"build": ["snapshot", "build", *shared], **commands}
+        commands = {step: [*arguments, "--sandbox", "daytona"] for step, arguments in commands.items()}
     row: dict[str, Any] = {}
     for step, arguments in commands.items():
         done = subprocess.run(
-            [sys.executable, "-m", "finqa_cli", *arguments, "--json"], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "finqa_cli", *arguments, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
         )
         errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
         row[step] = "ok" if done.returncode == 0 else f"exit {done.returncode}: {' '.join(errors)[:300]}"

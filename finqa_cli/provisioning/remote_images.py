@@ -23,7 +23,7 @@ from finqa_cli.settings.schema import GenerationSettings
 from finqa_cli.types import ImageInfo, PolicyVersion, ServerSpec, Trajectory
 from finqa_cli.wiring.build import make_provider, open_environment
 
-SCRIPTED = "scripted"
+SCRIPTED, RANDOM = "scripted", "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +46,22 @@ def has_snapshot(settings: Settings) -> bool:
     return not registry().find("environment", settings.environment.name).snapshotless
 
 
+def needs_image(settings: Settings, reporter: Reporter) -> bool:
+    """Whether the environment has a server that an image can be made of."""
+    spec = open_environment(settings, reporter).sandbox_spec()
+    return isinstance(spec, ServerSpec) and bool(spec.snapshot or spec.source)
+
+
 async def build(settings: Settings, reporter: Reporter) -> Ready | None:
-    """Builds the image of the settings' snapshot and tests it; None when the provider's sandboxes need no images.
+    """Builds the image of the settings' snapshot or server and tests it; None when sandboxes need no images.
 
     Raises:
         ConfigError: The environment runs in no sandbox.
         FinqaError: Building failed; the end of the log is in the message.
         ServiceUnavailableError: The image was built but did not pass its boot test.
     """
-    settings = settings.model_copy(update={"data": settings.data.model_copy(update={"path": None})})
+    if has_snapshot(settings):
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"path": None})})
     async with _provider(settings) as provider:
         if not provider.builds_images:
             return None
@@ -116,10 +123,11 @@ async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: 
     Raises:
         ServiceUnavailableError: No sandbox started, or the episode ended in a fault; the message has the reason.
     """
-    reporter.line(f"Boot test: one scripted episode in a fresh sandbox of {image.name}.")
+    engine = SCRIPTED if has_snapshot(settings) else RANDOM  # environments of other makers have no expert
+    reporter.line(f"Boot test: one {engine} episode in a fresh sandbox of {image.name}.")
     chosen = settings.model_copy(
         update={
-            "engine": Choice(name=SCRIPTED),
+            "engine": Choice(name=engine),
             "reward": Choice(name=ENVIRONMENT),
             "generation": GenerationSettings(),
             "data": settings.data.model_copy(update={"eval_split": split}),
@@ -173,6 +181,8 @@ class PassedTests:
 def _failed(settings: Settings, image: ImageInfo, reason: str, remedy: str = "") -> ServiceUnavailableError:
     provider, name = settings.sandbox.name, image.snapshot
     again = f"finqa snapshot build --sandbox {provider} --snapshot-name {name} tests it again"
+    if not has_snapshot(settings):
+        again = "the same command tests it again"
     return ServiceUnavailableError(
         f"Image {image.name} is built but not ready: its boot test failed. {reason}",
         remedy=remedy or f"{again}; to build it anew, first finqa snapshot delete {name} --sandbox {provider}",

@@ -11,7 +11,15 @@ from finqa_cli.types.generation import (
     Sampling,
     transcribe_calls,
 )
-from finqa_cli.types.sandboxes import ExecutionSpec, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec, Snapshot
+from finqa_cli.types.sandboxes import (
+    ExecutionSpec,
+    ImageInfo,
+    SandboxInfo,
+    SandboxSpec,
+    ServerSource,
+    ServerSpec,
+    Snapshot,
+)
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
     AdvantageEstimation,
@@ -69,6 +77,7 @@ __all__ = [
     "Sampling",
     "SandboxInfo",
     "SandboxSpec",
+    "ServerSource",
     "ServerSpec",
     "Snapshot",
     "Status",

@@ -25,6 +25,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSource:
+    """A server as a folder of Python files, for providers whose sandboxes cannot see this machine's.
+
+    Attributes:
+        folder: The package; it is imported by the folder's name.
+        app: Its ASGI app as `package.module:name`.
+        requirements: What pip installs for it.
+    """
+
+    folder: Path
+    app: str
+    requirements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
     """A sandbox in which a server of the environment runs: a module of ours, a command, or a ready image.
 
@@ -35,6 +50,8 @@ class ServerSpec:
         command: Program and arguments of a server that binds HOST and PORT itself; `{host}` and `{port}` in an
             argument are replaced by their values.
         image: Container image whose own entry point serves on `port`.
+        source: Where the server of `command` comes from, for providers that build images of it; None where that is not
+            known.
         snapshot: The data that the sandbox must hold, or None for a server that brings its own; its folder inside the
             sandbox is passed to the server as FINQA_SNAPSHOT.
         port: Port that the server listens on inside a remote sandbox; a local sandbox picks a free one.
@@ -47,6 +64,7 @@ class ServerSpec:
     module: str = ""
     command: tuple[str, ...] = ()
     image: str = ""
+    source: ServerSource | None = None
     snapshot: Snapshot | None = None
     port: int = 8000
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +75,8 @@ class ServerSpec:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.command, self.image))) != 1:
             raise ValueError("a ServerSpec names exactly one of module, command and image")
+        if self.source and not self.command:
+            raise ValueError("the source of a ServerSpec is that of its command")
 
     @property
     def server(self) -> str:

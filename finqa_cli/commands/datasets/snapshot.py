@@ -18,6 +18,7 @@ from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.provisioning import remote_images as remote
+from finqa_cli.runs.reporter import Reporter
 from finqa_cli.types import ImageInfo, Snapshot
 
 app = CommandApp("Build, list, show and delete compiled data sets.", epilog=EXIT_CODES)
@@ -51,8 +52,9 @@ def build(
 ) -> None:
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
-    With --sandbox daytona an image with it and finqa itself is built there as well, and plays one scripted episode in a
-    fresh sandbox before it counts as ready. Images of earlier versions stay until finqa snapshot delete.
+    With --sandbox daytona an image with it and finqa itself is built there as well, and plays one episode in a fresh
+    sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier versions
+    stay until finqa snapshot delete.
 
     Exit codes: 0 ok, 1 the image cannot be built, 65 a file or row is missing or malformed, 69 the provider cannot be
     reached or the boot test failed, 74 writing failed, 77 its key is missing or refused.
@@ -60,6 +62,13 @@ def build(
     Example: finqa snapshot build --snapshot-name mine --data my-data --sandbox daytona
     """
     settings = line.load({"data.snapshot": snapshot, "data.path": data, "sandbox.name": sandbox}, quiet=True).settings
+    if not remote.has_snapshot(settings) and sandbox is not None and remote.needs_image(settings, Reporter()):
+        made = perform(
+            line, lambda reporter, _: remote.build(settings, reporter), remedy="the same command", patient=False
+        )
+        text = f"Sandboxes of {sandbox} start without an image." if made is None else _image_text(made)
+        emit({"image": None if made is None else _ready(made)}, as_json=line.as_json, text=text)
+        return
     if not remote.has_snapshot(settings):
         name = settings.environment.name
         text = (

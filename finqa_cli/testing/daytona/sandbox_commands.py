@@ -40,7 +40,7 @@ class ServerProcess:
             self.port: int = free.getsockname()[1]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", server_guard.__file__, module, *arguments],
+                [sys.executable, "-P", server_guard.__file__, module, *self._placed(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -49,6 +49,11 @@ class ServerProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+
+    def _placed(self, arguments: tuple[str, ...]) -> list[str]:
+        """Returns the arguments with this machine's address after `--host` and `--port`."""
+        own = {"--host": HOST, "--port": str(self.port)}
+        return [own.get(before, argument) for before, argument in zip(("", *arguments), arguments, strict=False)]
 
     def exit_code(self) -> int | None:
         """Returns the exit code, None while it runs."""

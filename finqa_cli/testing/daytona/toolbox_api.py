@@ -195,7 +195,8 @@ class ToolboxApi:
         try:
             port = int(merged.get("PORT", DEFAULT_PORT))
             environment = sandbox.image.program_environment(merged)
-            server = self._account.servers.attach(sandbox.image.id, module, arguments, environment)
+            paths = [sandbox.image.host_path(one) or one if one.startswith("/") else one for one in arguments]
+            server = self._account.servers.attach(sandbox.image.id, module, tuple(paths), environment)
         except (OSError, ValueError) as error:
             return FailedCommand(text, f"{error}\n")
         command = ServerCommand(text, server)

@@ -25,7 +25,8 @@ class OpenEnvConfig(BaseModel):
     image: str = Field(default="", description="Container image that serves on port 8000")
     python: str = Field(
         default="",
-        description="Python that has the packages of the module, such as .venv/bin/python; empty: the one of finqa",
+        description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "
+        "empty: the one of finqa",
     )
     variables: Mapping[str, str] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"

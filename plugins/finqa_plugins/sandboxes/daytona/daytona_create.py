@@ -53,8 +53,11 @@ class Creation:
         *,
         timeout_s: float,
         snapshot: str = "",
+        build: str = "",
     ) -> None:
-        """`snapshot`: name of the data in the image that the sandbox starts from, when it is one that we built."""
+        """`snapshot`: name of what is in the image that the sandbox starts from, when it is one that we built, by the
+        command `build`.
+        """
         assert params.name
         self.name = params.name
         self._cloud = cloud
@@ -62,6 +65,7 @@ class Creation:
         self._params = params
         self._image = (isinstance(params, CreateSandboxFromSnapshotParams) and params.snapshot) or ""
         self._snapshot = snapshot
+        self._build = build
         self._timeout_s = timeout_s
         self._deadline = float("inf")
         self._request: asyncio.Task[AsyncSandbox] | None = None
@@ -198,7 +202,7 @@ class Creation:
                 told = DataError(
                     f"Daytona has no ready image of snapshot {self._snapshot!r} with this version of finqa: "
                     f"{self._image} {fault}.",
-                    remedy=f"finqa snapshot build --sandbox daytona --snapshot-name {self._snapshot}",
+                    remedy=self._build,
                 )
             elif isinstance(failure, DaytonaNotFoundError):
                 return SandboxError(f"Sandbox {self.name} vanished while it was starting.")

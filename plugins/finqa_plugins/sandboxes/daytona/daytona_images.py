@@ -260,4 +260,4 @@ def _described(image: Snapshot) -> ImageInfo:
 
 
 def _again(recipe: Recipe) -> str:
-    return f"finqa snapshot build --sandbox daytona --snapshot-name {recipe.snapshot}"
+    return recipe.command

@@ -49,7 +49,7 @@ def server_params(
             **spec.environment,
             "HOST": "0.0.0.0",  # the server is alone in its sandbox, and the sandbox's proxy comes from outside
             "PORT": str(spec.port),
-            "FINQA_SNAPSHOT": SNAPSHOT_FOLDER,
+            **({"FINQA_SNAPSHOT": SNAPSHOT_FOLDER} if spec.snapshot else {}),
         },
         **_common(name, labels, config),
     )

@@ -29,7 +29,7 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
 )
 from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaExecutingSandbox, DaytonaSandbox, DaytonaSandboxBase
 from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
-from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
+from finqa_plugins.sandboxes.daytona.image_recipe import build_command, image_name, served_name
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
 
@@ -63,7 +63,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._prober = Prober()
         self._upkeep = Upkeep(self._cloud, self._config)
         self._images = Images(self._cloud, self._config)
-        self._image_names: dict[tuple[str, str], str] = {}
+        self._image_names: dict[tuple[object, ...], str] = {}
         self._starts: set[asyncio.Task[DaytonaSandboxBase]] = set()
         self._sandboxes: set[DaytonaSandboxBase] = set()
         self._gone: set[str] = set()
@@ -177,9 +177,10 @@ class DaytonaSandboxProvider(SandboxProvider):
         name = f"finqa-{secrets.token_hex(6)}"
         timeout_s = self._config.create_timeout_s
         if isinstance(spec, ServerSpec):
-            snapshot = served_snapshot(spec).name
+            snapshot = served_name(spec)
             params = server_params(name, await self._image(spec), spec, labels, self._config)
-            creation = Creation(self._cloud, self._gate, params, snapshot=snapshot, timeout_s=timeout_s)
+            build = build_command(spec)
+            creation = Creation(self._cloud, self._gate, params, snapshot=snapshot, build=build, timeout_s=timeout_s)
         else:
             image_params = execution_params(name, labels, self._config)
             creation = Creation(self._cloud, self._gate, image_params, timeout_s=timeout_s)
@@ -279,7 +280,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
 
     async def _image(self, spec: ServerSpec) -> str:
-        key = (served_snapshot(spec).digest, spec.module)
+        key = (served_name(spec), spec.snapshot.digest if spec.snapshot else "", spec.module, spec.command)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
         return self._image_names[key]

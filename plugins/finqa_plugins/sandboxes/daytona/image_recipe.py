@@ -12,19 +12,19 @@ import importlib.util
 import io
 import json
 import re
-import shutil
+import shlex
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import ServerSpec, Snapshot
+from finqa_cli.types import ServerSource, ServerSpec, Snapshot
 
 if TYPE_CHECKING:
     from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
@@ -41,6 +41,12 @@ DOCKERFILE = "Dockerfile"
 _NAME = re.compile(r"finqa-(?P<snapshot>.+)-(?P<digest>[0-9a-f]{12})")
 _MANIFEST = "manifest.json"
 
+SERVER_FOLDER = f"{FOLDER}/server"
+"""Where the folder of a server of another maker lies."""
+
+_PIP = "python -m pip install --no-cache-dir --disable-pip-version-check"
+_LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
+
 DISTRIBUTION = "finqa"
 PACKAGES = ("finqa_cli", "finqa_plugins")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -53,18 +59,18 @@ class Recipe:
     """An image before it is built.
 
     Attributes:
-        snapshot: Name of the snapshot inside.
+        command: What builds it.
+        snapshot: Name of the snapshot inside, or of the folder that has a server of another maker.
         digest: Hex sha256 over the snapshot, the code, its dependencies and the resources of the sandboxes.
         dockerfile: Its build, in the folder that `write_context` fills.
-        wheel: Our code.
-        source: Folder of the compiled snapshot on this machine.
+        files: Path in that folder -> content, or file on this machine.
     """
 
+    command: str
     snapshot: str
     digest: str
     dockerfile: str
-    wheel: Wheel
-    source: Path
+    files: Mapping[str, bytes | Path]
 
     @property
     def name(self) -> str:
@@ -78,6 +84,8 @@ def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
     Raises:
         ConfigError: The server that the spec names is not part of this package, so that no image can hold it.
     """
+    if spec.source is not None:
+        return _source_recipe(spec.source, build_command(spec), config)
     snapshot = served_snapshot(spec)
     wheel = package_wheel()
     if not {spec.module, f"{spec.module}.__main__"} & wheel.modules:
@@ -86,25 +94,69 @@ def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
             remedy="--sandbox local",
         )
     return Recipe(
+        command=build_command(spec),
         snapshot=snapshot.name,
         digest=content_digest(snapshot.digest, config),
         dockerfile=_dockerfile(config.base_image or BASE_IMAGE, wheel.name),
-        wheel=wheel,
-        source=snapshot.path,
+        files={wheel.name: wheel.content, REQUIREMENTS: requirements(), **_snapshot_files(snapshot)},
     )
+
+
+def _snapshot_files(snapshot: Snapshot) -> dict[str, Path]:
+    if not snapshot.path.is_dir():  # the name alone is wanted
+        return {}
+    listed = json.loads((snapshot.path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+    return {f"snapshot/{name}": snapshot.path / name for name in (_MANIFEST, *listed)}
+
+
+def _source_recipe(source: ServerSource, command: str, config: DaytonaSandboxConfig) -> Recipe:
+    """The image of a server of another maker: its requirements and its folder."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", source.folder.name)
+    files: dict[str, bytes | Path] = {REQUIREMENTS: "".join(f"{one}\n" for one in source.requirements).encode()}
+    for path in sorted(source.folder.rglob("*")):
+        inside = path.relative_to(source.folder)
+        if path.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
+            files[f"server/{source.folder.name}/{inside.as_posix()}"] = path
+    dockerfile = _lines(
+        config.base_image or BASE_IMAGE, (f"RUN {_PIP} --requirement {REQUIREMENTS}", "COPY server ./server")
+    )
+    contents = {file: hashlib.sha256(_content(content)).hexdigest() for file, content in files.items()}
+    parts = {"files": contents, "dockerfile": dockerfile, **_place(config)}
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return Recipe(command=command, snapshot=name, digest=digest, dockerfile=dockerfile, files=files)
+
+
+def _content(content: bytes | Path) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
+
+
+def _place(config: DaytonaSandboxConfig) -> dict[str, Any]:
+    return {"resources": [config.cpu, config.memory_gib, config.disk_gib], "target": config.target}
+
+
+def build_command(spec: ServerSpec) -> str:
+    """The command that builds the image of a spec."""
+    if spec.source is None:
+        return f"finqa snapshot build --sandbox daytona --snapshot-name {served_name(spec)}"
+    folder = shlex.quote(f"environment.options.module={spec.source.folder}")
+    return f"finqa snapshot build --sandbox daytona --set environment.name=openenv --set {folder}"
+
+
+def served_name(spec: ServerSpec) -> str:
+    """What the image of a spec is called after: its snapshot, or the folder of its server."""
+    return spec.source.folder.name if spec.source is not None else served_snapshot(spec).name
 
 
 def served_snapshot(spec: ServerSpec) -> Snapshot:
     """Return the snapshot of a spec that names a module and a snapshot.
 
     Raises:
-        ConfigError: It does not: our images hold modules of finqa and a snapshot, and foreign images and commands are
-            not supported yet.
+        ConfigError: It does not: images hold modules of finqa and a snapshot, or the folder of a server.
     """
     if not spec.module or spec.snapshot is None:
         raise ConfigError(
-            f"Sandboxes of Daytona serve a snapshot by a module of finqa; they cannot start {spec.server}.",
-            remedy="--sandbox local, for a server that a command starts",
+            f"Sandboxes of Daytona serve a snapshot, or the folder of an environment; they cannot start {spec.server}.",
+            remedy="--set environment.options.module=FOLDER, or --sandbox local",
         )
     return spec.snapshot
 
@@ -117,8 +169,7 @@ def content_digest(snapshot: str, config: DaytonaSandboxConfig) -> str:
         "wheel": wheel.digest,
         "requirements": hashlib.sha256(requirements()).hexdigest(),
         "dockerfile": _dockerfile(config.base_image or BASE_IMAGE, wheel.name),
-        "resources": [config.cpu, config.memory_gib, config.disk_gib],
-        "target": config.target,
+        **_place(config),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -141,13 +192,9 @@ def parse_name(image: str) -> tuple[str, str] | None:
 
 def write_context(recipe: Recipe, folder: Path) -> Path:
     """Writes everything that the build needs, readable for every user of the image; returns the Dockerfile's path."""
-    (folder / recipe.wheel.name).write_bytes(recipe.wheel.content)
-    (folder / REQUIREMENTS).write_bytes(requirements())
-    snapshot = folder / "snapshot"
-    snapshot.mkdir()
-    listed = json.loads((recipe.source / _MANIFEST).read_text(encoding="utf-8"))["files"]
-    for name in (_MANIFEST, *listed):
-        shutil.copyfile(recipe.source / name, snapshot / name)
+    for name, content in recipe.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(_content(content))
     dockerfile = folder / DOCKERFILE
     dockerfile.write_text(recipe.dockerfile, encoding="utf-8")
     for path in folder.rglob("*"):
@@ -162,20 +209,26 @@ def requirements() -> bytes:
 
 def _dockerfile(base: str, wheel: str) -> str:
     """Dependencies stand before the code, so that a new version of it only builds the last layers."""
-    pip = "python -m pip install --no-cache-dir --disable-pip-version-check"
+    steps = (
+        f"RUN {_PIP} --requirement {REQUIREMENTS}",
+        f"COPY {wheel} ./",
+        f"RUN {_PIP} --constraint {REQUIREMENTS} './{wheel}[openenv]'",
+        "COPY snapshot ./snapshot",
+    )
+    return _lines(base, steps, f"ENV FINQA_SNAPSHOT={SNAPSHOT_FOLDER}")
+
+
+def _lines(base: str, steps: Sequence[str], *variables: str) -> str:
     return "\n".join(
         (
             f"FROM {base}",
             "RUN useradd --create-home finqa",
             f"WORKDIR {FOLDER}",
             f"COPY {REQUIREMENTS} ./",
-            f"RUN {pip} --requirement {REQUIREMENTS}",
-            f"COPY {wheel} ./",
-            f"RUN {pip} --constraint {REQUIREMENTS} './{wheel}[openenv]'",
-            "COPY snapshot ./snapshot",
+            *steps,
             "USER finqa",
             "WORKDIR /home/finqa",
-            f"ENV FINQA_SNAPSHOT={SNAPSHOT_FOLDER}",
+            *variables,
             "ENV HOST=0.0.0.0",
             "ENV PYTHONUNBUFFERED=1",
             'ENTRYPOINT ["sleep", "infinity"]',

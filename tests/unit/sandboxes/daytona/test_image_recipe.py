@@ -15,10 +15,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import ServerSpec, Snapshot
+from finqa_cli.types import ServerSource, ServerSpec, Snapshot
 from finqa_plugins.sandboxes.daytona import image_recipe as module
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.image_recipe import (
+    REQUIREMENTS,
     Wheel,
     image_name,
     make_recipe,
@@ -27,6 +28,7 @@ from finqa_plugins.sandboxes.daytona.image_recipe import (
     requirements,
     write_context,
 )
+from finqa_plugins.sandboxes.daytona.server import server_command
 
 SERVER = "finqa_plugins.environments.openenv_finqa.server.run_server"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
@@ -62,6 +64,27 @@ def test_other_data_or_code_or_dependencies_make_another_image(monkeypatch: pyte
     assert image_name(SPEC, CONFIG) != before
 
 
+def test_a_folder_with_a_server_of_another_maker_becomes_an_image(tmp_path: Path) -> None:
+    folder = tmp_path / "maze_env"
+    (folder / "server" / "__pycache__").mkdir(parents=True)
+    for name in ("__init__.py", "server/app.py", "server/__pycache__/app.pyc", ".env"):
+        (folder / name).write_text("x = 1")
+    source = ServerSource(folder=folder, app="maze_env.server.app:app", requirements=("openenv-core[core]>=0.2.2",))
+    spec = ServerSpec(command=("serve", "it"), source=source)
+    recipe = make_recipe(spec, CONFIG)
+    assert set(recipe.files) == {REQUIREMENTS, "server/maze_env/__init__.py", "server/maze_env/server/app.py"}
+    assert re.fullmatch(r"finqa-maze_env-[0-9a-f]{12}", recipe.name)
+    lines = recipe.dockerfile.splitlines()
+    assert lines.index("COPY server ./server") < lines.index("USER finqa")
+    assert "finqa snapshot build" in recipe.command and str(folder) in recipe.command
+    assert server_command(spec).startswith("python -m uvicorn maze_env.server.app:app --app-dir /opt/finqa/server")
+    (folder / "server" / "app.py").write_text("x = 2")
+    assert make_recipe(spec, CONFIG).name != recipe.name
+    assert image_name(replace(spec, source=replace(source, requirements=("openenv",))), CONFIG) != image_name(
+        spec, CONFIG
+    )
+
+
 @pytest.mark.parametrize(
     "spec", [ServerSpec(image="ghcr.io/stock:1"), ServerSpec(command=("serve", "it")), ServerSpec(module=SERVER)]
 )
@@ -79,7 +102,9 @@ def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:
 def test_a_server_of_somebody_elses_package_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"toy\.server is not part of finqa"):
         make_recipe(replace(SPEC, module="toy.server"), CONFIG)
-    assert make_recipe(replace(SPEC, module=SERVER.rpartition(".")[0] + ".server_app"), CONFIG).wheel is package_wheel()
+    assert make_recipe(replace(SPEC, module=SERVER.rpartition(".")[0] + ".server_app"), CONFIG).files[
+        package_wheel().name
+    ]
 
 
 @given(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"))
@@ -109,11 +134,11 @@ def test_the_build_folder_holds_what_the_image_needs_readable_for_all_and_nothin
     data = [f"snapshot/{name}" for name in ("manifest.json", "tables.sqlite", "tasks.jsonl", "truth.jsonl")]
     assert found == {
         "snapshot": 0o755,
-        **dict.fromkeys(["Dockerfile", recipe.wheel.name, "requirements.txt", *data], 0o644),
+        **dict.fromkeys(["Dockerfile", package_wheel().name, "requirements.txt", *data], 0o644),
     }
     assert (folder / "snapshot/truth.jsonl").read_bytes() == (snapshot.path / "truth.jsonl").read_bytes()
     sent = [context.archive_path for context in image._context_list]
-    assert sent == ["requirements.txt", recipe.wheel.name, "snapshot"], "what the SDK uploads, by names without /tmp"
+    assert sent == ["requirements.txt", package_wheel().name, "snapshot"], "what the SDK uploads, by names without /tmp"
     assert image.dockerfile() == recipe.dockerfile and str(tmp_path) not in recipe.dockerfile
 
 

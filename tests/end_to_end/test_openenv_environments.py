@@ -208,8 +208,8 @@ def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: p
     limits = ["--limit=4", "--max-steps=30", "--split=train"]
     assert main(["eval", "random", *options, *limits, "--run-dir", str(run)]) == 0
     assert "sandboxes: 2 rather than 4: provider local runs no more of this kind" in capsys.readouterr().err
-    ready = [line for line in (run / "events.jsonl").read_text().splitlines() if '"sandbox_ready"' in line]
-    assert len(ready) == 2, "each is a server that takes one session at a time"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert {event["size"] for event in events if event["event"] == "pool"} == {2}, "servers take one session at a time"
     attempts = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     assert len(attempts) == 4 and not any("_error" in attempt["status"] for attempt in attempts)
     ended = [attempt for attempt in attempts if attempt["status"] == "completed"]

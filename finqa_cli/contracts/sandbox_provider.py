@@ -33,6 +33,11 @@ class Sandbox(ABC):
     def id(self) -> str:
         """The provider's id."""
 
+    @property
+    def process(self) -> str:
+        """What the sandbox shares its death with: sandboxes with the same value end together. Default: its own id."""
+        return self.id
+
     @abstractmethod
     async def healthy(self) -> bool:
         """Return whether the sandbox, and the server that it runs, answers within a few seconds. Never raises."""

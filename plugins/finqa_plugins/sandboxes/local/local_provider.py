@@ -29,6 +29,10 @@ ANSWER_HOLDS_S = 1.0
 """Seconds for which the good answer of a server to a health check is the answer for all its sandboxes."""
 
 
+FEWEST_PROCESSES = 2
+"""Server processes of a spec that has more than one sandbox."""
+
+
 class LocalSandboxProvider(SandboxProvider):
     """Sandboxes on this machine.
 
@@ -120,7 +124,8 @@ class LocalSandboxProvider(SandboxProvider):
         shared = not spec.command  # a stranger's server may keep one state, and often takes one session
         candidates = [server for server in self._servers if shared and server.key == key and server.usable()]
         least = min(candidates, key=lambda server: len(server.sandboxes), default=None)
-        full = least is None or len(least.sandboxes) >= self._config.sandboxes_per_process
+        alone = len(candidates) < FEWEST_PROCESSES  # else the death of one process would be that of all sandboxes
+        full = least is None or alone or len(least.sandboxes) >= self._config.sandboxes_per_process
         if least is not None and not (full and len(candidates) < self._config.processes):
             return least
         server = _Server(key, spec, self._ledger, self._config)
@@ -146,6 +151,11 @@ class LocalSandbox(ServingSandbox):
     def id(self) -> str:
         """Unique over processes."""
         return self._id
+
+    @property
+    def process(self) -> str:
+        """The server process behind the sandbox."""
+        return self._server.id
 
     @property
     def pid(self) -> int:

@@ -87,6 +87,13 @@ class SandboxProvider(ABC):
                 image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
         """
 
+    def check_key(self) -> None:  # noqa: B027 - optional: most providers need none
+        """Raise at once where every start would be refused for want of a key; without a request. Default: no check.
+
+        Raises:
+            AuthenticationError: The key is missing.
+        """
+
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
         """Return how many sandboxes of this kind may run at once; None, the default, where nothing limits them."""
         return None

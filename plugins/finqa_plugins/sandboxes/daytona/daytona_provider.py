@@ -15,7 +15,7 @@ from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud, api_key
 from finqa_plugins.sandboxes.daytona.daytona_create import Creation
 from finqa_plugins.sandboxes.daytona.daytona_images import Images
 from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, Leftovers, OpenName, forget, open_names
@@ -69,6 +69,10 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._gone: set[str] = set()
         self._said_why = False
         self._closed = False
+
+    def check_key(self) -> None:
+        """Raise an AuthenticationError without a key."""
+        api_key(self._config)
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
         """A new sandbox whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of

@@ -28,7 +28,9 @@ GENERAL = ("config", "assign", "as_json")
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
 Provider = Annotated[
     str | None,
-    typer.Option("--sandbox", help="Provider whose images are meant, such as docker or daytona.", show_default="this machine"),
+    typer.Option(
+        "--sandbox", help="Provider whose images are meant, such as docker or daytona.", show_default="this machine"
+    ),
 ]
 
 

@@ -201,7 +201,7 @@ def served_snapshot(spec: ServerSpec, options: ImageOptions) -> Snapshot:
     if not spec.module or spec.snapshot is None:
         raise ConfigError(
             f"{options.title} serve a snapshot, or the folder of an environment; they cannot start {spec.server}.",
-            remedy="--set environment.options.module=FOLDER, or --sandbox local",
+            remedy="--sandbox docker" if spec.image else "--set environment.options.module=FOLDER, or --sandbox local",
         )
     return spec.snapshot
 

@@ -19,8 +19,9 @@ from finqa_plugins.sandboxes.docker.container_commands import (
     remove_command,
 )
 
-REQUEST_TIMEOUT_S = 30.0
-PROBE_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 30.0
+"""Seconds for a first answer: podman answers nothing while it stores a large layer of an image."""
 DAEMON_REMEDY = "sudo systemctl start docker, or --set sandbox.options.command=podman"
 DOCTOR_REMEDY = "finqa doctor --sandbox docker"
 _POLL_S = 0.2

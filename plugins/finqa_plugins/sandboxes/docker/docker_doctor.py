@@ -16,7 +16,7 @@ from finqa_plugins.sandboxes.docker.docker_images import has_image
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`."""
+    """All findings, within a second where the daemon is well; `settings` are those of the hook `doctor_checks`."""
     try:
         config = DockerSandboxConfig.model_validate(settings["sandbox"]["options"])
     except ValidationError:

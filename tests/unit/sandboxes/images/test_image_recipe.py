@@ -88,8 +88,9 @@ def test_a_folder_with_a_server_of_another_maker_becomes_an_image(tmp_path: Path
     "spec", [ServerSpec(image="ghcr.io/stock:1"), ServerSpec(command=("serve", "it")), ServerSpec(module=SERVER)]
 )
 def test_only_our_modules_with_a_snapshot_are_served(spec: ServerSpec) -> None:
-    with pytest.raises(ConfigError, match=f"they cannot start {spec.server}"):
+    with pytest.raises(ConfigError, match=f"they cannot start {spec.server}") as caught:
         image_name(spec, CONFIG)
+    assert ("--sandbox docker" in caught.value.remedy) == bool(spec.image), "which starts images"
 
 
 def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:

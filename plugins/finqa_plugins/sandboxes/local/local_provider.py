@@ -18,10 +18,11 @@ import structlog
 from finqa_cli.contracts import SandboxContext, SandboxProvider, ServingSandbox
 from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
+from finqa_plugins.sandboxes._serving.server_health import POLL_S
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox, LocalExecutingSandboxes
 from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry, is_running
-from finqa_plugins.sandboxes.local.server_process import POLL_S, ServerProcess
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class LocalSandboxProvider(SandboxProvider):
         if spec.image:
             raise ConfigError(
                 f"Local sandboxes are processes of this machine; they cannot start the image {spec.image}.",
-                remedy="name the server by a command or a module",
+                remedy="--sandbox docker, or name the server by a command or a module",
             )
         _check_installed(spec)
         server = self._choose(spec)

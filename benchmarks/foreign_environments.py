@@ -31,6 +31,11 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     "coding": ("coding_env", {}, {}),
     "reasoning_gym": ("reasoning_gym_env", {}, {"dataset_name": "leg_counting", "size": 50}),
     "chat": ("chat_env", {"TOKENIZER_NAME": str(TOKENIZER)}, {}),
+    "chess": ("chess_env", {}, {}),
+    "minesweeper_board": ("minesweeper_env", {}, {}),
+    "fraud_triage": ("fraud_triage_env", {}, {}),
+    "catch": ("openspiel_env", {"OPENSPIEL_GAME": "catch"}, {}),
+    "tic_tac_toe": ("openspiel_env", {"OPENSPIEL_GAME": "tic_tac_toe"}, {}),
     "frozen_lake": ("textarena_env", {"TEXTARENA_ENV_ID": "FrozenLake-v0"}, {}),
     "tower_of_hanoi": ("textarena_env", {"TEXTARENA_ENV_ID": "TowerOfHanoi-v0"}, {}),
     "wordle": ("textarena_env", {"TEXTARENA_ENV_ID": "Wordle-v0"}, {}),
@@ -84,6 +89,7 @@ def measure(name: str, chosen: argparse.Namespace, environment: dict[str, str]) 
     train = ["--model", str(out / "policy" / "policy"), "--config", str(config), "--iterations", str(chosen.iterations)]
     train += ["--no-preflight", "--set", "train.target_groups_per_iter=4", "--set", "eval.limit=16"]
     commands = {
+        "play": ["play", *shared, "--engine", "random", "--max-steps", "8"],
         "random": ["eval", "random", *played, "--limit", "16", "--run-dir", str(out / "random")],
         "policy": ["policy", "make", "--expert", "random", *played, *made],
         "train": ["train", *played, *train, "--run-dir", str(out / "train")],

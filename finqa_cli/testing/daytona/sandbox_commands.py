@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import posixpath
 import re
 import shlex
 import signal
@@ -29,6 +30,7 @@ DEFAULT_TIMEOUT_S = 360.0
 _SERVER = re.compile(
     r"^\s*(?:exec\s+)?(?P<variables>(?:[A-Za-z_]\w*=\S*\s+)*)(?:exec\s+)?python[\d.]*\s+-m\s+(?P<rest>[^|;&<>`$()]+)$"
 )
+_MOVED = re.compile(r"^\s*cd\s+(?P<folder>\S+)\s*&&\s*(?P<rest>.+)$", re.DOTALL)
 
 
 class ServerProcess:
@@ -275,16 +277,35 @@ def command_dto(identifier: str, command: Command) -> dict[str, object]:
 
 
 def server_command(text: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
-    """Returns variables, module and arguments of `[A=b ...] python -m MODULE ...`; None for other commands."""
+    """Returns variables, module and arguments of a command line that starts a server; None for other commands.
+
+    These are `[A=b ...] python -m MODULE ...`, and `[cd FOLDER &&] [exec] uvicorn APP ...`, also inside `sh -c`, as the
+    Dockerfiles of environments have it.
+    """
     match = _SERVER.match(text)
-    if match is None:
-        return None
     try:
+        if match is None:
+            return _uvicorn_command(text, "")
         words = shlex.split(match["rest"])
         variables = dict(word.partition("=")[::2] for word in shlex.split(match["variables"]))
     except ValueError:
         return None
     return variables, words[0], tuple(words[1:])
+
+
+def _uvicorn_command(text: str, folder: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
+    moved = _MOVED.match(text)
+    if moved is not None:
+        return _uvicorn_command(moved["rest"], posixpath.join(folder, shlex.split(moved["folder"])[0]))
+    words = shlex.split(text)
+    if words[:1] == ["exec"]:
+        words = words[1:]
+    if words[:2] == ["sh", "-c"] and len(words) == 3:
+        return _uvicorn_command(words[2], folder)
+    if words[:1] != ["uvicorn"]:
+        return None
+    where = ("--app-dir", folder) if folder and "--app-dir" not in words else ()
+    return {}, "uvicorn", (*words[1:], *where)
 
 
 def host_environment(packages: Iterable[Path]) -> dict[str, str]:

@@ -23,6 +23,11 @@ class OpenEnvConfig(BaseModel):
         description="The server's ASGI app, package.server.app:app, or the folder of an environment with server/app.py",
     )
     image: str = Field(default="", description="Container image that serves on port 8000")
+    recipe: Literal["auto", "dockerfile", "packages"] = Field(
+        default="auto",
+        description="How providers that build images make one of the folder: from its own Dockerfile, or by installing "
+        "its project with pip; auto: from the Dockerfile where there is one",
+    )
     python: str = Field(
         default="",
         description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "

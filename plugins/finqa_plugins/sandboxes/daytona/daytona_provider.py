@@ -280,7 +280,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
 
     async def _image(self, spec: ServerSpec) -> str:
-        key = (served_name(spec), spec.snapshot.digest if spec.snapshot else "", spec.module, spec.command)
+        key = (served_name(spec), spec.snapshot.digest if spec.snapshot else "", spec.module, spec.source)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
         return self._image_names[key]

@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ServerSource, ServerSpec, Snapshot
+from finqa_plugins.sandboxes.daytona.source_image import FOLDER, PIP, REQUIREMENTS, dockerfile_lines, source_context
 
 if TYPE_CHECKING:
     from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
@@ -32,20 +33,12 @@ if TYPE_CHECKING:
 BASE_IMAGE = "python:3.12-slim-bookworm@sha256:0f5b26b9518d002b6173fd61daad821fa340635ebfec5bba471013f9ca114579"
 """Python 3.12.14 on Debian 12 of 2026-08-25, all platforms; listed in github.com/docker-library/repo-info."""
 
-FOLDER = "/opt/finqa"
 SNAPSHOT_FOLDER = f"{FOLDER}/snapshot"
 """Where the compiled snapshot lies inside a sandbox: the value of FINQA_SNAPSHOT."""
 
-REQUIREMENTS = "requirements.txt"
 DOCKERFILE = "Dockerfile"
 _NAME = re.compile(r"finqa-(?P<snapshot>.+)-(?P<digest>[0-9a-f]{12})")
 _MANIFEST = "manifest.json"
-
-SERVER_FOLDER = f"{FOLDER}/server"
-"""Where the folder of a server of another maker lies."""
-
-_PIP = "python -m pip install --no-cache-dir --disable-pip-version-check"
-_LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 
 DISTRIBUTION = "finqa"
 PACKAGES = ("finqa_cli", "finqa_plugins")
@@ -110,16 +103,9 @@ def _snapshot_files(snapshot: Snapshot) -> dict[str, Path]:
 
 
 def _source_recipe(source: ServerSource, command: str, config: DaytonaSandboxConfig) -> Recipe:
-    """The image of a server of another maker: its requirements and its folder."""
+    """The image of a server of another maker."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", source.folder.name)
-    files: dict[str, bytes | Path] = {REQUIREMENTS: "".join(f"{one}\n" for one in source.requirements).encode()}
-    for path in sorted(source.folder.rglob("*")):
-        inside = path.relative_to(source.folder)
-        if path.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
-            files[f"server/{source.folder.name}/{inside.as_posix()}"] = path
-    dockerfile = _lines(
-        config.base_image or BASE_IMAGE, (f"RUN {_PIP} --requirement {REQUIREMENTS}", "COPY server ./server")
-    )
+    dockerfile, files = source_context(source, config.base_image or BASE_IMAGE, config.base_image)
     contents = {file: hashlib.sha256(_content(content)).hexdigest() for file, content in files.items()}
     parts = {"files": contents, "dockerfile": dockerfile, **_place(config)}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -139,7 +125,8 @@ def build_command(spec: ServerSpec) -> str:
     if spec.source is None:
         return f"finqa snapshot build --sandbox daytona --snapshot-name {served_name(spec)}"
     folder = shlex.quote(f"environment.options.module={spec.source.folder}")
-    return f"finqa snapshot build --sandbox daytona --set environment.name=openenv --set {folder}"
+    recipe = f"environment.options.recipe={'dockerfile' if spec.source.dockerfile else 'packages'}"
+    return f"finqa snapshot build --sandbox daytona --set environment.name=openenv --set {folder} --set {recipe}"
 
 
 def served_name(spec: ServerSpec) -> str:
@@ -198,7 +185,9 @@ def write_context(recipe: Recipe, folder: Path) -> Path:
     dockerfile = folder / DOCKERFILE
     dockerfile.write_text(recipe.dockerfile, encoding="utf-8")
     for path in folder.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        origin = recipe.files.get(path.relative_to(folder).as_posix())
+        programs = isinstance(origin, Path) and origin.stat().st_mode & 0o100  # scripts that a build runs
+        path.chmod(0o755 if path.is_dir() or programs else 0o644)
     return dockerfile
 
 
@@ -210,31 +199,12 @@ def requirements() -> bytes:
 def _dockerfile(base: str, wheel: str) -> str:
     """Dependencies stand before the code, so that a new version of it only builds the last layers."""
     steps = (
-        f"RUN {_PIP} --requirement {REQUIREMENTS}",
+        f"RUN {PIP} --requirement {REQUIREMENTS}",
         f"COPY {wheel} ./",
-        f"RUN {_PIP} --constraint {REQUIREMENTS} './{wheel}[openenv]'",
+        f"RUN {PIP} --constraint {REQUIREMENTS} './{wheel}[openenv]'",
         "COPY snapshot ./snapshot",
     )
-    return _lines(base, steps, f"ENV FINQA_SNAPSHOT={SNAPSHOT_FOLDER}")
-
-
-def _lines(base: str, steps: Sequence[str], *variables: str) -> str:
-    return "\n".join(
-        (
-            f"FROM {base}",
-            "RUN useradd --create-home finqa",
-            f"WORKDIR {FOLDER}",
-            f"COPY {REQUIREMENTS} ./",
-            *steps,
-            "USER finqa",
-            "WORKDIR /home/finqa",
-            *variables,
-            "ENV HOST=0.0.0.0",
-            "ENV PYTHONUNBUFFERED=1",
-            'ENTRYPOINT ["sleep", "infinity"]',
-            "",
-        )
-    )
+    return dockerfile_lines(base, steps, {"FINQA_SNAPSHOT": SNAPSHOT_FOLDER})
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ class Places:
     Attributes:
         context: The unpacked build context.
         folder: Folder of the image on this machine.
-        stages: By name and number of a stage: absolute path inside it -> file or folder on this machine.
+        stages: Mounts of each stage, which has a name and a number: path inside it -> file or folder on this machine.
     """
 
     context: Path

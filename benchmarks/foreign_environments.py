@@ -37,12 +37,14 @@ class Stock:
         variables: Environment variables of the server.
         reset: Arguments of every reset.
         options: Further options of our environment `openenv`, for this environment.
+        steps: Limit of actions in an episode.
     """
 
     folder: str
     variables: dict[str, str] = field(default_factory=dict)
     reset: dict[str, Any] = field(default_factory=dict)
     options: dict[str, int | str] = field(default_factory=dict)
+    steps: int = 8
 
 
 ENVIRONMENTS = {
@@ -56,7 +58,7 @@ ENVIRONMENTS = {
     "chess": Stock("chess_env"),
     "minesweeper_board": Stock("minesweeper_env"),
     "fraud_triage": Stock("fraud_triage_env"),
-    "catch": Stock("openspiel_env", {"OPENSPIEL_GAME": "catch"}),
+    "catch": Stock("openspiel_env", {"OPENSPIEL_GAME": "catch"}, steps=12),  # the ball falls for ten
     "tic_tac_toe": Stock("openspiel_env", {"OPENSPIEL_GAME": "tic_tac_toe"}),
     "frozen_lake": Stock("textarena_env", {"TEXTARENA_ENV_ID": "FrozenLake-v0"}),
     "tower_of_hanoi": Stock("textarena_env", {"TEXTARENA_ENV_ID": "TowerOfHanoi-v0"}),
@@ -110,13 +112,14 @@ def measure(name: str, chosen: argparse.Namespace, environment: dict[str, str]) 
         table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
         if table:
             shared += ["--set", f"environment.options.{section}={{{table}}}"]
-    played = [*shared, "--max-steps", "8", "--sandboxes", f"{SANDBOXES}"]
+    limit = ["--max-steps", f"{stock.steps}"]
+    played = [*shared, *limit, "--sandboxes", f"{SANDBOXES}"]
     config = out / "policy" / "train.toml"
     made = ["--demonstrations", str(chosen.demonstrations), "--epochs", "6", "--output", str(out / "policy")]
     train = ["--model", str(out / "policy" / "policy"), "--config", str(config), "--iterations", str(chosen.iterations)]
     train += ["--no-preflight", "--set", "train.target_groups_per_iter=4", "--set", "eval.limit=16"]
     commands = {
-        "play": ["play", *shared, "--engine", "random", "--max-steps", "8"],
+        "play": ["play", *shared, "--engine", "random", *limit],
         "random": ["eval", "random", *played, "--limit", "16", "--run-dir", str(out / "random")],
         "policy": ["policy", "make", "--expert", "random", *played, *made],
         "train": ["train", *played, *train, "--run-dir", str(out / "train")],

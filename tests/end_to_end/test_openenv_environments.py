@@ -259,6 +259,9 @@ def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys
     records = [json.loads(line) for line in (made / "demonstrations" / "trajectories.jsonl").read_text().splitlines()]
     assert len(records) == 8 and {turn["tool_call"]["name"] for one in records for turn in one["turns"]} == {"guess"}
     assert (made / "policy" / "report.json").is_file()
+    for step in ("demonstrations", "policy"):
+        settings = json.loads((made / step / "settings.json").read_text())
+        assert settings["pool"]["sandboxes"] == 2, "both steps are held to the sandboxes that were asked for"
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ _MOVED = re.compile(r"^\s*cd\s+(?P<folder>\S+)\s*&&\s*(?P<rest>.+)$", re.DOTALL)
 
 
 class ServerProcess:
-    """A child that serves one module on a port of its own, and dies with this process."""
+    """A child that serves one module on a port of its own, and dies with this process.
+
+    Attributes:
+        users: Number of sandboxes that it serves.
+    """
 
     def __init__(self, module: str, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -51,6 +55,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self.users = 0
 
     def _placed(self, arguments: tuple[str, ...]) -> list[str]:
         """Returns the arguments with this machine's address after `--host` and `--port`."""
@@ -91,35 +96,35 @@ class ServerProcess:
 
 
 class Servers:
-    """The server processes of all images. Sandboxes that want the same server share `width` copies in turn."""
+    """The server processes of all images. Sandboxes that want the same server share `width` copies."""
 
     def __init__(self, folder: Path, width: int) -> None:
         self._folder = folder
         self._width = width
         self._running: dict[tuple[object, ...], list[ServerProcess]] = {}
-        self._attached: dict[tuple[object, ...], int] = {}
+        self._started = 0
 
     def attach(
         self, image: str, module: str, arguments: tuple[str, ...], environment: Mapping[str, str]
     ) -> ServerProcess:
-        """Returns a running server of this image (an id) with this environment, a new one where there is none.
+        """Returns the server of this image (an id) with this environment that has the fewest users, or a new one.
 
         Raises:
             OSError: It cannot be started.
         """
-        key = (image, module, arguments, tuple(sorted(environment.items())))
-        number = self._attached.get(key, 0)
-        self._attached[key] = number + 1
-        copies = self._running.setdefault(key, [])
-        slot = number % self._width
-        if slot < len(copies) and copies[slot].exit_code() is None:
-            return copies[slot]
-        if slot < len(copies):
-            copies[slot].kill()  # it is dead; its pipe is still open
-        log = self._folder / f"server-{sum(map(len, self._running.values()))}-{number}.log"
-        server = ServerProcess(module, arguments, environment, log)
-        copies[slot : slot + 1] = [server]
-        return server
+        copies = self._running.setdefault((image, module, arguments, tuple(sorted(environment.items()))), [])
+        for dead in [copy for copy in copies if copy.exit_code() is not None]:
+            dead.kill()  # its pipe is still open
+            copies.remove(dead)
+        if len(copies) < self._width:
+            self._started += 1
+            log = self._folder / f"server-{self._started}.log"
+            copies.append(ServerProcess(module, arguments, environment, log))
+            chosen = copies[-1]
+        else:
+            chosen = min(copies, key=lambda copy: copy.users)
+        chosen.users += 1
+        return chosen
 
     def all(self) -> list[ServerProcess]:
         """Returns every process that was started and not replaced."""
@@ -169,6 +174,7 @@ class ServerCommand:
 
     def end(self) -> None:
         """Ends the sandbox's part."""
+        self.server.users -= not self.ended
         self.ended = True
 
 

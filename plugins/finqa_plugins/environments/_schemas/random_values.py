@@ -71,9 +71,9 @@ def _of_type(schema: Mapping[str, Any], rng: random.Random, text: str, root: Map
 def _text(schema: Mapping[str, Any], rng: random.Random, text: str) -> str:
     words = _ALTERNATIVES.fullmatch(str(schema.get("pattern") or ""))
     if words is not None:
-        return rng.choice(words["words"].split("|"))
+        return str(rng.choice(words["words"].split("|")))
     quoted = [found["word"] for found in _QUOTED.finditer(str(schema.get("description") or ""))]
-    return rng.choice(quoted) if quoted and rng.random() < 0.5 else _word(rng, text)
+    return str(rng.choice(quoted)) if quoted and rng.random() < 0.5 else _word(rng, text)
 
 
 def _number(schema: Mapping[str, Any], rng: random.Random, text: str, *, whole: bool) -> float:

@@ -56,7 +56,7 @@ def _listed(url: str, where: str) -> list[dict[str, Any]]:
     try:
         names = _ask(url, "list_environments")
         name = str(names[0])
-        rows = []
+        rows: list[dict[str, Any]] = []
         for split in _ask(url, f"{name}/splits"):
             count = int(_ask(url, f"{name}/num_tasks", {"split": split["name"]})["num_tasks"])
             if not 0 <= count <= MAX_TASKS - len(rows):

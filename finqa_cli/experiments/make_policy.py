@@ -164,6 +164,7 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
             arguments=(
                 *("sft", f"{run / DEMONSTRATIONS}", "--init", f"{run / SPECIFICATION}", "--run-dir", f"{run / POLICY}"),
                 *("--epochs", f"{wanted.epochs:g}", "--seed", f"{settings.train.seed}", *_IMITATION, *sandbox),
+                *("--set", f"pool.sandboxes={settings.pool.sandboxes}"),
             ),
             reads=(DEMONSTRATIONS, SPECIFICATION, *([SANDBOX] if sandbox else [])),
         ),

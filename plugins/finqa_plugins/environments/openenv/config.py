@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +23,11 @@ class OpenEnvConfig(BaseModel):
         description="The server's ASGI app, package.server.app:app, or the folder of an environment with server/app.py",
     )
     image: str = Field(default="", description="Container image that serves on port 8000, with --sandbox docker")
+    recipe: Literal["auto", "dockerfile", "packages"] = Field(
+        default="auto",
+        description="How providers that build images make one of the folder: from its own Dockerfile, or by installing "
+        "its project with pip; auto: from the Dockerfile where there is one",
+    )
     python: str = Field(
         default="",
         description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "
@@ -31,12 +36,20 @@ class OpenEnvConfig(BaseModel):
     variables: Mapping[str, str] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"
     )
-    tasks: int = Field(
-        default=200, gt=0, description="Tasks without --data: one for each seed from 0 that the server is reset with"
+    tasks: Annotated[int, Field(gt=0)] | Literal["server"] = Field(
+        default=200,
+        description="Tasks without --data: one for each seed from 0 that the server is reset with; or `server`: those "
+        "that it lists, as environments can from openenv 0.4.1 on",
     )
     reset: Mapping[str, Any] = Field(default_factory=dict, description="Arguments of every reset")
     fields: tuple[str, ...] = Field(
         default=(), description="Fields of a typed observation that the model reads; empty: all but done and reward"
+    )
+    observation_chars: int | None = Field(
+        default=None,
+        ge=40,
+        description="Characters of an observation that the model reads, where the middle of a longer one, such as a "
+        "traceback, is left out; unset: all",
     )
     instructions: str = Field(default="", description="System message; empty: the server's own description")
     discount: float = Field(

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ServerSource, ServerSpec, Snapshot
+from finqa_plugins.sandboxes._images.own_dockerfile import folder_files, read_dockerfile, with_base
 from finqa_plugins.sandboxes._images.package_wheel import package_wheel
 
 BASE_IMAGE = "python:3.12-slim-bookworm@sha256:0f5b26b9518d002b6173fd61daad821fa340635ebfec5bba471013f9ca114579"
@@ -33,7 +35,6 @@ SERVER_FOLDER = f"{FOLDER}/server"
 """Where the folder of a server of another maker lies."""
 
 _PIP = "python -m pip install --no-cache-dir --disable-pip-version-check"
-_LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 _WAITING = ("sleep", "infinity")
 
 
@@ -47,7 +48,7 @@ class ImageOptions:
         base_image: Image with Python to build upon.
         place: What else makes another image, such as the resources of its sandboxes.
         serves: The image's own command starts the server. Otherwise it waits for commands, and the provider starts it.
-        own_dockerfile: A folder's own Dockerfile is used where there is one.
+        own_base: Base image that takes the place of the one in a folder's own Dockerfile; empty: that one.
     """
 
     sandbox: str
@@ -55,7 +56,7 @@ class ImageOptions:
     base_image: str = BASE_IMAGE
     place: Mapping[str, Any] = field(default_factory=dict)
     serves: bool = False
-    own_dockerfile: bool = False
+    own_base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +94,8 @@ def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
         ConfigError: The server that the spec names is not part of this package, so that no image can hold it.
     """
     if spec.source is not None:
-        dockerfile = _own_dockerfile(spec.source.folder) if options.own_dockerfile else None
-        if dockerfile is not None:
-            return _own_recipe(build_command(spec, options), spec.source.folder, dockerfile, options)
-        return _source_recipe(spec, spec.source, options)
+        make = _source_recipe if spec.source.dockerfile is None else _own_recipe
+        return make(spec, spec.source, options)
     snapshot = served_snapshot(spec, options)
     wheel, command = package_wheel(), _image_command(spec, options)
     if not {spec.module, f"{spec.module}.__main__"} & wheel.modules:
@@ -121,44 +120,48 @@ def _snapshot_files(snapshot: Snapshot) -> dict[str, Path]:
 
 
 def _source_recipe(spec: ServerSpec, source: ServerSource, options: ImageOptions) -> Recipe:
-    """The image of a server of another maker: its requirements and its folder."""
+    """The image of a server of another maker: its requirements, its folder and the wheel of its project."""
     files: dict[str, bytes | Path] = {REQUIREMENTS: "".join(f"{one}\n" for one in source.requirements).encode()}
-    files |= {f"server/{source.folder.name}/{name}": path for name, path in _folder_files(source.folder).items()}
-    steps = (f"RUN {_PIP} --requirement {REQUIREMENTS}", "COPY server ./server")
+    package = source.app.partition(".")[0]
+    files |= folder_files(source.folder, f"server/{package}/")
+    steps = [f"RUN {_PIP} --requirement {REQUIREMENTS}", "COPY server ./server"]
+    if source.project:  # its wheel, as pip builds it: for imports by its package's name, and its metadata
+        steps.append(f"RUN {_PIP} --no-deps ./server/{package}")
     dockerfile = _lines(options.base_image, steps, (), _image_command(spec, options))
     return _folder_recipe(source.folder, build_command(spec, options), options, dockerfile, files)
 
 
-def _own_dockerfile(folder: Path) -> str | None:
-    """The folder's own Dockerfile, looked for where OpenEnv's `openenv build` does."""
-    return next((place for place in (f"server/{DOCKERFILE}", DOCKERFILE) if (folder / place).is_file()), None)
+def _own_recipe(spec: ServerSpec, source: ServerSource, options: ImageOptions) -> Recipe:
+    """The image that a folder's own Dockerfile makes, with the arguments that `openenv build` gives it.
 
-
-def _own_recipe(command: str, folder: Path, dockerfile: str, options: ImageOptions) -> Recipe:
-    """The image that a folder's own Dockerfile makes, from the files and arguments that `openenv build` gives it."""
-    text = (folder / dockerfile).read_text(encoding="utf-8")
-    recipe = _folder_recipe(folder, command, options, text, _folder_files(folder))
-    arguments = {"BUILD_MODE": "standalone", "ENV_NAME": folder.name.replace("_env", "")}
-    return replace(recipe, dockerfile_path=dockerfile, arguments=arguments)
+    An image that waits for commands needs another last line, and what Daytona's SDK sends of the folder.
+    """
+    assert source.dockerfile is not None
+    command = build_command(spec, options)
+    if not options.serves:
+        own = read_dockerfile(source.dockerfile, source.folder, options.own_base or None)
+        return _folder_recipe(source.folder, command, options, own.text, own.files)
+    text = source.dockerfile.read_text(encoding="utf-8")
+    arguments = {"BUILD_MODE": "standalone", "ENV_NAME": source.folder.name.replace("_env", "")}
+    if options.own_base:
+        text = with_base(source.dockerfile, text, options.own_base)
+    recipe = _folder_recipe(source.folder, command, options, text, folder_files(source.folder), arguments)
+    path = source.dockerfile.relative_to(source.folder).as_posix()
+    return replace(recipe, dockerfile_path=path, arguments=arguments)
 
 
 def _folder_recipe(
-    folder: Path, command: str, options: ImageOptions, dockerfile: str, files: Mapping[str, bytes | Path]
+    folder: Path,
+    command: str,
+    options: ImageOptions,
+    dockerfile: str,
+    files: Mapping[str, bytes | Path],
+    arguments: Mapping[str, str] = MappingProxyType({}),
 ) -> Recipe:
     contents = {file: (_mode(content), _sha256(_content(content))) for file, content in files.items()}
-    parts = {"files": contents, "dockerfile": dockerfile, **options.place}
+    parts = {"files": contents, "dockerfile": dockerfile, "arguments": dict(arguments), **options.place}
     name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name)
     return Recipe(command=command, snapshot=name, digest=_digest(parts), dockerfile=dockerfile, files=files)
-
-
-def _folder_files(folder: Path) -> dict[str, bytes | Path]:
-    """Path in the folder -> file. Hidden files, which keys may be in, and what programs left behind stay outside."""
-    found: dict[str, bytes | Path] = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
-            found[inside.as_posix()] = path
-    return found
 
 
 def _digest(parts: Mapping[str, object]) -> str:
@@ -184,7 +187,8 @@ def build_command(spec: ServerSpec, options: ImageOptions) -> str:
     if spec.source is None:
         return f"{build} --snapshot-name {served_name(spec, options)}"
     folder = shlex.quote(f"environment.options.module={spec.source.folder}")
-    return f"{build} --set environment.name=openenv --set {folder}"
+    recipe = f"environment.options.recipe={'packages' if spec.source.dockerfile is None else 'dockerfile'}"
+    return f"{build} --set environment.name=openenv --set {folder} --set {recipe}"
 
 
 def served_name(spec: ServerSpec, options: ImageOptions) -> str:
@@ -250,6 +254,8 @@ def server_command(spec: ServerSpec) -> tuple[str, ...]:
     """The program and arguments that start the server of a spec inside its image."""
     if spec.source is None:
         return ("python", "-m", spec.module)
+    if spec.source.dockerfile is not None:
+        return ("sh", "-c", read_dockerfile(spec.source.dockerfile, spec.source.folder).command)
     where = ("--app-dir", SERVER_FOLDER, "--host", "0.0.0.0", "--port", str(spec.port), "--log-level", "warning")
     return ("python", "-m", "uvicorn", spec.source.app, *where)
 

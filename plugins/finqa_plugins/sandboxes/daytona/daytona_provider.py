@@ -287,7 +287,7 @@ class DaytonaSandboxProvider(SandboxProvider):
 
     async def _image(self, spec: ServerSpec) -> str:
         name = served_name(spec, self._image_options)
-        key = (name, spec.snapshot.digest if spec.snapshot else "", spec.module, spec.command)
+        key = (name, spec.snapshot.digest if spec.snapshot else "", spec.module, spec.source)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
         return self._image_names[key]

@@ -14,6 +14,7 @@ def image_options(config: DaytonaSandboxConfig) -> ImageOptions:
         sandbox="daytona",
         title="Sandboxes of Daytona",
         base_image=config.base_image or BASE_IMAGE,
+        own_base=config.base_image or "",
         place={"resources": [config.cpu, config.memory_gib, config.disk_gib], "target": config.target},
     )
 

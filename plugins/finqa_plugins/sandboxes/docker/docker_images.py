@@ -59,7 +59,7 @@ class Images:
             title="Containers",
             base_image=config.base_image or BASE_IMAGE,
             serves=True,
-            own_dockerfile=True,
+            own_base=config.base_image or "",
         )
         self._found: dict[object, RunImage] = {}
         self._looking = asyncio.Lock()
@@ -72,7 +72,7 @@ class Images:
             DataError: The image was not built yet.
             SandboxError: The engine does not answer.
         """
-        key = (spec.image, spec.module, spec.command, spec.snapshot.digest if spec.snapshot else "")
+        key = (spec.image, spec.module, spec.source, spec.command, spec.snapshot.digest if spec.snapshot else "")
         async with self._looking:
             if key not in self._found:
                 self._found[key] = await (self._named(engine, spec) if spec.image else self._built(engine, spec))

@@ -215,7 +215,7 @@ async def test_a_folder_is_built_by_its_own_dockerfile_listed_and_deleted(
     steps = "FROM scratch\nARG ENV_NAME\nLABEL is=$ENV_NAME\nCOPY . /app/\n"
     dockerfile = f'{steps}CMD ["{PYTHON}", "/app/server/container_server.py"]\n'
     (folder / "server" / "Dockerfile").write_text(dockerfile)
-    source = ServerSource(folder=folder, app="maze_env.server.app:app")
+    source = ServerSource(folder=folder, app="maze_env.server.app:app", dockerfile=folder / "server" / "Dockerfile")
     spec = ServerSpec(command=("python", "-m", "uvicorn"), source=source)
     docker = provider(containers, tmp_path)
     lines: list[str] = []
@@ -241,7 +241,8 @@ async def test_a_build_that_fails_ends_with_its_log(containers: Containers, tmp_
     folder = tmp_path / "maze_env"
     folder.mkdir()
     (folder / "Dockerfile").write_text("FROM scratch\nCOPY nothing.txt /\n")
-    spec = ServerSpec(command=("x",), source=ServerSource(folder=folder, app="maze_env.server.app:app"))
+    source = ServerSource(folder=folder, app="maze_env.server.app:app", dockerfile=folder / "Dockerfile")
+    spec = ServerSpec(command=("x",), source=source)
     docker = provider(containers, tmp_path)
     with pytest.raises(FinqaError, match=r"Building image finqa:maze_env-\w+ failed[^$]*nothing\.txt") as caught:
         await docker.build_image(spec, lambda _: None)

@@ -231,7 +231,7 @@ class RecoveringSession:
 
     async def grade(self) -> Rewards:
         """Return the rewards; raise what `answer` raises."""
-        return await self._persist(_grade)
+        return cast(Rewards, await self._persist(lambda session: call_checked(session.grade, wanted=Rewards)))
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         while True:
@@ -307,10 +307,6 @@ async def _say(session: AnySession, said: ToolCall | str, turn: AssistantTurn | 
         await call_checked(session.begin_turn, turn, wanted=type(None))
     answer = session.reply if isinstance(said, str) else cast(Session, session).step
     return cast(Observation, await call_checked(answer, said, wanted=Observation))
-
-
-async def _grade(session: AnySession) -> Rewards:
-    return cast(Rewards, await call_checked(session.grade, wanted=Rewards))
 
 
 async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any, **named: Any) -> Any:

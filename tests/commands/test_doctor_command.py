@@ -183,7 +183,7 @@ def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_h
         pid=os.getpid(),
         started=start_time(os.getpid()) or 0,
         port=1,
-        boxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
+        sandboxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
     )
     ledger = Ledger(finqa_home / "local")
     ledger.write(entry)

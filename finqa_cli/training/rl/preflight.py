@@ -9,9 +9,8 @@ from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import NothingToLearnError
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings

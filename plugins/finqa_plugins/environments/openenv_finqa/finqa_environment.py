@@ -31,7 +31,6 @@ from finqa_cli.types import (
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.environments._openenv.server_facts import read_facts
 from finqa_plugins.environments._task_files.task_rows import group_by_split
-from finqa_plugins.environments.openenv_finqa.assign_task import assign_task, is_about
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
@@ -394,3 +393,35 @@ def _farewell(call: ToolCall) -> str:
     if call.name == SUBMIT:
         return f"Answer submitted: {call.arguments.get('answer')}"
     return "The episode is over: the step limit is reached."
+
+
+async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: int) -> None:
+    """Reset, at most `limit` times, until the server's question is the task's.
+
+    OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its
+    own, one a reset, and only `state` tells which. So the state is always requested.
+
+    Raises:
+        SandboxError: The connection is lost.
+        EnvironmentFault: The server refuses, has another question under this id, or never yields it.
+    """
+    for _ in range(limit):
+        await client.reset(question_id=task.id, seed=seed)
+        if is_about(await client.state(), task):
+            return
+    raise EnvironmentFault(f"The environment server did not yield question {task.id!r} in {limit} resets.")
+
+
+def is_about(state: Mapping[str, Any], task: Task) -> bool:
+    """Whether this is the state of an episode of the task; by text and company where the server gives no id.
+
+    Raises:
+        EnvironmentFault: The id is right, but text or company differs: its data are not those of the snapshot.
+    """
+    question_id, company, text = (state.get(key) for key in ("question_id", "current_company", "current_question"))
+    same = (company, text) == (task.cluster, task.prompt)
+    if question_id is None or question_id == "":
+        return same
+    if str(question_id) == task.id and not same:
+        raise EnvironmentFault(f"The environment server has another question under the id {task.id!r}.")
+    return str(question_id) == task.id

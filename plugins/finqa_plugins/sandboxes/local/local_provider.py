@@ -97,7 +97,7 @@ class LocalSandboxProvider(SandboxProvider):
         serving = [
             SandboxInfo(id=sandbox_id, state="started", labels=sandbox.labels, created=sandbox.created)
             for entry in self._ledger.entries()
-            for sandbox_id, sandbox in entry.boxes.items()
+            for sandbox_id, sandbox in entry.sandboxes.items()
         ]
         return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
 
@@ -108,7 +108,7 @@ class LocalSandboxProvider(SandboxProvider):
                 await self._release(server, sandbox_id)
                 return
         for entry in self._ledger.entries():
-            if sandbox_id in entry.boxes:
+            if sandbox_id in entry.sandboxes:
                 await _end_foreign(entry, self._config.stop_timeout_s)
                 self._ledger.remove(entry)
                 return
@@ -252,7 +252,7 @@ class _Server:
     def _entry(self) -> ServerEntry:
         process = self.process
         return ServerEntry(
-            id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.sandboxes)
+            id=self.id, pid=process.pid, started=process.started, port=process.port, sandboxes=dict(self.sandboxes)
         )
 
 

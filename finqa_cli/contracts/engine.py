@@ -17,7 +17,8 @@ uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("
 """`with uncounted.get()():` around what is not the policy's doing: the episode's time does not count there.
 
 The rollout puts it around every completion of a token engine; a chat engine around its waits for leave to ask, such as
-a rate limit or a free place among concurrent requests.
+a rate limit or a free place among concurrent requests; the client of an environment's server around its time in a queue
+of that server.
 """
 
 

@@ -69,6 +69,7 @@ class EpisodeClock:
         """Limit an episode to some seconds; 0 for no limit."""
         self._seconds = seconds
         self._scope: asyncio.Timeout | None = None
+        self._stopped_s = 0.0
         self.over = False
 
     async def limit(self, playing: Awaitable[Result]) -> Result:
@@ -104,6 +105,7 @@ class EpisodeClock:
         if scope is None or due is None or due <= began:  # no limit, or it is passed and about to cut
             yield
             return
+        stopped_s = self._stopped_s
         if (meanwhile := None if seconds is None else max(due, began + seconds)) != due:
             scope.reschedule(meanwhile)
         try:
@@ -112,8 +114,10 @@ class EpisodeClock:
             counted = False
             raise
         finally:
+            if not counted:
+                self._stopped_s = stopped_s + asyncio.get_running_loop().time() - began
             if not scope.expired():
-                after = due if counted else due + asyncio.get_running_loop().time() - began
+                after = due + self._stopped_s - stopped_s  # within a call, its time in a queue may not count
                 if after != scope.when():
                     scope.reschedule(after)
 

@@ -5,14 +5,32 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment, ToyTokenEngine, submit, task
+from fixtures.toy_environment import (
+    ToyChatEngine,
+    ToyCodec,
+    ToyEnvironment,
+    ToySession,
+    ToyTokenEngine,
+    submit,
+    task,
+)
 from fixtures.virtual_time import run_virtually
 
-from finqa_cli.contracts import uncounted
+from finqa_cli.contracts import Sandbox, Session, uncounted
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling, Status
+from finqa_cli.types import (
+    AssistantTurn,
+    ChatRequest,
+    Completion,
+    GenerateRequest,
+    Observation,
+    Sampling,
+    Status,
+    Task,
+    ToolCall,
+)
 from finqa_plugins.engines._http.http_client import Gate
 
 
@@ -116,5 +134,41 @@ def test_a_wait_for_a_free_place_does_not_count() -> None:
 
     async def scene() -> None:
         assert await asyncio.gather(play(300), play(5)) == [Status.COMPLETED, Status.COMPLETED]
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize(
+    ("queues_s", "runs_s", "status"), [(3000, 2, "completed"), (0, 11, "timeout"), (3000, 11, "timeout")]
+)
+def test_the_queue_of_a_server_does_not_count(queues_s: float, runs_s: float, status: str) -> None:
+    """A call that waits there, before and after some work, within a limit of 10 s; then an answer."""
+
+    class QueueingSession(ToySession):
+        async def step(self, call: ToolCall) -> Observation:
+            if call.name != "submit":
+                for _ in range(2):
+                    await asyncio.sleep(runs_s / 2)
+                    with uncounted.get()():
+                        await asyncio.sleep(queues_s)
+            return await super().step(call)
+
+    class QueueingEnvironment(ToyEnvironment):
+        async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
+            return QueueingSession(None)
+
+    async def scene() -> None:
+        player = Player(
+            QueueingEnvironment(boxed=False),
+            Pool(),
+            ToyChatEngine(AssistantTurn(text="", tool_call=ToolCall(name="look", arguments={})), submit(42)),
+            ToyCodec(),
+            limits=Limits(seconds=10),
+            sampling=Sampling(),
+            max_retries=0,
+        )
+        with player.seat() as seat:
+            played = await player.play(Attempt(id="t/0", task=task(0), member=0, seed=0), seat)
+        assert played.status == Status(status)
 
     run_virtually(scene())

@@ -5,6 +5,10 @@ socket whose reply did not arrive in time, or whose caller was cancelled, is dro
 frame ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
 reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
 gets a reply of the wrong kind, so callers that need certainty about the past request `state`.
+
+This client asks for notices of servers that have a queue: `{"type": "queue", "data": {"waiting": true}}` before the
+reply while the request waits there, and `"waiting": false` when its work begins. The time limit of the reply begins
+anew with each, and the episode's time does not count while the request waits.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,6 +26,7 @@ from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
+from finqa_cli.contracts import uncounted
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import ToolSpec
 
@@ -32,6 +38,11 @@ REFUSALS = ("VALIDATION_ERROR", "INVALID_JSON")
 FAILED_STEP = "EXECUTION_ERROR"
 """Code with which it says that the environment raised an exception."""
 
+QUEUE_NOTICES = {"X-OpenEnv-Queue-Notices": "1"}
+LONGEST_QUEUE_S = 1800.0
+"""Seconds after which a request that only waits is taken for lost: as long as a session may be idle."""
+
+_NOTICE = '{"type": "queue"'
 _ADDRESS = re.compile(r"\w+://\S+")
 _SANDBOX_CODES = frozenset({"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"})
 
@@ -98,6 +109,7 @@ class OpenEnvClient:
                 ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
                 compression=None,
                 proxy=None if _is_loopback(self._url) else True,
+                additional_headers=QUEUE_NOTICES,
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
             raise SandboxError(
@@ -231,17 +243,29 @@ class OpenEnvClient:
         return None
 
     async def _send_and_receive(self, text: str) -> str | bytes:
+        clock = asyncio.get_running_loop().time
+        last = clock() + LONGEST_QUEUE_S
         try:
-            try:
-                async with asyncio.timeout(self._reply_timeout_s):
-                    return await self._receive(text)
-            except TimeoutError:
-                # The reply may be here unread, where our own event loop was busy all the time.
-                if (unread := self._unread()) is not None:
-                    return unread
+            frame = await self._receive_in_time(text)
+            while (waits := _queue_notice(frame)) is not None:
+                if clock() > last:
+                    self._drop()
+                    raise SandboxError(f"The environment server kept a request in its queue for {LONGEST_QUEUE_S:g} s.")
+                with uncounted.get()() if waits else nullcontext():
+                    frame = await self._receive_in_time()
         except asyncio.CancelledError:
             self._drop()
             raise
+        return frame
+
+    async def _receive_in_time(self, request: str | None = None) -> str | bytes:
+        try:
+            async with asyncio.timeout(self._reply_timeout_s):
+                return await self._receive(request)
+        except TimeoutError:
+            # The reply may be here unread, where our own event loop was busy all the time.
+            if (unread := self._unread()) is not None:
+                return unread
         self._drop()
         raise SandboxError(f"The environment server did not reply within {self._reply_timeout_s:g} s.")
 
@@ -291,6 +315,16 @@ class OpenEnvClient:
             kind = NoFreeSessionError if code == "CAPACITY_REACHED" else SandboxError
             return kind(f"The environment server has no session for us ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
+
+
+def _queue_notice(frame: str | bytes) -> bool | None:
+    """Whether the request waits in the server's queue, where the frame is a notice of that; None where it is none."""
+    if not isinstance(frame, str) or not frame.startswith(_NOTICE):
+        return None
+    with suppress(ValueError, RecursionError, LookupError, TypeError):
+        waits = json.loads(frame)["data"]["waiting"]
+        return waits if isinstance(waits, bool) else None
+    return None
 
 
 def _details(errors: object) -> str:

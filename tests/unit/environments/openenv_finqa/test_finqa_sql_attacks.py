@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
 import time
@@ -14,7 +15,7 @@ from fixtures.tiny_snapshot import CANARY, write_tiny_snapshot
 
 from finqa_plugins.environments.openenv_finqa.server import sql_execution
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
-from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import FULL, QueryRunner
 
 LONGEST_REPLY = 16_384
 MAX_GROWTH_MIB = 64
@@ -23,6 +24,7 @@ SLACK_S = 60.0  # machines that run tests are busy; an attack that is not cut of
 EVERYTHING = f'SELECT line_item, "2024", "2023", margin FROM {TABLE} WHERE 1'
 ALLOWED = {"master", "schema", "comment-open", "reindex", "like-wide", "huge-in-list", "cross-join-64", "many-calls"}
 ALLOWED |= {"many-wide-columns", "union-chain", "window-growth", "replace-long", "compare-long", "digits-long"}
+ALLOWED |= {"json-each", "json-tree", "json-patch", "pragma-of-truth", "pragma-of-temp", "temp-schema-unread"}
 
 
 class Target:
@@ -56,7 +58,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("attacks")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(sql_execution, "DEADLINE_S", DEADLINE_S)
+        patch.setattr(sql_execution, "FULL", dataclasses.replace(FULL, seconds=DEADLINE_S))
         before = resident_mib()
         yield Target(folder)
         gc.collect()

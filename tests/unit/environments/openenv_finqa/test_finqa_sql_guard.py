@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 import time
@@ -12,13 +13,15 @@ import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_plugins.environments.openenv_finqa.server import sql_execution, sql_guard
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader, quoted
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import (
+    FULL,
     MAX_BYTES,
     MAX_ROWS,
     NO_FILTER,
     NO_STAR,
     QueryRunner,
+    records_json,
     refusal,
 )
 
@@ -54,6 +57,71 @@ def numbers(count: int) -> str:
 )
 def test_queries_answer_as_upstream(runner: QueryRunner, query: str, reply: str) -> None:
     assert runner.run("acme", TABLE, query) == reply
+
+
+HONEST = [
+    # of a common table expression no column is read
+    f'WITH a AS (SELECT 1 x) SELECT "2024" FROM {TABLE}, a WHERE margin > 0',
+    f"WITH t AS (SELECT margin v FROM {TABLE}) SELECT (SELECT v FROM t) AS x FROM t WHERE 1",
+    f"WITH a AS (SELECT 1 x), b AS (SELECT 2 y FROM a) SELECT count(*) AS n FROM b, {TABLE} WHERE 1",
+    f"SELECT count(*) AS n FROM (SELECT 1 FROM {TABLE}) WHERE 1",
+    # of a table in another case
+    "SELECT count(*) AS n FROM Income_Statement WHERE 1",
+    # JSON
+    f"SELECT json_object('item', line_item, 'at', \"2024\") AS j FROM {TABLE} WHERE margin = 0.25",
+    f"SELECT json_group_array(line_item) AS j FROM {TABLE} WHERE 1",
+    f'SELECT json_group_object(line_item, "2024") AS j FROM {TABLE} WHERE 1',
+    f'SELECT json_array_length(json_array("2024", "2023")) AS n FROM {TABLE} WHERE margin > 0.2',
+    """SELECT json_extract('{"a": [1, 2]}', '$.a[1]') AS v, '{"a": 3}' -> 'a' AS w WHERE '{"a": 3}' ->> '$.a' = 3""",
+    """SELECT json_set('{}', '$.a', 1) AS s, json_remove('[1, 2]', '$[0]') AS r, json_type('[]') AS t WHERE 1""",
+    f"SELECT e.value AS v FROM {TABLE}, json_each('[1, 2]') e WHERE margin = 0.25",
+    """SELECT fullkey AS k FROM json_tree('{"a": [1]}') WHERE atom IS NOT NULL""",
+    # what describes the table
+    f"SELECT name, type FROM pragma_table_info('{TABLE}') WHERE 1",
+    f"SELECT count(*) AS n FROM pragma_table_info('{TABLE}') WHERE 1",
+    "SELECT m.name AS t, p.name AS c FROM sqlite_master m, pragma_table_info(m.name) p WHERE p.pk = 0",
+    f"SELECT name FROM PRAGMA_TABLE_XINFO('{TABLE}') WHERE hidden = 0",
+    f"SELECT name FROM pragma_index_list('{TABLE}') WHERE 1",
+    f"SELECT \"from\" FROM pragma_foreign_key_list('{TABLE}') WHERE 1",
+    "SELECT name, ncol FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%'",
+    f"PRAGMA table_info({TABLE}) -- WHERE",
+]
+
+
+@pytest.mark.parametrize("query", HONEST)
+def test_what_plain_sqlite_answers_of_the_table_is_answered(runner: QueryRunner, folder: Path, query: str) -> None:
+    image = SnapshotReader(folder).image("acme", TABLE)
+    assert image is not None
+    with closing(sqlite3.connect(":memory:")) as plain:
+        plain.execute(f"CREATE TABLE {TABLE} ({', '.join(f'{quoted(name)} {kind}' for name, kind in image.columns)})")
+        plain.executemany(f"INSERT INTO {TABLE} VALUES ({', '.join('?' * len(image.columns))})", image.rows)
+        cursor = plain.execute(query)
+        names = [column[0] for column in cursor.description]
+        expected = "[" + ",".join(records_json(names, cursor.fetchall())) + "]"
+    for _ in range(2):  # the second time on a connection that has seen it
+        assert runner.run("acme", TABLE, query) == expected
+        assert runner.attempt("acme", TABLE, query, FULL) == expected
+
+
+def test_too_many_steps_are_the_querys_own_doing(runner: QueryRunner) -> None:
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(x) FROM c WHERE 1"
+    for query in (f"SELECT count(1) FROM {numbers(18)} WHERE 1", endless):
+        assert runner.run("acme", TABLE, query) == (
+            "Error executing query: the query was stopped after 10,000,000 steps"
+        )
+        assert runner.attempt("acme", TABLE, query, dataclasses.replace(FULL, steps=1000)) is None
+
+
+def test_how_many_steps_a_query_may_take_does_not_depend_on_the_time(
+    runner: QueryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same verdict at any speed: a third of the rows of a product needs a third of the steps."""
+    monkeypatch.setattr(sql_execution, "FULL", dataclasses.replace(FULL, steps=40_000, seconds=60.0))
+    stopped = [
+        "stopped" in runner.run("acme", TABLE, f"SELECT count(1) FROM {numbers(9)} WHERE t0.rowid > {least}")
+        for least in (0, 0, 2, 2)
+    ]
+    assert stopped == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +231,7 @@ def test_time_in_which_the_machine_did_not_serve_us_is_not_the_querys(
     monkeypatch.setattr(sql_guard, "_plain_connection", late)
     query = f"SELECT instr(line_item, 'net/') AS at FROM {TABLE} WHERE \"2024\" = 6118 OR line_item = 'net/income'"
     assert runner.run("acme", TABLE, query) == '[{"at":0},{"at":1}]'
-    monkeypatch.setattr(sql_execution, "DEADLINE_S", 0.4)
+    monkeypatch.setattr(sql_execution, "FULL", dataclasses.replace(FULL, seconds=0.4))
     assert runner.run("acme", TABLE, query) == '[{"at":0},{"at":1}]'
 
 

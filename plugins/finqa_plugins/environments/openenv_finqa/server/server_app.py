@@ -29,6 +29,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_plugins.environments.openenv_finqa.server.queue_notices import FIRST_NOTICE_S, QueueNotices
 from finqa_plugins.environments.openenv_finqa.server.server_episode import (
     Episode,
     RefusedCallError,
@@ -113,7 +114,7 @@ def build_app(service: ToolService, options: ServerOptions) -> Application:
     )
     server.register_routes(app)
     answer_bad_requests(app)
-    return QuietWebSockets(SessionInAddress(app))
+    return QuietWebSockets(QueueNotices(SessionInAddress(app)))
 
 
 class QuietWebSockets:
@@ -319,7 +320,7 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
             text = ""
         if (verdict := self._episode.verdict) is not None:
             return Observation(done=True, reward=verdict.reward)
-        return CallToolObservation(tool_name=action.tool_name, result=tool_result(text))
+        return CallToolObservation(tool_name=action.tool_name, result=tool_result(text, self._episode.queued_s))
 
     @property
     def state(self) -> State:
@@ -370,7 +371,8 @@ class _McpClient:
         return [_mcp_tool(name) for name in TOOLS]
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return tool_result(await self._episode.call(name, arguments))
+        text = await self._episode.call(name, arguments)
+        return tool_result(text, self._episode.queued_s)
 
 
 def _mcp_tool(name: str) -> dict[str, Any]:
@@ -393,12 +395,16 @@ def _mcp_tool(name: str) -> dict[str, Any]:
     }
 
 
-def tool_result(text: str) -> dict[str, Any]:
-    """Return FastMCP's `CallToolResult` of a tool that returns a string, as it reads on the wire."""
+def tool_result(text: str, queued_s: float = 0.0) -> dict[str, Any]:
+    """Return FastMCP's `CallToolResult` of a tool that returns a string, as it reads on the wire.
+
+    Where the call waited for its turn, `meta` has the seconds besides.
+    """
+    waited = {"finqa": {"queued_s": round(queued_s, 3)}} if queued_s >= FIRST_NOTICE_S else {}
     return {
         "content": [{"type": "text", "text": text, "annotations": None, "meta": None}],
         "structured_content": {"result": text},
-        "meta": {"fastmcp": {"wrap_result": True}},
+        "meta": {"fastmcp": {"wrap_result": True}, **waited},
         "data": text,
         "is_error": False,
     }

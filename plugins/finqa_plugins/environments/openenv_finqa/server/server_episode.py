@@ -5,12 +5,10 @@ The truth stays in this module.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import uuid
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -18,10 +16,10 @@ from finqa_cli.grading import Verdict, grade
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.server import hints
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Pandas, SnapshotQuestion, SnapshotReader
-from finqa_plugins.environments.openenv_finqa.server.sql_execution import MAX_BYTES, NO_STAR, QueryRunner, refusal
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import MAX_BYTES, NO_STAR, refusal
+from finqa_plugins.environments.openenv_finqa.server.sql_service import SqlService, SqlSession
 
 COMPANIES_SHOWN = 30
-SQL_THREADS = 4
 LONGEST_REPLY = 16_384
 
 Number = TypeVar("Number", int, float)
@@ -121,6 +119,12 @@ class Episode:
         self._expired = False
         self._episode_id = ""
         self._steps = 0
+        self._sql = SqlSession()
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds that the latest call waited in a queue of the server."""
+        return self._sql.queued_s
 
     @property
     def verdict(self) -> Verdict | None:
@@ -156,6 +160,7 @@ class Episode:
         if self._verdict is not None:
             raise RefusedCallError("execution_error", "The episode is over; reset begins another one.")
         self._steps += 1
+        self._sql.queued_s = 0.0
         try:
             return await self._carry_out(tool, arguments)
         finally:
@@ -171,7 +176,7 @@ class Episode:
         except InvalidArgumentsError as error:
             raise RefusedCallError("invalid_args", str(error)) from None
         if name != SUBMIT:
-            return await self._service.call(name, texts)
+            return await self._service.call(name, texts, self._sql)
         if self._question is None:
             raise RefusedCallError("execution_error", "There is no question yet; reset first.")
         self._verdict = grade(texts["answer"], self._question.answer, self._grader)
@@ -191,21 +196,20 @@ class Episode:
 
 
 class ToolService:
-    """What all sessions of a process share: the data, the query runner and its threads."""
+    """What all sessions of a process share: the data and the processes for queries."""
 
     def __init__(self, snapshot: SnapshotReader, options: ServerOptions) -> None:
         self.snapshot = snapshot
         self._hints = options.hints
         self._pandas = options.pandas
-        self._runner = QueryRunner(snapshot, joins=options.joins, hints=options.hints)
-        self._threads = ThreadPoolExecutor(SQL_THREADS, thread_name_prefix="sql")
+        self._sql = SqlService(snapshot, joins=options.joins, hints=options.hints)
 
-    async def call(self, tool: str, arguments: Mapping[str, str]) -> str:
+    async def call(self, tool: str, arguments: Mapping[str, str], session: SqlSession | None = None) -> str:
         """Return the reply of a reading tool, of 16 kB at most. Mistakes are texts that begin with `Error`."""
-        reply = await self._reply(tool, arguments)
+        reply = await self._reply(tool, arguments, session or SqlSession())
         return reply if len(reply) <= LONGEST_REPLY else f"{reply[:MAX_BYTES]}... (cut: {len(reply)} characters)"
 
-    async def _reply(self, tool: str, arguments: Mapping[str, str]) -> str:
+    async def _reply(self, tool: str, arguments: Mapping[str, str], session: SqlSession) -> str:
         company = arguments["company_name"]
         tables = self.snapshot.tables(company)
         if tool != "sql_query" and tables is None:
@@ -215,13 +219,13 @@ class ToolService:
             return json.dumps(list(known))
         table = _without_suffix(arguments["table_name"])
         if tool == "sql_query":
-            return await self._query(company, table, arguments)
+            return await self._query(company, table, arguments, session)
         if table not in known:
             given = arguments["table_name"]
             return self._hinted(f"Error: Table '{given}' not found for company '{company}'", "tables", table, known)
         return self.snapshot.info(company, table, self._pandas)
 
-    async def _query(self, company: str, table: str, arguments: Mapping[str, str]) -> str:
+    async def _query(self, company: str, table: str, arguments: Mapping[str, str], session: SqlSession) -> str:
         query = arguments["query"]
         if reason := refusal(query):
             image = self.snapshot.image(company, table) if self._hints else None
@@ -234,11 +238,7 @@ class ToolService:
             if tables is None:
                 return self._hinted(reply, "companies", company, self.snapshot.companies())
             return self._hinted(reply, "tables", table, tables)
-        quick = self._runner.run_quickly(company, table, query)
-        if quick is not None:
-            return quick
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._runner.run, company, table, query)
+        return await self._sql.run(session, company, table, query)
 
     def _unknown_company(self, company: str) -> str:
         names = list(self.snapshot.companies())

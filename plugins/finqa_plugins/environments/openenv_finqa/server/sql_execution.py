@@ -1,4 +1,4 @@
-"""Runs queries: takes a guarded connection, or makes one, and turns what comes back into the tool's reply.
+"""Runs queries in this process: takes a guarded connection, or makes one, and turns the result into the tool's reply.
 
 Texts are those of OpenEnv's FinQA environment for the same mistake, where it has one: `Execution failed on sql '...'`
 is how pandas reports what SQLite says.
@@ -11,19 +11,19 @@ import math
 import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
+from typing import Protocol
 
 from finqa_plugins.environments.openenv_finqa.server import hints
-from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage
 from finqa_plugins.environments.openenv_finqa.server.sql_guard import (
-    DEADLINE_S,
     Cell,
     GuardedConnection,
     OverdueError,
+    QueryBudget,
     QueryError,
     QueryRows,
-    SharedHeap,
     limit_heap,
 )
 
@@ -32,13 +32,19 @@ MAX_BYTES = 16_000
 MAX_REASON = 300
 MAX_ECHO = 1000
 IDLE_TABLES = 320
-PATIENCE_S = 0.005
 LONGEST_QUICK_QUERY = 1000
+
+FULL = QueryBudget(steps=10_000_000, seconds=1.0, heap_bytes=32 * 2**20)
+"""What a query may use up in all. A product of three tables of 60 rows takes about 2 million steps."""
+
+QUICK = QueryBudget(steps=200_000, seconds=0.005, heap_bytes=FULL.heap_bytes)
+"""What a query may use up where others wait for its thread."""
 
 NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
 NO_COLUMNS = 'Error executing query: near ")": syntax error'
 """What SQLite says of `CREATE TABLE "name" ()`, by which OpenEnv's server loads a table without columns."""
 
+OUT_OF_MEMORY = "Error executing query: out of memory"
 NO_FILTER = "Error: Query must include filters (WHERE, HAVING, etc.)"
 
 _SPACES = re.compile(r"[\r\n\t]+")
@@ -46,7 +52,7 @@ _FILTER = re.compile(
     r"(?<![\w\[])(?:WHERE|HAVING|IN|EXISTS|ANY|SOME|ALL|LIKE|BETWEEN|IS NULL|IS NOT NULL|CASE|FILTER)(?![\w\]])"
 )
 
-# Expanding common table expressions can take half a second before the first check of the time.
+# Expanding common table expressions can take a tenth of a second before the first check of steps and time.
 _EXPANDED = re.compile(r"\bWITH\b", re.IGNORECASE)
 
 DECIMALS = 10  # pandas' double_precision
@@ -55,6 +61,17 @@ _LARGEST_PLAIN = 1e16 - 1
 _SMALLEST_PLAIN = 1e-15
 
 Scope = tuple[str, tuple[str, ...]]
+"""A company and the tables of it that a query may see."""
+
+
+class TableSource(Protocol):
+    """Where tables come from: the snapshot, or what another process sent."""
+
+    def tables(self, company: str) -> Mapping[str, tuple[str, str]] | None:
+        """Return (physical name, info) by table name, or None for an unknown company."""
+
+    def image(self, company: str, table: str) -> TableImage | None:
+        """Return the table; None when there is no such table."""
 
 
 def refusal(query: str) -> str:
@@ -65,55 +82,97 @@ def refusal(query: str) -> str:
 
 
 class QueryRunner:
-    """Runs queries from any thread; each takes an idle connection to the tables it may see, or builds one.
+    """Runs queries; each takes an idle connection to the tables it may see, or builds one.
+
+    SQLite's heap limit counts for the whole process. So a process that has to tell which query used up the memory runs
+    one query at a time and keeps no idle connections.
 
     Args:
         joins: A query sees all tables of its company, not only the one that it names.
         hints: Replies to common mistakes end with a line of advice.
+        heap_bytes: Limit of SQLite's memory in this process.
+        idle_tables: Tables in connections that are kept for later queries.
     """
 
-    def __init__(self, snapshot: SnapshotReader, *, joins: bool = False, hints: bool = False) -> None:
-        limit_heap()
-        self._snapshot = snapshot
+    def __init__(
+        self,
+        source: TableSource,
+        *,
+        joins: bool = False,
+        hints: bool = False,
+        heap_bytes: int = FULL.heap_bytes,
+        idle_tables: int = IDLE_TABLES,
+    ) -> None:
+        limit_heap(heap_bytes)
+        self._source = source
         self._joins = joins
         self._hints = hints
-        self._heap = SharedHeap()
+        self._max_idle_tables = idle_tables
         self._idle: OrderedDict[Scope, list[GuardedConnection]] = OrderedDict()
         self._idle_tables = 0
         self._lock = Lock()
 
     def run(self, company: str, table: str, query: str) -> str:
-        """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist."""
-        if self._is_empty(company, table):
+        """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist.
+
+        A query that needs more than the full budget gets a reply that says so.
+        """
+        if self.is_empty(company, table):
             return NO_COLUMNS
         try:
-            return self._heap.run(lambda: self._run(company, table, query, DEADLINE_S))
+            return self._run(company, table, query, FULL)
+        except OverdueError as error:
+            return f"Error executing query: {error}"
         except MemoryError:
-            return "Error executing query: out of memory"
+            return OUT_OF_MEMORY
+
+    def attempt(self, company: str, table: str, query: str, budget: QueryBudget) -> str | None:
+        """Return the same reply, or None where the query needs more than this budget."""
+        if self.is_empty(company, table):
+            return NO_COLUMNS
+        try:
+            return self._run(company, table, query, budget)
+        except (OverdueError, MemoryError):
+            return None
 
     def run_quickly(self, company: str, table: str, query: str) -> str | None:
         """Return the same reply if it takes a few milliseconds, else None: for threads that others wait for.
 
-        Handing a query to another thread costs more than most queries.
+        Handing a query to another process costs more than most queries.
         """
-        if self._is_empty(company, table):
-            return NO_COLUMNS
         if len(query) > LONGEST_QUICK_QUERY or _EXPANDED.search(query):
-            return None
-        try:
-            return self._heap.attempt(lambda: self._run(company, table, query, PATIENCE_S))
-        except OverdueError:
-            return None
+            return NO_COLUMNS if self.is_empty(company, table) else None
+        return self.attempt(company, table, query, QUICK)
 
-    def _run(self, company: str, table: str, query: str, seconds: float) -> str:
-        scope = self._scope(company, table)
+    def is_empty(self, company: str, table: str) -> bool:
+        """Return whether the table exists and has no columns, so that no query can be run on it."""
+        image = self._source.image(company, table)
+        return image is not None and not image.columns
+
+    def scope(self, company: str, table: str) -> Scope:
+        """Return the tables that a query on this one may see."""
+        if not self._joins:
+            return company, (table,)
+        tables = self._source.tables(company) or {}
+        names = [name for name, (physical, _) in tables.items() if physical and not name.lower().startswith("sqlite_")]
+        distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
+        return company, distinct if table in distinct else (table,)
+
+    def images(self, scope: Scope) -> Mapping[str, TableImage]:
+        """Return the tables of a scope by name."""
+        company, names = scope
+        found = {name: self._source.image(company, name) for name in names}
+        return {name: image for name, image in found.items() if image is not None}
+
+    def _run(self, company: str, table: str, query: str, budget: QueryBudget) -> str:
+        scope = self.scope(company, table)
         try:
-            connection = self._take(scope) or self._connect(scope)
+            connection = self._take(scope) or GuardedConnection(self.images(scope))
         except sqlite3.Error as error:
             return f"Error executing query: {_short(str(error))}"
         sound = True
         try:
-            return self._answer(connection, scope, table, query, seconds)
+            return self._answer(connection, scope, table, query, budget)
         except MemoryError:
             sound = False
             raise
@@ -123,16 +182,16 @@ class QueryRunner:
             else:
                 connection.close()
 
-    def _answer(self, connection: GuardedConnection, scope: Scope, table: str, query: str, seconds: float) -> str:
+    def _answer(self, connection: GuardedConnection, scope: Scope, table: str, query: str, budget: QueryBudget) -> str:
         try:
-            found = connection.run(query, max_rows=MAX_ROWS, max_bytes=MAX_BYTES, seconds=seconds)
+            found = connection.run(query, max_rows=MAX_ROWS, max_bytes=MAX_BYTES, budget=budget)
             reply = _reply(found)
         except ValueError as error:
             reply = f"Error executing query: {_short(str(error))}"
             return hints.add_hint(reply, hints.SAME_NAMES) if self._hints else reply
+        except OverdueError:
+            raise
         except QueryError as error:
-            if isinstance(error, OverdueError) and seconds < DEADLINE_S:
-                raise
             reason = _short(str(error))
             if not error.from_sqlite:
                 return f"Error executing query: {reason}"
@@ -146,25 +205,7 @@ class QueryRunner:
 
     def _seen(self, scope: Scope, table: str) -> hints.VisibleTables:
         company, names = scope
-        images = {name: self._snapshot.image(company, name) for name in (table, *names)}
-        return hints.VisibleTables(table, {name: image for name, image in images.items() if image is not None})
-
-    def _is_empty(self, company: str, table: str) -> bool:
-        image = self._snapshot.image(company, table)
-        return image is not None and not image.columns
-
-    def _scope(self, company: str, table: str) -> Scope:
-        if not self._joins:
-            return company, (table,)
-        tables = self._snapshot.tables(company) or {}
-        names = [name for name, (physical, _) in tables.items() if physical and not name.lower().startswith("sqlite_")]
-        distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
-        return company, distinct if table in distinct else (table,)
-
-    def _connect(self, scope: Scope) -> GuardedConnection:
-        company, names = scope
-        images = {name: self._snapshot.image(company, name) for name in names}
-        return GuardedConnection({name: image for name, image in images.items() if image is not None})
+        return hints.VisibleTables(table, self.images((company, (table, *names))))
 
     def _take(self, scope: Scope) -> GuardedConnection | None:
         with self._lock:
@@ -182,7 +223,7 @@ class QueryRunner:
             self._idle.setdefault(scope, []).append(connection)
             self._idle.move_to_end(scope)
             self._idle_tables += connection.table_count
-            while self._idle_tables > IDLE_TABLES and self._idle:
+            while self._idle_tables > self._max_idle_tables and self._idle:
                 oldest = next(iter(self._idle))
                 dropped = self._idle[oldest].pop()
                 self._idle_tables -= dropped.table_count

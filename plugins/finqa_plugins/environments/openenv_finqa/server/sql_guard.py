@@ -12,22 +12,18 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from threading import Condition
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import TableImage, quoted
 
 Cell = str | int | float | bytes | None
-Result = TypeVar("Result")
 
-DEADLINE_S = 1.0
-"""Processor time of a query: how busy or frozen the machine was must not decide its reply."""
 MAX_CELL_BYTES = 10_000
 MAX_CALLS = 100
-HEAP_BYTES = 32 * 2**20
 STEPS_PER_CHECK = 500
 LONGEST_NEEDLE = 256
 
@@ -45,8 +41,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# SQLite's text, number, date, aggregate and window functions. Left out: what has effects, loads code, tells of the
-# build, is not deterministic (random, randomblob) or is no use on tables of figures (json, full text search).
+# SQLite's text, number, date, JSON, aggregate and window functions. Left out: what has effects, loads code, tells of
+# the build, is not deterministic (random, randomblob), or makes SQLite's binary form of JSON, which no reply can hold.
 _FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
@@ -59,9 +55,23 @@ _FUNCTIONS = frozenset(
     current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch
     avg count group_concat median percentile percentile_cont percentile_disc string_agg sum total
     cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+    json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
+    json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set
+    json_type json_valid
     """,
     )
+) | {"->", "->>"}
+
+# Pragmas that describe the tables of the connection. None takes an argument that changes anything.
+_DESCRIPTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        "collation_list foreign_key_list index_info index_list index_xinfo table_info table_list table_xinfo",
+    )
 )
+_VIRTUAL = frozenset(["json_each", "json_tree", *(f"pragma_{name}" for name in _DESCRIPTIONS)])
+_READABLE = _VIRTUAL | {"sqlite_master", "sqlite_schema"}
+_NAME_OF_VIRTUAL = re.compile("|".join(sorted(_VIRTUAL, reverse=True)), re.IGNORECASE)
 _WIDE_FORMAT = re.compile(r"\*|\d{3}")
 
 
@@ -74,7 +84,25 @@ class QueryError(Exception):
 
 
 class OverdueError(QueryError):
-    """The query did not end in time."""
+    """The query did not end within its budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBudget:
+    """What a query may use up.
+
+    Steps decide wherever they can: the same query then gets the same verdict on every machine, however busy. Seconds
+    limit what few steps can take long for, such as functions over long texts.
+
+    Attributes:
+        steps: Operations of SQLite's virtual machine, counted in units of STEPS_PER_CHECK.
+        seconds: Processor time: how busy or frozen the machine was must not decide a reply.
+        heap_bytes: Memory of SQLite in the process that runs the query.
+    """
+
+    steps: int
+    seconds: float
+    heap_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +126,13 @@ class GuardedConnection:
         self._connection = sqlite3.connect(
             ":memory:", check_same_thread=False, isolation_level=None, cached_statements=0
         )
-        self._readable = frozenset({*tables, "sqlite_master", "sqlite_schema"})
+        self._tables = frozenset(name.lower() for name in tables)
+        self._virtual: set[str] = set()
         self._calls = 0
         self._refusal = ""
+        self._steps = 0
+        self._max_steps = 0
+        self._seconds = 0.0
         self._deadline = 0.0
         self.read: set[tuple[str, str]] = set()
         self.table_count = len(tables)
@@ -111,19 +143,23 @@ class GuardedConnection:
         self._connection.execute("COMMIT")
         self._confine()
 
-    def run(self, query: str, *, max_rows: int, max_bytes: int, seconds: float = DEADLINE_S) -> QueryRows:
+    def run(self, query: str, *, max_rows: int, max_bytes: int, budget: QueryBudget) -> QueryRows:
         """Return the first rows of a query.
 
         Raises:
             QueryError: SQLite refuses it.
-            OverdueError: It takes longer than `seconds` of the processor.
+            OverdueError: It takes more steps or seconds than its budget has.
             MemoryError: The heap limit is reached.
         """
         self._calls = 0
         self._refusal = ""
         self.read.clear()
-        self._deadline = time.thread_time() + seconds
+        self._steps = 0
+        self._max_steps = budget.steps
+        self._seconds = budget.seconds
+        self._deadline = time.thread_time() + budget.seconds
         try:
+            self._make_virtual(query)
             cursor = self._connection.execute(query)
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise self._explained(error, from_sqlite=True) from None
@@ -140,13 +176,16 @@ class GuardedConnection:
         self._connection.close()
 
     def _explained(self, error: Exception, *, from_sqlite: bool) -> QueryError:
-        if self._overdue():
-            return OverdueError(f"the query took longer than {DEADLINE_S:g} s")
+        if self._steps > self._max_steps:
+            return OverdueError(f"the query was stopped after {self._max_steps:,} steps")
+        if self._late():
+            return OverdueError(f"the query took longer than {self._seconds:g} s")
         if self._refusal:
             return QueryError(self._refusal)
         return QueryError(str(error), from_sqlite=from_sqlite)
 
     def _confine(self) -> None:
+        _modules()  # read now: within a query there may be no memory left for it
         for limit, value in _LIMITS.items():
             self._connection.setlimit(limit, value)
         for name, count in (("printf", -1), ("format", -1), ("instr", 2), ("trim", 2), ("ltrim", 2), ("rtrim", 2)):
@@ -154,25 +193,54 @@ class GuardedConnection:
         self._connection.set_authorizer(self._authorize)
         self._connection.set_progress_handler(self._overdue, STEPS_PER_CHECK)
 
+    def _make_virtual(self, query: str) -> None:
+        """Have SQLite make the virtual tables that the query names.
+
+        It declares their columns by a CREATE TABLE, which it does once for each connection, and which the authorizer
+        cannot tell from one of the query.
+        """
+        named = {name.lower() for name in _NAME_OF_VIRTUAL.findall(query)} - self._virtual
+        if not named:
+            return
+        self._connection.set_authorizer(None)
+        try:
+            for name in named:
+                self._connection.execute(f"SELECT 1 FROM {name} LIMIT 0").close()
+        finally:
+            self._connection.set_authorizer(self._authorize)
+        self._virtual |= named
+
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action == sqlite3.SQLITE_READ and first in self._readable:
-            self.read.add((first, second or ""))
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_FUNCTION and second is not None and second.lower() in _FUNCTIONS:
+        if action == sqlite3.SQLITE_READ and first is not None:
+            # SQLite reports an empty column for what stands in FROM and is not looked at: then `first` is the name as
+            # the query writes it, which may be that of a common table expression.
+            if self._is_readable(first) or (not second and not _is_virtual(first)):
+                self.read.add((first, second or ""))
+                return sqlite3.SQLITE_OK
+        elif action == sqlite3.SQLITE_FUNCTION and second is not None and second.lower() in _FUNCTIONS:
             self._calls += 1
             if self._calls <= MAX_CALLS:
                 return sqlite3.SQLITE_OK
             self._refusal = f"the query calls more than {MAX_CALLS} functions"
+        elif action == sqlite3.SQLITE_PRAGMA and first is not None and first.lower() in _DESCRIPTIONS:
+            return sqlite3.SQLITE_OK
         return sqlite3.SQLITE_OK if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE) else sqlite3.SQLITE_DENY
 
+    def _is_readable(self, name: str) -> bool:
+        return name.lower() in self._tables or name.lower() in _READABLE
+
     def _overdue(self) -> bool:
+        self._steps += STEPS_PER_CHECK
+        return self._steps > self._max_steps or self._late()
+
+    def _late(self) -> bool:
         return time.thread_time() > self._deadline
 
     def _limited(self, name: str) -> Callable[..., Any]:
         """SQLite's own function, refused where one call could run for seconds: `%.*c`, wide fields, long needles."""
 
         def function(*values: Cell) -> Cell:
-            if self._overdue():
+            if self._late():
                 raise TimeoutError
             if name in ("printf", "format"):
                 if values and isinstance(values[0], str) and _WIDE_FORMAT.search(values[0]):
@@ -188,10 +256,21 @@ class GuardedConnection:
         return function
 
 
-def limit_heap() -> None:
-    """Limit SQLite's memory in this process, all connections together."""
+def limit_heap(heap_bytes: int) -> None:
+    """Limit SQLite's memory in this process, all connections together. It keeps the lowest limit that it was given."""
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")
+        connection.execute(f"PRAGMA hard_heap_limit={heap_bytes}")
+
+
+def _is_virtual(name: str) -> bool:
+    """Whether SQLite may have a table of this name in every connection, made by a module or of its own."""
+    return name.lower().startswith(("sqlite_", "pragma_")) or name.lower() in _modules()
+
+
+@cache
+def _modules() -> frozenset[str]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return frozenset(name.lower() for (name,) in connection.execute("PRAGMA module_list"))
 
 
 def _copy(connection: sqlite3.Connection, name: str, image: TableImage) -> None:
@@ -221,75 +300,3 @@ def _plain_connection() -> sqlite3.Connection:
         _of_thread.connection = sqlite3.connect(":memory:", cached_statements=16)
     connection: sqlite3.Connection = _of_thread.connection
     return connection
-
-
-class SharedHeap:
-    """Makes SQLite's heap limit, which counts for the whole process, count for one query.
-
-    Work runs together; what fails for lack of memory is run once more alone, where no other work can be the cause.
-    """
-
-    def __init__(self) -> None:
-        self._condition = Condition()
-        self._running = 0
-        self._begun = 0
-        self._alone = False
-
-    def run(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which may be called twice.
-
-        Raises:
-            MemoryError: The memory does not suffice for this work alone.
-        """
-        with self._together() as company:
-            try:
-                return work()
-            except MemoryError:
-                if not company():
-                    raise
-        with self._apart():
-            return work()
-
-    def attempt(self, work: Callable[[], Result]) -> Result | None:
-        """Return the result of `work` if it can begin at once and the memory suffices, else None. Never waits."""
-        with self._condition:
-            if self._alone:
-                return None
-            self._running += 1
-            self._begun += 1
-        try:
-            return work()
-        except MemoryError:
-            return None
-        finally:
-            with self._condition:
-                self._running -= 1
-                self._condition.notify_all()
-
-    @contextmanager
-    def _together(self) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether other work ran at the same time."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._alone)
-            self._running += 1
-            self._begun += 1
-            crowded, ticket = self._running > 1, self._begun
-        try:
-            yield lambda: crowded or self._begun > ticket
-        finally:
-            with self._condition:
-                self._running -= 1
-                self._condition.notify_all()
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._alone)
-            self._alone = True
-            self._condition.wait_for(lambda: self._running == 0)
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._alone = False
-                self._condition.notify_all()

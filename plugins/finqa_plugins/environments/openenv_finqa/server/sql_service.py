@@ -1,0 +1,131 @@
+"""Runs the queries of all sessions, so that no session's query holds up another's.
+
+1. A query that can be short runs at once in the server's own thread, for some milliseconds at most. Sessions whose last
+   query was not that short are left out, and so is everyone while such tries have taken more than a tenth of the time.
+2. Else it runs in a process for short queries, again with little time and memory.
+3. What needs more runs in one of a few processes for long queries, with the full budget.
+
+Both kinds of process have a fair queue in front. Where a query runs changes nothing of its reply, and what it needs
+beyond the full budget is its own doing: the reply says so, and the episode continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+
+from finqa_plugins.environments.openenv_finqa.server.queue_notices import wait_in_queue
+from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotReader
+from finqa_plugins.environments.openenv_finqa.server.sql_execution import QueryRunner
+from finqa_plugins.environments.openenv_finqa.server.sql_worker import QueryRequest, WorkerOptions
+from finqa_plugins.environments.openenv_finqa.server.worker_pool import WorkerPool
+
+SHORT_WORKERS = 1
+MAX_FULL_WORKERS = 4
+QUICK_S = 0.001
+"""Time of the server's thread that a query takes for nothing."""
+
+QUICK_SHARE = 0.1
+QUICK_STORE_S = 0.05
+
+
+@dataclass(eq=False, slots=True)
+class SqlSession:
+    """What is known of one session's queries.
+
+    Attributes:
+        queued_s: Seconds that the latest query waited for its turn.
+        slow: The latest query took more than the server's thread gives.
+    """
+
+    queued_s: float = 0.0
+    slow: bool = False
+
+
+class SqlService:
+    """The queries of one server process.
+
+    Args:
+        joins: A query sees all tables of its company, not only the one that it names.
+        hints: Replies to common mistakes end with a line of advice.
+    """
+
+    def __init__(self, snapshot: SnapshotReader, *, joins: bool = False, hints: bool = False) -> None:
+        self._runner = QueryRunner(snapshot, joins=joins, hints=hints)
+        self._allowance = QuickAllowance()
+        self._short = WorkerPool(WorkerOptions("short", joins, hints), SHORT_WORKERS)
+        self._full = WorkerPool(WorkerOptions("full", joins, hints), full_workers())
+
+    async def run(self, session: SqlSession, company: str, table: str, query: str) -> str:
+        """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist.
+
+        Raises:
+            OSError: No process can be started.
+            WorkerFrozenError: The machine does not run the processes for queries.
+        """
+        if self._runner.is_empty(company, table) or (not session.slow and self._allowance.left()):
+            reply = self._run_here(session, company, table, query)
+            if reply is not None:
+                return reply
+        images = self._runner.images(self._runner.scope(company, table))
+        request = QueryRequest(company, table, query, images)
+        reply = await self._run_in(self._short, session, request)
+        session.slow = reply is None
+        if reply is None:
+            reply = await self._run_in(self._full, session, request)
+        assert reply is not None, "the full budget is the last"
+        return reply
+
+    def _run_here(self, session: SqlSession, company: str, table: str, query: str) -> str | None:
+        began, used = time.monotonic(), time.thread_time()
+        reply = self._runner.run_quickly(company, table, query)
+        used = time.thread_time() - used
+        # A try in vain counts with all that others waited for it. What was answered counts with its own time only: the
+        # machine may have served others meanwhile.
+        self._allowance.charge(used if reply is not None or used <= QUICK_S else time.monotonic() - began)
+        if reply is not None or used > QUICK_S:
+            session.slow = reply is None
+        return reply
+
+    async def _run_in(self, pool: WorkerPool, session: SqlSession, request: QueryRequest) -> str | None:
+        loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+        def start() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(started.set)
+
+        running = pool.submit(session, request, start)
+        try:
+            session.queued_s += await wait_in_queue(started)
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+
+
+class QuickAllowance:
+    """How much of its own thread a server spends on queries that are not quick: a tenth of the time, with a store."""
+
+    def __init__(self) -> None:
+        self._store_s = QUICK_STORE_S
+        self._at = time.monotonic()
+
+    def left(self) -> bool:
+        """Return whether another try may be made."""
+        now = time.monotonic()
+        self._store_s = min(QUICK_STORE_S, self._store_s + (now - self._at) * QUICK_SHARE)
+        self._at = now
+        return self._store_s > 0
+
+    def charge(self, seconds: float) -> None:
+        """Count what a query took."""
+        self._store_s -= max(0.0, seconds - QUICK_S)
+
+
+def full_workers() -> int:
+    """Return how many processes run long queries at a time: one for each processor, four at most."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MAX_FULL_WORKERS, processors)

@@ -6,6 +6,7 @@ when its command is called, so `finqa --help` stays fast independently of what c
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -50,6 +51,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 INTERRUPTED = 130
+NEW_OBJECTS = 10_000
+"""New objects after which Python looks for cycles of unused ones. Its default of 700 makes the import of torch and
+transformers, 2 million objects that stay, take an eighth longer."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -118,6 +122,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    gc.set_threshold(NEW_OBJECTS)
     _open_closed_streams()
     _outlive_reader()
     signal.signal(signal.SIGTERM, _terminate)

@@ -30,6 +30,7 @@ from finqa_cli.types import (
 )
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.environments._openenv.server_facts import read_facts
+from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv_finqa.assign_task import assign_task, is_about
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
@@ -39,6 +40,8 @@ from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, g
 from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
+CONNECTIONS_PER_PEER = 8192
+"""Of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
 NO_ANSWER = "no answer submitted"
 _FIELDS = ("id", "company", "user_query", "split")
 
@@ -71,6 +74,9 @@ class FinQAEnvironment(Environment):
             "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
+            # The pool is the only client of its sandboxes, and comes from one address.
+            "FINQA_CONNECTIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
+            "FINQA_SESSIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
         }
         return ServerSpec(
             snapshot=self._snapshot,
@@ -108,13 +114,14 @@ class FinQAEnvironment(Environment):
 
         Raises:
             SandboxError: It does not answer within 2 s, or is no OpenEnv server.
+            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
             ConfigError: It is another environment.
         """
         url = self._config.url
         if not url:
             return
         where = f"at {url.partition('?')[0]}"
-        facts = await read_facts(url, where=where)
+        facts = await read_facts(url, token=read_token(self._config.token_env))
         if not facts.name or "finqa" in facts.name.lower():
             return
         client = self._client(url, None)  # of a server that calls itself something else, an episode tells
@@ -136,6 +143,7 @@ class FinQAEnvironment(Environment):
         return OpenEnvClient(
             url,
             sandbox="" if self._config.url or sandbox is None else sandbox.id,
+            token=read_token(self._config.token_env),
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
             tools=TOOLS,
@@ -146,6 +154,7 @@ class FinQAEnvironment(Environment):
 
         Raises:
             SandboxError: The server cannot be reached or has no session free.
+            AuthenticationError: The server needs a token, or another one.
             EnvironmentFault: The server does not know the task, or never yields it.
         """
         if isinstance(sandbox, ServingSandbox):

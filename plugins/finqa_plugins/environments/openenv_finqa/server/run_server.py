@@ -15,9 +15,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService, positive
 from finqa_plugins.environments.openenv_finqa.server.server_limits import MAX_BODY_BYTES, ServerLimits
-from finqa_plugins.environments.openenv_finqa.server.server_middlewares import Application, PeerConnections
+from finqa_plugins.environments.openenv_finqa.server.server_middlewares import Application
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
 MOST_OPEN_FILES = 65_536
@@ -40,8 +41,8 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
                 f"HOST {address[:64]!r} can be reached from other machines, so FINQA_TOKEN must be set: "
                 "export FINQA_TOKEN=$(openssl rand -hex 32), or FINQA_REQUIRE_TOKEN=0 to serve without one"
             )
-        connections = PeerConnections(limits.connections_per_peer)
-        app = application(environment, connections)
+        peers = Peers(limits)
+        app = application(environment, peers)
     except ValueError as error:
         print(f"bad environment variable: {error}", file=sys.stderr)
         return EX_CONFIG
@@ -50,14 +51,16 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return EX_DATAERR
     import uvicorn
 
-    from finqa_plugins.environments.openenv_finqa.server.http_connections import limited_http
+    from finqa_plugins.environments.openenv_finqa.server.uvicorn_protocols import limited_protocols
 
     _raise_file_limit()
+    http, websockets = limited_protocols(limits, peers)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=limited_http(limits, connections),
+        http=http,
+        ws=websockets,
         log_level="warning",
         access_log=False,
         # Else anyone on loopback could choose the address that limits are counted by.
@@ -74,12 +77,12 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def application(environment: Mapping[str, str], connections: PeerConnections | None = None) -> Application:
+def application(environment: Mapping[str, str], peers: Peers | None = None) -> Application:
     """Return the ASGI application that these variables describe.
 
     Args:
         environment: The variables of the server.
-        connections: Counts the connections of each peer, where the HTTP protocol does so too; None: it is made here.
+        peers: What each peer has open, where the protocols of the server count in it too; None: it is made here.
 
     Raises:
         ValueError: A variable is missing or malformed.
@@ -97,8 +100,7 @@ def application(environment: Mapping[str, str], connections: PeerConnections | N
     # Imported after the checks: openenv-core takes seconds, which a bad variable or snapshot need not wait for.
     from finqa_plugins.environments.openenv_finqa.server.server_app import build_app
 
-    connections = connections or PeerConnections(limits.connections_per_peer)
-    return build_app(ToolService(snapshot, options), options, limits, connections)
+    return build_app(ToolService(snapshot, options), options, limits, peers or Peers(limits))
 
 
 def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:

@@ -31,6 +31,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_episode import (
     Episode,
     RefusedCallError,
@@ -41,7 +42,6 @@ from finqa_plugins.environments.openenv_finqa.server.server_limits import Server
 from finqa_plugins.environments.openenv_finqa.server.server_middlewares import (
     Application,
     Event,
-    PeerConnections,
     Receive,
     Send,
     guard,
@@ -110,16 +110,14 @@ _peer: ContextVar[str] = ContextVar("_peer", default="")
 _unseeded = itertools.count()
 
 
-def build_app(
-    service: ToolService, options: ServerOptions, limits: ServerLimits, connections: PeerConnections
-) -> Application:
+def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits, peers: Peers) -> Application:
     """Build an application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface.
 
     Args:
         service: The data and its tools.
         options: Options of the sessions.
         limits: Who may ask, and how much.
-        connections: Counts the connections of each peer; the HTTP protocol has the same one.
+        peers: What each peer has open; the protocols of the server count in it too.
     """
     app = FastAPI(title="finqa_env", version="1.0.0")
     server = JoinableSessions(
@@ -133,7 +131,7 @@ def build_app(
     )
     server.register_routes(app)
     answer_bad_requests(app)
-    return guard(QuietWebSockets(SessionOrigin(app)), limits, connections)
+    return guard(QuietWebSockets(SessionOrigin(app)), limits, peers)
 
 
 class QuietWebSockets:
@@ -277,7 +275,7 @@ class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core shi
 
 
 class SessionOrigin:
-    """ASGI middleware: notes the peer, and the session that its websocket wants to join, for the task that serves it."""
+    """ASGI middleware: notes the peer, and the session that its websocket wants to join, for what serves them."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -15,13 +15,12 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_limits import (
-    MAX_BODIES_BYTES,
     MAX_BODY_BYTES,
     ServerLimits,
     host_name,
@@ -42,60 +41,10 @@ POLICY_VIOLATION = 1008
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
-class Waiting(Protocol):
-    """A connection that waits for a request, and can be closed while it does."""
-
-    def give_way(self) -> None:
-        """Close the connection."""
-
-
-class PeerConnections:
-    """The open connections of each peer, and which of them wait for a request, oldest first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._open: Counter[str] = Counter()
-        self._waiting: dict[str, dict[Waiting, None]] = {}
-
-    def enter(self, peer: str) -> bool:
-        """Count a connection; return False where the peer has too many.
-
-        Where the peer has as many as it may, its oldest connection that waits for a request is closed for the new one:
-        half-open connections of a peer cannot keep out its honest ones.
-        """
-        if self._open[peer] >= self._most:
-            oldest = next(iter(self._waiting.get(peer, ())), None)
-            if oldest is None:
-                return False
-            self.stop_waiting(peer, oldest)
-            self.leave(peer)
-            oldest.give_way()
-        self._open[peer] += 1
-        return True
-
-    def leave(self, peer: str) -> None:
-        """Forget a connection that `enter` counted."""
-        self._open[peer] -= 1
-        if not self._open[peer]:
-            del self._open[peer]
-
-    def wait(self, peer: str, connection: Waiting) -> None:
-        """Note that a connection waits for a request."""
-        self._waiting.setdefault(peer, {})[connection] = None
-
-    def stop_waiting(self, peer: str, connection: Waiting) -> None:
-        """Note that its request has begun. Idempotent."""
-        waiting = self._waiting.get(peer)
-        if waiting is not None:
-            waiting.pop(connection, None)
-            if not waiting:
-                del self._waiting[peer]
-
-
-def guard(application: Application, limits: ServerLimits, connections: PeerConnections) -> Application:
+def guard(application: Application, limits: ServerLimits, peers: Peers) -> Application:
     """Put all middlewares of this module around an application."""
     inner = JsonOnly(LateSessions(application, limits.opening_timeout_s))
-    return Admission(WebSocketCount(BodyLimit(inner, limits.body_timeout_s), connections), limits)
+    return Admission(WebSocketCount(BodyLimit(inner, limits.body_timeout_s, peers), peers), limits)
 
 
 class Admission:
@@ -139,9 +88,9 @@ class Admission:
 class WebSocketCount:
     """Counts websockets among the connections of their peer; refuses more than it may have (429)."""
 
-    def __init__(self, application: Application, connections: PeerConnections) -> None:
+    def __init__(self, application: Application, peers: Peers) -> None:
         self._application = application
-        self._connections = connections
+        self._peers = peers
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One connection or request."""
@@ -149,22 +98,22 @@ class WebSocketCount:
             await self._application(scope, receive, send)
             return
         peer = peer_of(scope.get("client"))
-        if not self._connections.enter(peer):
+        if not self._peers.enter(peer):
             await refuse(scope, receive, send, 429, "This peer has as many connections as it may have.")
             return
         try:
             await self._application(scope, receive, send)
         finally:
-            self._connections.leave(peer)
+            self._peers.leave(peer)
 
 
 class BodyLimit:
     """Reads bodies whole before the application runs; refuses long ones (413) and slow ones (408)."""
 
-    def __init__(self, application: Application, timeout_s: float) -> None:
+    def __init__(self, application: Application, timeout_s: float, peers: Peers) -> None:
         self._application = application
         self._timeout_s = timeout_s
-        self._held: Counter[str] = Counter()
+        self._peers = peers
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One connection or request."""
@@ -187,9 +136,7 @@ class BodyLimit:
             elif status:
                 await refuse(scope, receive, send, status, detail)
         finally:
-            self._held[peer] -= len(body)
-            if not self._held[peer]:
-                del self._held[peer]
+            self._peers.release(peer, len(body))
 
     async def _read(self, receive: Receive, body: bytearray, peer: str) -> tuple[int, str]:
         """Append the request's body to `body`; return 200, the status of a refusal, or 0 where the peer is gone."""
@@ -202,10 +149,9 @@ class BodyLimit:
                     part = event.get("body", b"")
                     if len(body) + len(part) > MAX_BODY_BYTES:
                         return 413, _TOO_LONG
-                    if self._held[peer] + len(part) > MAX_BODIES_BYTES:
-                        return 429, "This peer has too many unfinished bodies here."
+                    if not self._peers.hold(peer, len(part)):
+                        return 429, "This peer has too many unfinished requests here."
                     body += part
-                    self._held[peer] += len(part)
                     if not event.get("more_body", False):
                         return 200, ""
         except TimeoutError:
@@ -267,7 +213,8 @@ def wanted_session(scope: Event) -> str:
     """Return the session that a websocket wants to join by `/ws?session_id=`, or nothing."""
     if not scope["path"].endswith("/ws"):
         return ""
-    return parse_qs(scope["query_string"].decode("latin-1")).get("session_id", [""])[-1]
+    query: bytes = scope["query_string"]
+    return parse_qs(query.decode("latin-1")).get("session_id", [""])[-1]
 
 
 async def refuse(scope: Event, receive: Receive, send: Send, status: int, detail: str) -> None:

@@ -1,6 +1,7 @@
-"""Uvicorn's HTTP protocol with limits on what comes before a request: how long a head may take, and how big it may be.
+"""Uvicorn's protocols with limits on what is not here in full: heads of requests, and frames of websockets.
 
-Uvicorn limits neither: a connection that sends half a head, or nothing, stays open, and a head grows without end.
+Uvicorn limits neither the time nor the size of a head: a connection that sends half of one, or nothing, stays open. It
+limits the size of a frame, but not how many halves of frames a peer leaves in the memory of the server.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import asyncio
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_limits import MAX_HEAD_BYTES, ServerLimits, peer_of
-from finqa_plugins.environments.openenv_finqa.server.server_middlewares import PeerConnections
 
 _STATUS = {
     408: b"HTTP/1.1 408 Request Timeout\r\n",
@@ -21,14 +23,17 @@ _STATUS = {
 _END = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def limited_http(limits: ServerLimits, connections: PeerConnections) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with these limits; `connections` is shared with the application's middlewares."""
+def limited_protocols(limits: ServerLimits, of: Peers) -> tuple[type[asyncio.Protocol], type[asyncio.Protocol]]:
+    """Return uvicorn's protocols of HTTP and of websockets with these limits, which count in `of`."""
 
-    class Limited(LimitedHttp):
+    class Http(LimitedHttp):
         timeout_s = limits.header_timeout_s
-        peers = connections
+        peers = of
 
-    return Limited
+    class WebSocket(LimitedWebSocket):
+        peers = of
+
+    return Http, WebSocket
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -39,7 +44,7 @@ class LimitedHttp(HttpToolsProtocol):
     """
 
     timeout_s: ClassVar[float]
-    peers: ClassVar[PeerConnections]
+    peers: ClassVar[Peers]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -88,7 +93,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def give_way(self) -> None:
-        """Close the connection, which no longer counts; see `PeerConnections.enter`."""
+        """Close the connection, which no longer counts; see `Peers.enter`."""
         self._peer = None
         self._end(429)
 
@@ -122,3 +127,33 @@ class LimitedHttp(HttpToolsProtocol):
         if self._head_bytes or status == 429:
             self.transport.write(_STATUS[status] + _END)
         self.transport.close()
+
+
+class LimitedWebSocket(WebSocketsSansIOProtocol):
+    """One websocket. Bytes of frames and messages that are not here in full count among those of their peer."""
+
+    peers: ClassVar[Peers]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._held = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and count what is left of it; a connection that would take too much is closed."""
+        super().data_received(data)
+        unfinished = len(self.conn.reader.buffer)
+        if self.frames:
+            unfinished += sum(map(len, self.frames))
+        if unfinished != self._held and not self._count(unfinished):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._count(0)
+        super().connection_lost(exc)
+
+    def _count(self, size: int) -> bool:
+        peer = peer_of(self.client)
+        self.peers.release(peer, self._held)
+        self._held = size if self.peers.hold(peer, size) else 0
+        return self._held == size

@@ -221,7 +221,7 @@ async def refuse(scope: Event, receive: Receive, send: Send, status: int, detail
     """Answer with a status and why, and close the connection.
 
     The rest of a body is read and dropped for a while: a connection that is closed on unread bytes is reset, and the
-    peer might never read the answer.
+    peer might never read the answer. Not so after 408: there the peer has sent nothing for a while.
     """
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -233,7 +233,7 @@ async def refuse(scope: Event, receive: Receive, send: Send, status: int, detail
     await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_S):
+        async with asyncio.timeout(0.0 if status == 408 else LINGER_S):
             while (await receive()).get("more_body", False):
                 pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -73,8 +73,10 @@ def test_the_token_is_in_no_representation() -> None:
     assert TOKEN not in repr(ServerLimits(token=TOKEN))
 
 
-def test_beyond_loopback_the_process_does_not_start_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main({"HOST": "0.0.0.0"}) == 78
+def test_beyond_loopback_the_process_does_not_start_without_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main({"HOST": "0.0.0.0", "FINQA_SNAPSHOT": str(write_tiny_snapshot(tmp_path).path)}) == 78
     said = capsys.readouterr().err
     assert said.startswith("bad environment variable: HOST '0.0.0.0' can be reached from other machines")
     assert "FINQA_TOKEN" in said and "FINQA_REQUIRE_TOKEN=0" in said and said.count("\n") == 1

@@ -36,13 +36,13 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         host = environment.get("HOST", "127.0.0.1")
         sockets = _inherited(environment)
         limits = ServerLimits.from_variables(environment)
+        peers = Peers(limits)
+        app = application(environment, peers)
         if not limits.serves(address := sockets[0].getsockname()[0] if sockets else host):
             raise ValueError(
                 f"HOST {address[:64]!r} can be reached from other machines, so FINQA_TOKEN must be set: "
                 "export FINQA_TOKEN=$(openssl rand -hex 32), or FINQA_REQUIRE_TOKEN=0 to serve without one"
             )
-        peers = Peers(limits)
-        app = application(environment, peers)
     except ValueError as error:
         print(f"bad environment variable: {error}", file=sys.stderr)
         return EX_CONFIG

@@ -16,7 +16,7 @@ import contextlib
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from finqa_plugins.environments.openenv_finqa.server.peers import Peers
@@ -27,6 +27,7 @@ from finqa_plugins.environments.openenv_finqa.server.server_limits import (
     peer_of,
 )
 
+Value = TypeVar("Value")
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -199,14 +200,18 @@ class LateSessions:
             return
         early = [first, connect]
 
-        async def receive_again() -> Event:
-            return early.pop() if early else await receive()
+        # Plain functions that return what they are given: a coroutine more for each frame would be felt.
+        def receive_again() -> Awaitable[Event]:
+            return _at_once(early.pop()) if early else receive()
 
-        async def send_after_accept(event: Event) -> None:
-            if event["type"] != "websocket.accept":  # it was sent above
-                await send(event)
+        def send_after_accept(event: Event) -> Awaitable[None]:
+            return _at_once(None) if event["type"] == "websocket.accept" else send(event)
 
         await self._application(scope, receive_again, send_after_accept)
+
+
+async def _at_once(value: Value) -> Value:
+    return value
 
 
 def wanted_session(scope: Event) -> str:
@@ -261,8 +266,8 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that yields the body as one event, and then what comes."""
     whole: list[Event] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Event:
-        return whole.pop() if whole else await receive()
+    def receive_again() -> Awaitable[Event]:
+        return _at_once(whole.pop()) if whole else receive()
 
     return receive_again
 

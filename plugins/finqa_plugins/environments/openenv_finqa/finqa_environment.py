@@ -37,7 +37,7 @@ from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
-from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
+from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEEDS
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
@@ -82,7 +82,7 @@ class FinQAEnvironment(Environment):
             snapshot=self._snapshot,
             module=SERVER_MODULE,
             environment=environment,
-            requires=(OPENENV,),
+            requires=SERVER_NEEDS,
             extra=OPENENV,
         )
 

@@ -269,7 +269,7 @@ class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core shi
                 del self._made[peer]
 
     def _forget_ended(self) -> None:
-        """Release sessions that a client has closed on `/mcp`: openenv-core tells nobody."""
+        """Release sessions that a client has closed on `/mcp`, which openenv-core reports by no call."""
         for session_id in [each for each in self._peers if each not in self._sessions]:
             self._release(session_id)
 

@@ -120,6 +120,10 @@ def _help_of(error: typer.TyperException) -> str:
 
 def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> int:
     remedy = error.remedy or _usual_remedy(error, arguments, commands)
+    try:
+        sys.stdout.flush()
+    except OSError:  # stdout may be what failed
+        _discard_stdout()
     print(f"error: {error.message}", file=sys.stderr)
     if remedy:
         print(f"fix: {remedy}", file=sys.stderr)

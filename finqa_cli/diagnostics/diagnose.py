@@ -21,13 +21,14 @@ from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
+from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
 from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
 from finqa_cli.wiring.build import make_provider, open_environment
 from finqa_cli.wiring.placing import visible_devices
 from finqa_cli.wiring.policies import resolve
-from finqa_cli.wiring.sandbox_owners import HOST_LABEL, host_name, reap_command, strays
+from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
 
 DEADLINE_S = 10.0
 """On a busy machine the import of a cloud's SDK alone takes several of them."""

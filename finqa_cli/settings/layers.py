@@ -308,7 +308,7 @@ def _is_list(path: str) -> bool:
 def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # not TOML, or an integer of more digits than Python reads
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
 

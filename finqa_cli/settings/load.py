@@ -43,6 +43,9 @@ DEFAULT_FILE = Path("finqa.toml")
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 """Values for recorded runs that are older than a setting, where its default changed what a run does."""
 
+_LONGEST_SHOWN = 200
+"""Characters of a wrong value that a message shows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -197,7 +200,10 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
         return ConfigError(f"{path}: {reason}.", remedy=SHOW)
     kind, _, name = value.origin.partition(" ")
     remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
-    return ConfigError(f"{path} = {value.raw!r} ({value.origin}): {reason}.", remedy=remedy)
+    shown = repr(value.raw)
+    if len(shown) > _LONGEST_SHOWN:
+        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
+    return ConfigError(f"{path} = {shown} ({value.origin}): {reason}.", remedy=remedy)
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class OpenEnvConfig(BaseModel):
         default="",
         description="The server's ASGI app, package.server.app:app, or the folder of an environment with server/app.py",
     )
-    image: str = Field(default="", description="Container image that serves on port 8000")
+    image: str = Field(default="", description="Container image that serves on port 8000, with --sandbox docker")
     python: str = Field(
         default="",
         description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "

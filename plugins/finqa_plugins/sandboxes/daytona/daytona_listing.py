@@ -17,9 +17,9 @@ from daytona import (
 )
 
 from finqa_cli.types import SandboxInfo, ServerSpec
+from finqa_plugins.sandboxes._images.image_recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_create import SANDBOX_LABEL
-from finqa_plugins.sandboxes.daytona.image_recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 
 RUN_LABEL = "finqa.run"
 CREATED_LABEL = "finqa.created"

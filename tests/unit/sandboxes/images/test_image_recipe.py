@@ -16,19 +16,17 @@ from packaging.utils import canonicalize_name
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ServerSource, ServerSpec, Snapshot
-from finqa_plugins.sandboxes.daytona import image_recipe as module
-from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.image_recipe import (
+from finqa_plugins.sandboxes._images import image_recipe as module
+from finqa_plugins.sandboxes._images.image_recipe import (
     REQUIREMENTS,
-    Wheel,
-    image_name,
-    make_recipe,
-    package_wheel,
     parse_name,
     requirements,
+    server_command,
     write_context,
 )
-from finqa_plugins.sandboxes.daytona.server import server_command
+from finqa_plugins.sandboxes._images.package_wheel import Wheel, package_wheel
+from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name, make_recipe
 
 SERVER = "finqa_plugins.environments.openenv_finqa.server.run_server"
 LINUX_312 = {"python_version": "3.12", "python_full_version": "3.12.14", "sys_platform": "linux", "os_name": "posix"}
@@ -77,7 +75,8 @@ def test_a_folder_with_a_server_of_another_maker_becomes_an_image(tmp_path: Path
     lines = recipe.dockerfile.splitlines()
     assert lines.index("COPY server ./server") < lines.index("USER finqa")
     assert "finqa snapshot build" in recipe.command and str(folder) in recipe.command
-    assert server_command(spec).startswith("python -m uvicorn maze_env.server.app:app --app-dir /opt/finqa/server")
+    command = "python -m uvicorn maze_env.server.app:app --app-dir /opt/finqa/server"
+    assert server_command(spec)[:6] == tuple(command.split())
     (folder / "server" / "app.py").write_text("x = 2")
     assert make_recipe(spec, CONFIG).name != recipe.name
     assert image_name(replace(spec, source=replace(source, requirements=("openenv",))), CONFIG) != image_name(
@@ -89,8 +88,9 @@ def test_a_folder_with_a_server_of_another_maker_becomes_an_image(tmp_path: Path
     "spec", [ServerSpec(image="ghcr.io/stock:1"), ServerSpec(command=("serve", "it")), ServerSpec(module=SERVER)]
 )
 def test_only_our_modules_with_a_snapshot_are_served(spec: ServerSpec) -> None:
-    with pytest.raises(ConfigError, match=f"they cannot start {spec.server}"):
+    with pytest.raises(ConfigError, match=f"they cannot start {spec.server}") as caught:
         image_name(spec, CONFIG)
+    assert ("--sandbox docker" in caught.value.remedy) == bool(spec.image), "which starts images"
 
 
 def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:

@@ -17,12 +17,12 @@ import pytest
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.sandboxes.daytona import image_recipe as module
-from finqa_plugins.sandboxes.daytona.image_recipe import Wheel, package_wheel
+from finqa_plugins.sandboxes._images import package_wheel as module
+from finqa_plugins.sandboxes._images.package_wheel import Wheel, package_wheel
 
 SAME_WHEEL = """
 import finqa_cli
-from finqa_plugins.sandboxes.daytona.image_recipe import package_wheel
+from finqa_plugins.sandboxes._images.package_wheel import package_wheel
 print(finqa_cli.__file__, package_wheel().digest)
 """
 

@@ -18,6 +18,11 @@ class OpenEnvConfig(BaseModel):
         pattern=r"^(https?://.+)?$",
         description="Address of a running server for all sessions; no sandbox is started then",
     )
+    token_env: str = Field(
+        default="",
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        description="Environment variable with the bearer token of the server at url",
+    )
     module: str = Field(
         default="",
         description="The server's ASGI app, package.server.app:app, or the folder of an environment with server/app.py",
@@ -74,6 +79,8 @@ class OpenEnvConfig(BaseModel):
         named = [name for name in ("url", "module", "image") if getattr(self, name)]
         if len(named) > 1:
             raise ValueError(f"give one of url, module and image, not {' and '.join(named)}")
+        if self.token_env and not self.url:
+            raise ValueError("token_env is of a running server: give url too")
         if self.python and not self.module:
             raise ValueError("python is of a module; what runs elsewhere has its own")
         return self

@@ -20,6 +20,7 @@ from finqa_plugins.environments._openenv.openenv_client import (
     RefusedRequestError,
 )
 from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
+from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv.actions import (
@@ -91,9 +92,10 @@ class OpenEnvEnvironment(Environment):
 
         Raises:
             SandboxError: It does not answer, or is no OpenEnv server.
+            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
         """
         if self._config.url:
-            self._facts = await read_facts(self._config.url, where=f"at {self._config.url.partition('?')[0]}")
+            self._facts = await read_facts(self._config.url, token=read_token(self._config.token_env))
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
         """Connect, reset the server for this task, and find its tools.
@@ -125,6 +127,7 @@ class OpenEnvEnvironment(Environment):
         client = OpenEnvClient(
             url,
             sandbox=sandbox,
+            token=read_token(self._config.token_env),
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
             refusals=(*REFUSALS, FAILED_STEP) if self._config.tool_exceptions == "model" else REFUSALS,
@@ -145,8 +148,9 @@ class OpenEnvEnvironment(Environment):
         """Return what the server says about itself, asked once for all sessions."""
         async with self._looking:
             if self._facts is None:
-                where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
-                self._facts = await read_facts(url, where=where, timeout_s=self._config.reply_timeout_s)
+                token = read_token(self._config.token_env)
+                timeout_s = self._config.reply_timeout_s
+                self._facts = await read_facts(url, sandbox=sandbox, token=token, timeout_s=timeout_s)
             if not self._tools:
                 self._tools = tuple(await client.list_tools()) or (action_tool(self._facts.action),)
             return self._facts

@@ -22,6 +22,11 @@ class FinQAConfig(BaseModel):
         pattern=r"^(https?://.+)?$",
         description="Address of a running server for all sessions; no sandbox is started then",
     )
+    token_env: str = Field(
+        default="",
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        description="Environment variable with the bearer token of the server at url",
+    )
     max_deals: int = Field(
         default=0,
         ge=0,
@@ -61,4 +66,6 @@ class FinQAConfig(BaseModel):
         changed = [name for name in _OF_THE_SERVER if getattr(self, name) != fields[name].default]
         if self.url and changed:
             raise ValueError(f"with url, {', '.join(changed)} cannot be set here: the server at that address decides")
+        if self.token_env and not self.url:
+            raise ValueError("token_env is of a running server: give url too")
         return self

@@ -63,10 +63,11 @@ def test_a_container_is_named_labelled_limited_and_published_on_loopback_alone()
 
 def test_no_value_of_a_variable_is_in_the_command_line() -> None:
     found = command()
-    assert {"--env=LEVEL", "--env=HOST", "--env=PORT"} <= set(found)
+    assert {"--env=LEVEL", "--env=HOST", "--env=PORT", "--env=FINQA_REQUIRE_TOKEN"} <= set(found)
     assert not any("s3cret" in argument for argument in found)
     variables = run_variables({"PATH": "/bin", "HTTPS_PROXY": "http://me:pass@proxy", "no_proxy": "x"}, SPEC)
-    assert variables == {"PATH": "/bin", "HOST": "::", "LEVEL": "s3cret", "PORT": "8000"}
+    own = {"HOST": "::", "LEVEL": "s3cret", "PORT": "8000", "FINQA_REQUIRE_TOKEN": "0"}
+    assert variables == {"PATH": "/bin", **own}
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "LD_PRELOAD", "DOCKER_HOST", "CONTAINERS_CONF", "*", "A*", "A=B", ""])

@@ -116,7 +116,7 @@ class OpenEnvClient:
         try:
             self._socket = await connecting(
                 self._url,
-                additional_headers=authorization(self._token),
+                additional_headers={**QUEUE_NOTICES, **authorization(self._token)},
                 open_timeout=self._connect_timeout_s,
                 close_timeout=1.0,
                 max_size=MAX_REPLY_BYTES,
@@ -124,7 +124,6 @@ class OpenEnvClient:
                 ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
                 compression=None,
                 proxy=None if _is_loopback(self._url) else True,
-                additional_headers=QUEUE_NOTICES,
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403) and not self._sandbox:

@@ -34,8 +34,11 @@ class Sandbox(ABC):
         """The provider's id."""
 
     @property
-    def process(self) -> str:
-        """What the sandbox shares its death with: sandboxes with the same value end together. Default: its own id."""
+    def server_id(self) -> str:
+        """Return what names the server process or machine behind the sandbox: those with one value end together.
+
+        Default: the sandbox's own id.
+        """
         return self.id
 
     @abstractmethod

@@ -89,10 +89,10 @@ class HealthChecks:
 
     def _check_neighbours(self, sandbox: PooledSandbox) -> None:
         """Have the sandboxes of the same process checked now, and a few others."""
-        shared = sandbox.sandbox.process
+        shared = sandbox.sandbox.server_id
         if shared != sandbox.sandbox.id:
             for other in self._resting:
-                if other.sandbox.process == shared:
+                if other.sandbox.server_id == shared:
                     other.check_now.set()
         recently = asyncio.get_running_loop().time() - SECONDS_BETWEEN_CHECKS
         for _ in range(NEIGHBOURS):

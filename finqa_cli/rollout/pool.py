@@ -274,7 +274,7 @@ class SandboxPool(Pool):
         event = event_of(sandbox.state, to, replaces_lost=replaces_lost)
         sandbox.state = to
         if to is SandboxState.READY:
-            self._struck.discard(sandbox.sandbox.process)
+            self._struck.discard(sandbox.sandbox.server_id)
         self._places.update(sandbox)
         if event is not None:
             named = {} if to is SandboxState.FAILED else {"sandbox": sandbox.sandbox.id}
@@ -355,7 +355,7 @@ class SandboxPool(Pool):
 
         What one death does to its sessions, and to all sandboxes of the process, is one fault.
         """
-        process = sandbox.sandbox.process
+        process = sandbox.sandbox.server_id
         if process not in self._struck:
             self._struck.add(process)
             self._count(fault)

@@ -154,7 +154,7 @@ class LocalSandbox(ServingSandbox):
         return self._id
 
     @property
-    def process(self) -> str:
+    def server_id(self) -> str:
         """The server process behind the sandbox."""
         return self._server.id
 

@@ -68,8 +68,8 @@ async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: P
 async def test_from_the_second_sandbox_on_there_are_two_processes(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     boxes = [await local.start(spec, RUN) for _ in range(5)]
-    assert [len({box.process for box in boxes[:count]}) for count in (1, 2, 5)] == [1, 2, 2]
-    assert {(box.pid, box.process) for box in boxes} == {(box.pid, box.process) for box in boxes[:2]}
+    assert [len({box.server_id for box in boxes[:count]}) for count in (1, 2, 5)] == [1, 2, 2]
+    assert {(box.pid, box.server_id) for box in boxes} == {(box.pid, box.server_id) for box in boxes[:2]}
     await local.close()
 
 

@@ -22,7 +22,8 @@ WITH_MODELS = ("engine", "codec", "learner")
 
 def run(*command: str, kind: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A module of Python, with the packages of a folder installed."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    tables = Path(os.environ["FINQA_HOME"], "hypothesis")  # made once, in two seconds, rather than in each folder
+    environment = {**os.environ, "PYTHONPATH": str(site), "HYPOTHESIS_STORAGE_DIRECTORY": str(tables)}
     if kind in WITH_MODELS and command[0] != "ruff":
         return run_module(*command, environment=environment, cwd=cwd)
     return subprocess.run(

@@ -250,7 +250,7 @@ def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: p
 
 def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["policy", "make", "--environment=openenv", "--set", f"environment.options.module={GUESS}"]
-    command += ["--sandboxes=2", "--set", "environment.options.tasks=40", "--demonstrations=8", "--epochs=1"]
+    command += ["--sandboxes=2", "--set", "environment.options.tasks=12", "--demonstrations=8", "--epochs=1"]
     assert main([*command, "--output", str(tmp_path / "none")]) == 78
     assert "--expert random" in capsys.readouterr().err
     made = tmp_path / "made"

@@ -26,7 +26,7 @@ from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
 from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
 from finqa_cli.wiring.build import make_provider, open_environment
 from finqa_cli.wiring.placing import visible_devices
-from finqa_cli.wiring.policies import resolve
+from finqa_cli.wiring.policies import check_fit, resolve
 from finqa_cli.wiring.sandbox_owners import HOST_LABEL, host_name, reap_command, strays
 
 DEADLINE_S = 10.0
@@ -135,10 +135,19 @@ def backends(settings: Settings) -> list[Check]:
 
 
 def model(settings: Settings) -> list[Check]:
-    """Whether the policy is what it says, as far as this machine knows."""
+    """Whether the policy is what it says and fits the environment, as far as this machine knows.
+
+    Raises:
+        FinqaError: It is not, or it does not.
+    """
     if modelless(settings):
         return []
-    resolve(settings.model.name)
+    policy = resolve(settings.model.name)
+    check_fit(settings, policy, trains=False)
+    try:
+        check_fit(settings, policy, trains=True)
+    except ConfigError as error:
+        return [Check(name="model", status="warn", detail=f"for training: {error.message}", remedy=error.remedy)]
     size = model_size(settings)
     detail = settings.model.name if size is None else f"{settings.model.name}, {count(size)} parameters"
     return [Check(name="model", status="ok", detail=detail)]

@@ -142,7 +142,7 @@ class Player:
         try:
             async with recovering.opened() as session:
                 prompt = session.prompt()
-                conversation = self._conversation(attempt, prompt)
+                conversation = self._conversation(attempt, prompt, takes_text=session.takes_text)
                 ending = await play_episode(session, conversation, self._limits, clock, record)
             status, rewards, error = ending.status, ending.rewards, ending.error
         except EpisodeError as fault:
@@ -168,9 +168,11 @@ class Player:
             metadata={"usage": dict(usage)} if usage else {},
         )
 
-    def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:
+    def _conversation(self, attempt: Attempt, prompt: Prompt, *, takes_text: bool) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)
         if isinstance(self._engine, ChatEngine):
-            return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling, task=attempt.task.id)
+            return ChatConversation(
+                self._engine, prompt, key=attempt.id, sampling=sampling, task=attempt.task.id, takes_text=takes_text
+            )
         assert self._codec is not None, "wiring gives every token engine a codec"
         return TokenConversation(self._engine, self._codec, prompt, key=attempt.id, sampling=sampling)

@@ -191,7 +191,7 @@ def test_a_member_of_an_option_is_set_by_its_dotted_name() -> None:
     options = loaded.settings.environment.options
     assert options == {"variables": {"A": "file", "B_C": "x"}, "reset": {"size": {"w": 3}}}
     assert loaded.origins["environment.options.variables.B_C"] == "--set"
-    with pytest.raises(UsageError, match="both set environment.options.reset.a"):
+    with pytest.raises(UsageError, match=r"both set environment\.options\.reset\.a"):
         load_settings(assignments=["environment.options.reset={a=1}", "environment.options.reset.a=2"])
 
 

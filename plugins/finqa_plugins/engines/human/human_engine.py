@@ -107,7 +107,7 @@ _BLOCK = "Between lines of ``` it is a reply in words."
 
 
 class HumanEngine(ChatEngine):
-    """Shows what is new in the conversation, then asks for a tool and its arguments, or for words, until they are a turn."""
+    """Shows what is new in the conversation, then asks for a call, or for words where the episode takes them."""
 
     def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:
         self._reader = reader

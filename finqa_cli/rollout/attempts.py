@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -86,6 +87,7 @@ class Player:
         self._sampling = sampling
         self._max_retries = max_retries
         self._breaker = breaker
+        self._usage_failed = False
 
     def seat(self) -> Seat:
         """Return a place among the engine's live episodes, not yet taken."""
@@ -149,7 +151,7 @@ class Player:
             status, error = fault_status(fault), fault.message
             if isinstance(fault, EngineError) and self._breaker is not None:
                 self._breaker.fault(fault)
-        usage = self._engine.usage(attempt.id)
+        usage = self._usage(attempt.id)
         return Trajectory(
             id=attempt.id,
             task=attempt.task,
@@ -167,6 +169,17 @@ class Player:
             seconds=time.perf_counter() - started,
             metadata={"usage": dict(usage)} if usage else {},
         )
+
+    def _usage(self, episode: str) -> Mapping[str, Any]:
+        """Return what an episode used; nothing where the engine cannot say, which is logged once."""
+        if self._usage_failed:
+            return {}
+        try:
+            return self._engine.usage(episode)
+        except Exception as error:  # figures beside an episode that is valid without them
+            self._usage_failed = True
+            log.warning(f"The engine's usage is left out: {error}")
+            return {}
 
     def _conversation(self, attempt: Attempt, prompt: Prompt, *, takes_text: bool) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)

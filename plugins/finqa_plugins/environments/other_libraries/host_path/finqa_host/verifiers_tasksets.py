@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -34,6 +35,8 @@ class VerifiersTaskset:
 
         self.version = f"verifiers {verifiers.__version__}"
         os.environ["FINQA_POLICY_KEY"] = "none"  # of the server on loopback, which reads none
+        # `uv`, which prepares the chat program, may be installed beside the library
+        os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         # servers of tools are processes elsewhere, which import the module of the taskset by its name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
         agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}

@@ -99,7 +99,7 @@ def _by_plugins(error: BaseException) -> FinqaError | None:
     if loaded is None:
         return None
     try:
-        remedy = loaded.registry().hook.explain_error(error=error)
+        remedy = loaded.registry().first("explain_error", str, error=error)
     except Exception:  # a plugin that fails to explain must not hide the error itself
         return None
     return FinqaError(str(error) or type(error).__name__, remedy=str(remedy)) if remedy else None

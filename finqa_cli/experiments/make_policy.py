@@ -56,7 +56,7 @@ iterations = 50
 group_size = 8
 target_groups_per_iter = 8
 max_rollout_rounds = 4
-learning_rate = 1e-4
+learning_rate = 2e-4
 max_staleness = 0
 
 [eval]

@@ -184,7 +184,7 @@ class RecoveringSession:
         self._prompt: Prompt | None = None
         self._log: list[tuple[Callable[[AnySession], Awaitable[Observation]], bytes]] = []
         self._takes_calls = True
-        self._takes_text = False
+        self.takes_text = False
         self.recoveries = 0
 
     @asynccontextmanager
@@ -211,7 +211,7 @@ class RecoveringSession:
     def takes(self, turn: AssistantTurn) -> Literal["call", "text"]:
         """Return how a turn is taken: a turn without a trace of a call is a text, where sessions take those."""
         is_text = turn.tool_call is None and (turn.no_call or not turn.parse_error)
-        return "text" if not self._takes_calls or (self._takes_text and is_text) else "call"
+        return "text" if not self._takes_calls or (self.takes_text and is_text) else "call"
 
     async def answer(self, said: ToolCall | str, turn: AssistantTurn | None = None) -> Observation:
         """Carry out one call, or pass on one text, in a fresh session where necessary.
@@ -273,7 +273,7 @@ class RecoveringSession:
             found = await call_checked(opening, self._task, seed=self._seed, sandbox=sandbox, wanted=AnySession)
             self._session = cast(AnySession, found)
         self._takes_calls = isinstance(self._session, Session)
-        self._takes_text = isinstance(self._session, TextSession) or self._session.takes_text
+        self.takes_text = isinstance(self._session, TextSession) or self._session.takes_text
         prompt = await call_checked(self._session.prompt, wanted=Prompt)
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")

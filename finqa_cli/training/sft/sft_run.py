@@ -180,8 +180,13 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
     if not specification.is_file():
         raise ConfigError(f"There is no model specification at {specification}.", remedy="finqa config list")
     with new_folder(target) as folder:
-        policy: PolicyVersion | None = registry().hook.create_policy(
-            specification=specification, texts=texts_of(demonstrations), folder=folder, seed=seed
+        policy: PolicyVersion | None = registry().first(
+            "create_policy",
+            PolicyVersion,
+            specification=specification,
+            texts=texts_of(demonstrations),
+            folder=folder,
+            seed=seed,
         )
         if policy is None:
             raise ConfigError(

@@ -1,6 +1,6 @@
 """A process that runs queries for the server, one at a time: `python -m ...sql_worker DESCRIPTOR ROLE PARENT OPTIONS`.
 
-A query's memory and processor time are then nobody else's, and a query that brings SQLite down ends this process only.
+A query's memory and processor time are then its own, and a query that brings SQLite down ends this process only.
 It gets the tables with each query and has neither the snapshot nor its truths. It can write no file, and it ends with
 the process that started it.
 

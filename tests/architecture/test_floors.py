@@ -153,6 +153,7 @@ def test_the_application_imports_nothing_but_typer_at_start() -> None:
         "__future__",
         "collections",
         "importlib",
+        "gc",
         "io",
         "os",
         "signal",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.grading import MAX_ANSWER_BYTES, PROFILES, grade
-from finqa_cli.grading.strict import RELATIVE
+from finqa_cli.grading.closeness import RELATIVE
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50),

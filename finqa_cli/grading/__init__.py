@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 from finqa_cli.grading.openenv import grade as grade_like_openenv
 from finqa_cli.grading.strict_1 import grade as grade_by_strict_1
-from finqa_cli.grading.strict_2 import grade as grade_by_strict_2
+from finqa_cli.grading.strict_2.strict_verdict import grade as grade_by_strict_2
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES, Verdict, answer_text
 
 Profile = Literal["openenv", "strict", "strict-1", "strict-2"]

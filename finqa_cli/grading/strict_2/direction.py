@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.refusals import BOUNDS, BOUNDS_AFTER
+from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
 from finqa_cli.grading.strict_2.values import Element, Sort, Value
 from finqa_cli.grading.strict_2.wordlists import word_set
 

@@ -31,6 +31,7 @@ _PYTHON_WORDS = {"(": "[", ")": "]", "None": "null", "True": "true", "False": "f
 _PYTHON = re.compile(
     r"(?P<string>'[^'\"\\\n]*'|\"[^\"\\\n]*\")|(?P<key>[0-9]{1,9})\s{0,4}:|(?P<word>[()]|\bNone\b|\bTrue\b|\bFalse\b)"
 )
+_TUPLE = re.compile(r",(?:[ \n]|\))")
 _END_COMMA = re.compile(r",\s{0,8}(\]|\})")
 _TRUNCATED = re.compile(r"\A\{\s{0,8}['\"][a-zA-Z_]{1,20}['\"]\s{0,8}:")
 _YEAR = re.compile(r"(?:fy|fiscal year|year)?[ _]?(?:19|20)[0-9]{2}", re.IGNORECASE)
@@ -60,8 +61,8 @@ def read(text: str) -> str | Refused | None:
         return Refused(str(error))
     except (ValueError, RecursionError):
         return None
-    if text.startswith("(") and "," not in text:
-        return None  # `(5)` is no tuple
+    if text.startswith("(") and not _TUPLE.search(text):
+        return None  # `(5)` and `(1,100)` are no tuples
     try:
         return _decision(value)
     except _RefusedError as error:

@@ -38,7 +38,7 @@ class Token:
 
     Attributes:
         mark: Its kind.
-        text: As written; a numeral without its separators, a year as four digits.
+        text: The text as written; a numeral without its separators, a year as four digits.
         start: Where it begins.
         end: Where it ends.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS, Item
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2 import refusals, statement
+from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.question import Question, quantities
@@ -53,7 +53,7 @@ def read_one(text: str, question: Question) -> Given | str:
     if isinstance(result, str):
         return result
     values = statement.merge_notations(statement.candidates(result, question), result)
-    if any(one.text == refusals.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
+    if any(one.text == refused_words.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
         return "The answer names alternatives."
     if len(values) != 1:
         return f"1 value is expected, got {len(values)}."
@@ -116,9 +116,9 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     merged = statement.merge_notations(values, found)
     if len(merged) != len(truths):
         return f"{len(truths)} values are expected, got {len(merged)}."
-    if any(one.text == refusals.OR_EQUAL for one in found):
+    if any(one.text == refused_words.OR_EQUAL for one in found):
         return "The answer names alternatives."
-    if refusals.REJECTED.search(text[start:]) or refusals.NO_AS_DETERMINER.search(text):
+    if refused_words.REJECTED.search(text[start:]) or refused_words.NO_AS_DETERMINER.search(text):
         return "The answer rejects a value."
     given = _keyed([one for one in found if one.sort is not Sort.VALUE or one in merged], found)
     if isinstance(given, str):
@@ -141,7 +141,7 @@ def _unreadable(text: str, found: Sequence[Element]) -> str:
         return "A value of a list is missing."
     if _ABSOLUTE.fullmatch(text):
         return "An absolute value is not computed."
-    if refusals.WORDS_OF_DECISIONS.search(text):
+    if refused_words.WORDS_OF_DECISIONS.search(text):
         return "There is a yes or no beside a number."
     return ""
 
@@ -156,7 +156,7 @@ def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
     for part in dropped.split("\n"):
         around = _without(around, part)
     is_zero = one.value is not None and one.value.number.value == 0
-    if refusals.REJECTED.search(around) or (refusals.NO_AS_DETERMINER.search(around) and not is_zero):
+    if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
         return "The answer rejects a value."
     return ""
 
@@ -172,7 +172,7 @@ def _without(text: str, dropped: str) -> str:
 def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
     """Why a value is given to a time that the question does not ask for, or nothing."""
     words = " ".join(element.text for element in found)
-    if refusals.ANOTHER_TIME.search(words):
+    if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {

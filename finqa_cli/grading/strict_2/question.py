@@ -100,7 +100,7 @@ class Question:
     def counted(self, truth: Number) -> Number:
         """The truth in the unit that the question names; as it is when it has one of its own.
 
-        A truth that is already written out (`77,000,000` for a question in millions) is left alone.
+        A truth that is already written out (`77,000,000` for a question in millions) is unchanged.
         """
         if truth.unit is not NO_UNIT or self.scale is NO_UNIT:
             return truth

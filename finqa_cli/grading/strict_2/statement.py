@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.refusals import OR_EQUAL
+from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
 from finqa_cli.grading.strict_2.values import Element, Sort, is_same, precision
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -143,8 +143,8 @@ def without_working(found: Sequence[Element]) -> list[Element]:
 def result_of(found: Sequence[Element]) -> list[Element] | str:
     """The result of an equation or after an arrow; the elements themselves when there is neither.
 
-    Of `100 - 20 = 80` and `80 = 100 - 20` it is the side that is a value. Two sides that are different values are two
-    answers.
+    The result of `100 - 20 = 80` and of `80 = 100 - 20` is the side that is a value. Two sides that are different
+    values are two answers.
     """
     sides = _split(found, "→")
     found = sides[-1]

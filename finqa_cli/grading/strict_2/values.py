@@ -16,7 +16,7 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind, Number, decimal_number
 from finqa_cli.grading.strict_2 import number_words
 from finqa_cli.grading.strict_2.lexer import Mark, Token
-from finqa_cli.grading.strict_2.refusals import OPERATIONS, PLACES, PLACES_OF_ANY_NUMBER
+from finqa_cli.grading.strict_2.refused_words import OPERATIONS, PLACES, PLACES_OF_ANY_NUMBER
 from finqa_cli.grading.strict_2.units import CURRENCIES, CURRENCY_BEFORE, Units, units_after
 
 
@@ -39,7 +39,7 @@ class Value:
     """A number as the answer writes it.
 
     Attributes:
-        number: With its sign.
+        number: The number with its sign.
         written: Its digits or words and its unit, to tell a second notation from a repetition.
         at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
         signed: A sign or brackets stand at it.
@@ -82,7 +82,7 @@ _DECIMALS_NOTE = re.compile(
     r"rounded to the nearest (?:hundredth|tenth|thousandth|integer|whole number|cent|dollar|million|thousand|percent)"
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
-"""Any other symbol may change a value: a root, a negation, an empty box."""
+"""Any other symbol may change a value: a root, a negation, an empty square."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
 _GLUED_OPERATORS = "^²³%‰"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from finqa_cli.grading.strict_2 import refusals
+from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.direction import DOWN, UP
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
@@ -48,7 +48,12 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if only := _ONLY.fullmatch(text):
         word = only[1]
         return {"y": "yes", "n": "no"}.get(word) or _MEANS[word]
-    if refusals.undecided(text) or _TAKEN_BACK.search(text) or _ABBREVIATION.search(text) or _NOT_FAILED.search(text):
+    if (
+        refused_words.undecided(text)
+        or _TAKEN_BACK.search(text)
+        or _ABBREVIATION.search(text)
+        or _NOT_FAILED.search(text)
+    ):
         return None
     found = [
         match
@@ -117,8 +122,8 @@ def is_name(text: str, name: str) -> bool:
     announced = list(STRONG.finditer(lowered))
     if announced and _core(_tokens(lowered[announced[-1].end() :])) == wanted:
         return not (
-            refusals.undecided(lowered)
-            or refusals.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
+            refused_words.undecided(lowered)
+            or refused_words.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
         )
     return _is_sentence_about(given, text, wanted)
 
@@ -132,7 +137,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str]) -> bool:
     rest = [*given[:place], *given[place + len(wanted) :]]
     others = [*written[:place], *written[place + len(wanted) :]]
     said = " ".join(rest)
-    if refusals.undecided(text.lower()) or refusals.REJECTED.search(said) or _OTHERS.search(said):
+    if refused_words.undecided(text.lower()) or refused_words.REJECTED.search(said) or _OTHERS.search(said):
         return False
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS):
         return False
@@ -142,7 +147,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str]) -> bool:
     names = [
         word for word in others[1 if place else 0 :] if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
     ]
-    return not names and not refusals.NO_AS_DETERMINER.search(said)
+    return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
 def _around(text: str, wanted: list[str]) -> tuple[str, str]:

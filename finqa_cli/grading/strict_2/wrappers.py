@@ -1,7 +1,7 @@
-r"""What models and programs put around an answer: thinking, tags, fences, JSON, boxes, function calls.
+r"""What models and programs put around an answer: thinking, tags, fences, JSON, `\boxed`, function calls.
 
 Each step is taken only when it leaves no choice. Tags that hide text or strike it out are unknown tags, and an answer
-with an unknown tag is refused; so is one with two answer tags, or a box within a box.
+with an unknown tag is refused; so is one with two answer tags, or a boxed value within another.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SUBMIT = re.compile(
 _RESIDUE = re.compile(r"(?<=[\w%.)])['\"]?\s{0,4}\}+\s*\Z")
 """The end of a JSON object whose beginning was cut off."""
 _BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
-# Right beside a box these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
+# Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
 _BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
 _BEHIND = tuple("-+<>≤≥±/^%&*×÷≠?‰")  # noqa: RUF001
 _MOST_LAYERS = 4
@@ -47,23 +47,23 @@ _MOST_LAYERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """The text that decides, and the texts beside it, which only may not contradict it.
+    r"""The text that decides, and the texts beside it, which only may not contradict it.
 
     Attributes:
-        decision: What stands in the tag or box, or the whole answer.
+        decision: What stands in the tag or in `\boxed`, or the whole answer.
         before: What stands before it; working may.
         after: What stands after it.
-        boxes: How many boxes the decision came from.
+        boxed_count: How many boxed values the decision came from.
     """
 
     decision: str
     before: str = ""
     after: str = ""
-    boxes: int = 0
+    boxed_count: int = 0
 
 
 def unwrap(text: str) -> Wrapped | str:
-    """Takes thinking, end tokens, fences, tags, JSON and boxes from an answer, or returns why it is refused.
+    r"""Takes thinking, end tokens, fences, tags, JSON and `\boxed` from an answer, or returns why it is refused.
 
     Args:
         text: An answer as `surface.without_hidden` returns it.
@@ -81,15 +81,16 @@ def unwrap(text: str) -> Wrapped | str:
         inner = form if form is not None else _tagged(text)
         if inner is None:
             break
-        if isinstance(inner, str):
-            inner = surface.without_hidden(inner)  # JSON has escapes
-            if inner is None:
-                return "There is a hidden character, or a digit of another script."
         if isinstance(inner, Wrapped):
-            before, inner, after = f"{before}\n{inner.before}", inner.decision, f"{inner.after}\n{after}"
-        if inner == text:
+            before, after = f"{before}\n{inner.before}", f"{inner.after}\n{after}"
+            decision: str | None = inner.decision
+        else:
+            decision = surface.without_hidden(inner)  # JSON has escapes
+        if decision is None:
+            return "There is a hidden character, or a digit of another script."
+        if decision == text:
             break
-        text = inner
+        text = decision
     formatted = _without_formatting(text)
     if formatted is None or _without_formatting(before + after) is None:
         return "There is a tag that is not known, or a tag twice."
@@ -135,13 +136,13 @@ def _boxed(text: str, before: str, after: str) -> Wrapped | str:
     text = _BOX.sub(r"\\boxed", text)
     found = boxed_parts(text)
     if not found:
-        return "A box is not closed." if "\\boxed" in text else Wrapped(text, before, after)
+        return "A boxed value is not closed." if "\\boxed" in text else Wrapped(text, before, after)
     if any("\\boxed" in part.content for part in found) or "\\boxed" in "".join(
         (found[0].before, *(part.after for part in found))
     ):
-        return "There is a box within a box, or one that is not closed."
+        return "There is a boxed value within another, or one that is not closed."
     if any(_is_glued(part) for part in found):
-        return "Something stands right beside a box."
+        return "Something stands right beside a boxed value."
     if len(found) > 1:
         return Wrapped(
             found[0].before + "".join(f"{part.content} {part.after}" for part in found), before, after, len(found)
@@ -155,7 +156,7 @@ def _is_glued(part: BoxedPart) -> bool:
 
 
 def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
-    """A box takes what changes its value from beside it: signs and symbols, and the unit after it."""
+    """A boxed value takes what changes its value from beside it: signs and symbols, and the unit after it."""
     outside = _COMMAND_AROUND.search(part.before)
     if outside:  # `\\text{\\boxed{5}}`
         part = BoxedPart(part.before[: outside.start()], part.content, part.after.lstrip().removeprefix("}"))
@@ -164,7 +165,7 @@ def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
     outer = f"{before}\n{head[: len(head) - len(sign)]}"
     tail = surface.plain(_DELIMITER.sub("", part.after))
     if tail is None:
-        return "There is LaTeX beside the box that is not known."
+        return "There is LaTeX beside the boxed value that is not known."
     tail = tail if part.after[:1] in (tail[:1], "$", "*") or tail[:1] == "%" else f" {tail}"
     units = units_after(tail.lower(), 0)
     rest = tail[units.end :]

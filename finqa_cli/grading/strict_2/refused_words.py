@@ -36,7 +36,7 @@ UNDECIDED = _words(
     # the answer is taken back
     r"wait|actually|correction|oops|sorry|scratch that|on second thought|never ?mind|retract\w*|disregard",
     r"discard\w*|edit|previously|formerly|originally|earlier i|restated|formerly reported|used to be|i meant",
-    r"i mean|rather(?! than)|nobody|no one|to be (?:checked|confirmed|determined|decided)|tbc|lambda|eval|exec",
+    r"i mean|rather(?! than)|no ?body|no one|to be (?:checked|confirmed|determined|decided)|tbc|lambda|eval|exec",
     r"print|select(?= [-(]*[0-9])|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|confidence|draft|random\w*|joke",
     r"joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+|reverse of|negation|negate\w*|inverse|vice versa",
     r"swap\w*|reversed?|crossed out|struck|deleted|void|obsolete|superseded|withdrawn",
@@ -119,7 +119,7 @@ _LABELS = re.compile(
 
 
 WORDS_OF_DECISIONS = _words("yes", "nope", "yep", "yeah", "true", "no(?=[,.;:!)]|$)")
-"""Beside a number, or beside the box that decides, these are a second answer."""
+"""Beside a number, or beside the boxed value that decides, these are a second answer."""
 
 _CLAUSE = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*but\b")
 

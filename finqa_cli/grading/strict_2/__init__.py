@@ -13,6 +13,7 @@ An answer is reduced in stages, and each stage may refuse it:
 
 With the question (`question.py`) a value is read in the scale that it asks for, the numbers that only repeat it are not
 candidates, and a value that is given to a year, measure or quantity that it does not ask for is refused. Two boxed
-values, a range, `5 or 6`, all numbers of a table, both signs or both scales never pass. A unit in the answer is taken at its
-word: 5.25% is 0.0525 and never 5.25, and `-77 billion` is not -77 million. Any answer takes time linear in its length.
+values, a range, `5 or 6`, all numbers of a table, both signs or both scales never pass. A unit in the answer is taken
+at its word: 5.25% is 0.0525 and never 5.25, and `-77 billion` is not -77 million. Any answer takes time linear in its
+length.
 """

@@ -91,7 +91,7 @@ BOUNDS_AFTER = (
 PLACES = word_set(
     "page pages table tables row rows item items note notes line lines step section column footnote "
     "exhibit schedule chapter paragraph appendix figure fig no number question q option choice part page. "
-    "p. level version entry id room answer# topic"
+    "p. level version entry id room topic"
 )
 """A whole number below 1000 right after one of these names a place."""
 

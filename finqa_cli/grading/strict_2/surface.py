@@ -61,7 +61,7 @@ _COMMANDS = {
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:aligned|align\*?|equation\*?|gather\*?|split|center)\}")
 _ESCAPED = re.compile(r"\\([%&#_$])")
-_LATEX_SPACE = re.compile(r"\\[()\[\],;:! ]|(?<!\\)~(?=\S)(?<=\\~)")
+_LATEX_SPACE = re.compile(r"\\[()\[\],;:! ]")
 _BETWEEN_DIGITS = re.compile(rf"(?<=[0-9])(?:[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*)(?=[0-9.])")
 _BLANKS = re.compile(rf"[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*(?![0-9.])|(?<![0-9])[ ]*{GAP}[ {GAP}]*")
 _MARKDOWN = re.compile(r"\*\*|__|`+|(?m:^[ ]{0,3}#{1,6}[ ](?!\s*#))")

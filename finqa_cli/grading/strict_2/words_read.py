@@ -152,7 +152,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str]) -> bool:
 
 def _around(text: str, wanted: list[str]) -> tuple[str, str]:
     """The words right before and after a name; nothing where it begins or ends its clause."""
-    found = re.search(r"\W+(?:\w{1,12}\W+){0}?".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), text)
+    found = re.search(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), text)
     if found is None:
         return "?", "?"
     if text[found.end() :][:1] == "-" or text[: found.start() + 1].rstrip(" \"'*(").endswith("-"):

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -27,6 +27,7 @@ from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.grader_versions import from_record
 from finqa_cli.types import PolicyVersion, Trajectory
 
 MANIFEST = "manifest.json"
@@ -106,14 +107,19 @@ class RunFolder:
         """The command that made the run, as in `finqa COMMAND`."""
         return str(self._facts["command"])
 
-    def pin(self, name: str, value: str) -> None:
+    def pin(self, name: str, value: str, *, formerly: Collection[str] = ()) -> None:
         """Records a value that the run depends on; in a resumed run it must be the recorded one.
+
+        Args:
+            name: What it is.
+            value: The value.
+            formerly: What an earlier version of finqa recorded for the same.
 
         Raises:
             ConfigError: It has another value than when the run began.
         """
         before = self._facts.setdefault(name, value)
-        if before != value:
+        if before != value and before not in formerly:
             raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
         write_json(self.path / "run.json", self._facts)
 
@@ -202,7 +208,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    return locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json."))
+    return from_record(locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json.")))
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:

@@ -20,6 +20,7 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.masking import MASK, masked
 from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings.backend_choice import Choices, choose, facts
+from finqa_cli.settings.grader_versions import from_record, with_versions
 from finqa_cli.settings.layers import (
     CHOICES,
     SHOW,
@@ -209,7 +210,7 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
 def to_public_dict(settings: Settings) -> dict[str, Any]:
     """Return a JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
     public: dict[str, Any] = masked(settings.model_dump(mode="json"))
-    return public
+    return with_versions(public)
 
 
 def to_stated_dict(settings: Settings) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
         ConfigError: A key or value is not a setting of this version.
     """
     try:
-        return Settings.model_validate(_completed(_without_masks(public)))
+        return Settings.model_validate(from_record(_completed(_without_masks(public))))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -453,7 +453,7 @@ OPTION_FLAGS = {
         bool, "Explanations of common mistakes by the tools; changes the task", "--hints"
     ),
     "environment.options.grader": option(
-        str, "Grading rules of the finqa environment: openenv or strict", "--grader", shown="openenv"
+        str, "Grading rules of finqa: openenv, strict (the newest), strict-1 or strict-2", "--grader", shown="openenv"
     ),
     "environment.options.dataset_limit": option(
         int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA

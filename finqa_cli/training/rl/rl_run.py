@@ -18,7 +18,7 @@ from finqa_cli.errors import (
     UsageError,
 )
 from finqa_cli.evaluation.evaluate import held_out_tasks
-from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
+from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.durable_files import storage
@@ -153,7 +153,8 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
             folder.pin(f"{name} digest", digest)
         inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
         parameters = _parameters(settings)
-        folder.pin("reward digest", reward_digest(parameters["reward"]))
+        reward = parameters["reward"]
+        folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))

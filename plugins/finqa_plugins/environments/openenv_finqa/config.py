@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from finqa_cli.grading import Profile, versioned
 
 _OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
 
@@ -41,9 +43,10 @@ class FinQAConfig(BaseModel):
         default=False,
         description="A query may join all tables of its company; OpenEnv's sees only the table that it names",
     )
-    grader: Literal["openenv", "strict"] = Field(
+    grader: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="openenv",
-        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge",
+        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge; "
+        "'strict-1' and 'strict-2' are its versions, and 'strict' is the newest",
     )
 
     prompt_file: Path | None = Field(

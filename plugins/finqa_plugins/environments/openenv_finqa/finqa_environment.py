@@ -335,7 +335,7 @@ class Judge:
             DataError: The snapshot has no truth for the task, or its file is damaged.
             EnvironmentFault: The reward itself failed.
         """
-        extra = {"question_type": task.kind}
+        extra = {"question_type": task.kind, "question": task.prompt}
         request = RewardRequest(task=task, solution=answer, truth=self._truths.of(task), extra_info=extra)
         return self._reward.score_beside(request, verdict)
 

@@ -48,7 +48,7 @@ class FairQueue(Generic[Item]):
             self._ends[session] -= unused
 
     def forget(self) -> None:
-        """Forget what sessions have used up: for a time without work, which puts nobody behind."""
+        """Forget what sessions have used up: for a time without work, after which all are equal again."""
         if not self._heap:
             self._time = 0.0
             self._ends.clear()

@@ -70,12 +70,12 @@ class Tally:
 
 
 def run_statements(runner: QueryRunner, statements: Iterable[tuple[str, str]]) -> Tally:
-    """Every (label, query), one after the other."""
+    """Every (label, query), one after the other, with the seconds of the processor that it takes."""
     tally = Tally()
     for label, query in statements:
-        began = time.perf_counter()
+        began = time.thread_time()
         reply = runner.run("acme", TABLE, query)
-        tally.add("rows" if reply.startswith("[") else "refused", time.perf_counter() - began, reply, label)
+        tally.add("rows" if reply.startswith("[") else "refused", time.thread_time() - began, reply, label)
     return tally
 
 

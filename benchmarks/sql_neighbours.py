@@ -1,9 +1,9 @@
 """Do sessions that send SQL bombs hold up, or fail, those beside them?
 
-    python -m benchmarks.sql_neighbours [--bombers 200] [--honest 20] [--seconds 60] [--repeats 1] [--against CHECKOUT]
+    python -m benchmarks.sql_neighbours [--bombers 200] [--bombs 3] [--honest 20] [--seconds 60] [--against CHECKOUT]
 
-Starts a real FinQA server and plays on it: bombers run three queries that are slow or large by their own doing, then
-submit an answer; honest sessions run queries of a few milliseconds with pauses. Prints the times of the honest queries,
+Starts a real FinQA server and plays on it: bombers run queries that are slow or large by their own doing, then submit
+the right answer; honest sessions run queries of a few milliseconds with pauses. Prints the times of the honest queries,
 those of the bombs, faults and graded episodes. `--against` runs the server of another checkout in turn, for comparison.
 Exits with 1 when a target is missed.
 """
@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.server_processes import resident_mib
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import EpisodeError
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient
@@ -32,7 +33,6 @@ from tests.fixtures.tiny_snapshot import write_tiny_snapshot
 
 WORST_P99_S = 1.0
 PAUSE_S = 0.1
-BOMBS_PER_EPISODE = 3
 HONEST = {
     f"SELECT \"2024\" FROM {TABLE} WHERE line_item = 'total_revenues'": '[{"2024":6118}]',
     f'SELECT sum("2024") AS total FROM {TABLE} WHERE "2024" > 0': '[{"total":9177}]',
@@ -51,6 +51,7 @@ class Figures:
     with_s: list[float] = field(default_factory=list)
     bombs_s: list[float] = field(default_factory=list)
     graded: int = 0
+    processes_mib: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
     replies: Counter[str] = field(default_factory=Counter)
@@ -85,15 +86,15 @@ async def be_honest(url: str, until: float, seed: int, figures: Figures) -> None
         await client.close()
 
 
-async def bomb(url: str, until: float, seed: int, figures: Figures) -> None:
-    """Episodes of three bombs and an answer; an episode that has begun is played to its end."""
+async def bomb(url: str, until: float, seed: int, bombs: int, figures: Figures) -> None:
+    """Episodes of bombs and the right answer; an episode that has begun is played to its end."""
     dice = random.Random(seed)
     while time.monotonic() < until:
         client = OpenEnvClient(url)
         try:
             await client.connect()
             await client.reset(question_id="q1")
-            for _ in range(BOMBS_PER_EPISODE):
+            for _ in range(bombs):
                 began = time.perf_counter()
                 text = await query(client, ATTACKS[dice.choice(BOMBS)])
                 figures.bombs_s.append(time.perf_counter() - began)
@@ -116,12 +117,22 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> Figures:
     try:
         await server.wait_until_healthy(60.0)
         until = time.monotonic() + arguments.seconds
-        bombers = [bomb(server.url, until, arguments.seed + place, figures) for place in range(arguments.bombers)]
+        bombers = [
+            bomb(server.url, until, arguments.seed + place, arguments.bombs, figures)
+            for place in range(arguments.bombers)
+        ]
         honest = [be_honest(server.url, until, arguments.seed - place, figures) for place in range(arguments.honest)]
         await asyncio.gather(*bombers, *honest)
+        figures.processes_mib = [resident_mib(pid) for pid in (server.pid, *children(server.pid))]
     finally:
         await server.stop(3.0)
     return figures
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for names in lists for child in names.read_text(encoding="utf-8").split()]
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -140,6 +151,7 @@ def show(name: str, figures: Figures) -> None:
     for label, values in rows.items():
         spread = ", ".join(f"{mark} {quantile(values, share):.3f} s" for mark, share in _MARKS)
         print(f"  {label}: {len(values)}, {spread}")
+    print(f"  memory of the server and its processes: {', '.join(f'{mib:.0f}' for mib in figures.processes_mib)} MiB")
     print(f"  episodes of bombers graded: {figures.graded}; faults: {sum(figures.faults.values())}")
     for what, counted in (("fault", figures.faults), ("wrong reply", figures.wrong), ("bomb", figures.replies)):
         for text, count in counted.most_common(5):
@@ -165,6 +177,7 @@ def main() -> int:
     """Read the flags and run; return 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bombers", type=int, default=200)
+    parser.add_argument("--bombs", type=int, default=3, help="Bombs of an episode")
     parser.add_argument("--honest", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=1)

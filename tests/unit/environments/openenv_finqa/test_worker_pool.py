@@ -50,7 +50,9 @@ def full() -> WorkerPool:
 
 @pytest.fixture
 def ask(snapshot: SnapshotReader, full: WorkerPool) -> Ask:
-    def submit(query: str, *, pool: WorkerPool = full, session: str = "", started: threading.Event | None = None):  # noqa: ANN202
+    def submit(
+        query: str, *, pool: WorkerPool = full, session: str = "", started: threading.Event | None = None
+    ) -> Future[str | None]:
         images = QueryRunner(snapshot).images(("acme", (TABLE,)))
         return pool.submit(session, QueryRequest("acme", TABLE, query, images), (started or threading.Event()).set)
 

@@ -28,10 +28,10 @@ from finqa_plugins.environments.openenv_finqa.server.sql_guard import QueryBudge
 
 Role = Literal["short", "full"]
 
-SHORT = QueryBudget(steps=100_000, seconds=0.003, heap_bytes=8 * 2**20)
+SHORT = QueryBudget(steps=50_000, seconds=0.002, heap_bytes=4 * 2**20)
 """What a query may use up before it has to wait among the long ones. It is little, because all may come at once."""
 
-SHORT_IDLE_TABLES = 64
+SHORT_IDLE_TABLES = 32
 NICENESS = 5
 """Of processes for long queries: the server and short queries get the processor first, and long ones still get some."""
 

@@ -94,7 +94,7 @@ def leading(learner: str) -> Iterator[None]:
     from finqa_cli.contracts import LearnerProcesses
     from finqa_cli.extend import registry
 
-    processes = registry().first("join_processes", LearnerProcesses, learner=learner)
+    processes = registry().first("join_processes", LearnerProcesses, learner=learner)  # type: ignore[type-abstract]
     if processes is None:
         raise ConfigError(
             f"Learner {learner!r} trains in one process, but torchrun started {os.environ['WORLD_SIZE']}.",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class OpenEnvConfig(BaseModel):
     """Which server, which tasks, and how its rewards become one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # variables.N=3
 
     url: str = Field(
         default="",

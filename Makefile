@@ -58,11 +58,12 @@ $(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt
 # verifiers and Inspect need versions that exclude each other and ours: an environment each.
 LIBRARIES := .venv-libraries
 $(LIBRARIES)/verifiers/.installed: PACKAGES := verifiers==0.2.1
+$(LIBRARIES)/verifiers4/.installed: PACKAGES := verifiers==0.4.0 uv
 $(LIBRARIES)/inspect/.installed: PACKAGES := inspect_ai==0.3.285 openai
 
-test-libraries: install $(LIBRARIES)/verifiers/.installed $(LIBRARIES)/inspect/.installed  ## Their environments, beside their own runners.
-	FINQA_VERIFIERS_PYTHON=$(LIBRARIES)/verifiers/bin/python FINQA_INSPECT_PYTHON=$(LIBRARIES)/inspect/bin/python \
-		$(BIN)/python -m pytest tests/other_libraries $(ARGS)
+test-libraries: install $(LIBRARIES)/verifiers/.installed $(LIBRARIES)/verifiers4/.installed $(LIBRARIES)/inspect/.installed  ## Their environments, beside their own runners.
+	FINQA_VERIFIERS_PYTHON=$(LIBRARIES)/verifiers/bin/python FINQA_VERIFIERS4_PYTHON=$(LIBRARIES)/verifiers4/bin/python \
+		FINQA_INSPECT_PYTHON=$(LIBRARIES)/inspect/bin/python $(BIN)/python -m pytest tests/other_libraries $(ARGS)
 
 $(LIBRARIES)/%/.installed: Makefile
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -3,7 +3,9 @@
     python -m benchmarks.foreign_environments ENVS --python VENV/bin/python [--only NAME] [--out FOLDER]
 
 ENVS is the folder `envs` of a checkout of OpenEnv, VENV a virtual environment with what their projects require. For
-each environment: `finqa eval random`, `finqa policy make --expert random`, `finqa train`. A line of JSON for each.
+each environment: `finqa play --engine random`, `finqa eval random`, `finqa policy make --expert random`, `finqa train`.
+A line of JSON for each. With --cloud in sandboxes of a loopback Daytona, whose servers import the packages of this
+interpreter; the image is built first.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +26,47 @@ from finqa_cli.testing import LoopbackConfig, LoopbackProcess
 SANDBOXES = 4
 FAULTS = ("sandbox_error", "engine_error", "environment_error")
 TOKENIZER = Path(__file__).parents[1] / "plugins" / "finqa_plugins" / "policies"
-ENVIRONMENTS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-    "echo": ("echo_env", {}, {}),
-    "grid_world": ("grid_world_env", {}, {}),
-    "maze": ("maze_env", {}, {}),
-    "connect4": ("connect4_env", {}, {}),
-    "coding": ("coding_env", {}, {}),
-    "reasoning_gym": ("reasoning_gym_env", {}, {"dataset_name": "leg_counting", "size": 50}),
-    "chat": ("chat_env", {"TOKENIZER_NAME": str(TOKENIZER)}, {}),
-    "frozen_lake": ("textarena_env", {"TEXTARENA_ENV_ID": "FrozenLake-v0"}, {}),
-    "tower_of_hanoi": ("textarena_env", {"TEXTARENA_ENV_ID": "TowerOfHanoi-v0"}, {}),
-    "wordle": ("textarena_env", {"TEXTARENA_ENV_ID": "Wordle-v0"}, {}),
-    "hangman": ("textarena_env", {"TEXTARENA_ENV_ID": "Hangman-v0"}, {}),
-    "sudoku": ("textarena_env", {"TEXTARENA_ENV_ID": "Sudoku-v0"}, {}),
-    "minesweeper": ("textarena_env", {"TEXTARENA_ENV_ID": "Minesweeper-v0"}, {}),
+
+
+@dataclass(frozen=True)
+class Stock:
+    """An environment of the repository.
+
+    Attributes:
+        folder: Its folder in `envs`.
+        variables: Environment variables of the server.
+        reset: Arguments of every reset.
+        options: Further options of our environment `openenv`, for this environment.
+        steps: Limit of actions in an episode.
+    """
+
+    folder: str
+    variables: dict[str, str] = field(default_factory=dict)
+    reset: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, int | str] = field(default_factory=dict)
+    steps: int = 8
+
+
+ENVIRONMENTS = {
+    "echo": Stock("echo_env"),
+    "grid_world": Stock("grid_world_env"),
+    "maze": Stock("maze_env"),
+    "connect4": Stock("connect4_env"),
+    "coding": Stock("coding_env", options={"observation_chars": 400}),  # a traceback of 3,000 for each mistake
+    "reasoning_gym": Stock("reasoning_gym_env", reset={"dataset_name": "leg_counting", "size": 50}),
+    "chat": Stock("chat_env", {"TOKENIZER_NAME": str(TOKENIZER)}),
+    "chess": Stock("chess_env"),
+    "minesweeper_board": Stock("minesweeper_env"),
+    "fraud_triage": Stock("fraud_triage_env"),
+    "catch": Stock("openspiel_env", {"OPENSPIEL_GAME": "catch"}, steps=12),  # the ball falls for ten
+    "tic_tac_toe": Stock("openspiel_env", {"OPENSPIEL_GAME": "tic_tac_toe"}),
+    "frozen_lake": Stock("textarena_env", {"TEXTARENA_ENV_ID": "FrozenLake-v0"}),
+    "tower_of_hanoi": Stock("textarena_env", {"TEXTARENA_ENV_ID": "TowerOfHanoi-v0"}),
+    "wordle": Stock("textarena_env", {"TEXTARENA_ENV_ID": "Wordle-v0"}),
+    "hangman": Stock("textarena_env", {"TEXTARENA_ENV_ID": "Hangman-v0"}),
+    "sudoku": Stock("textarena_env", {"TEXTARENA_ENV_ID": "Sudoku-v0"}),
+    "minesweeper": Stock("textarena_env", {"TEXTARENA_ENV_ID": "Minesweeper-v0"}),
 }
-"""Folder, variables of the server, and arguments of every reset."""
 
 
 def main() -> None:
@@ -48,7 +76,8 @@ def main() -> None:
     parser.add_argument("--python", type=Path, required=True, help="Python that has the environments' packages")
     parser.add_argument("--only", action="append", choices=ENVIRONMENTS, help="repeatable")
     parser.add_argument("--out", type=Path, default=Path("foreign-environments"))
-    parser.add_argument("--cloud", action="store_true", help="in sandboxes of a loopback Daytona; packages are these")
+    parser.add_argument("--cloud", action="store_true", help="in sandboxes of a loopback Daytona")
+    parser.add_argument("--recipe", default="auto", choices=("auto", "dockerfile", "packages"), help="of images")
     parser.add_argument("--demonstrations", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=4)
     chosen = parser.parse_args()
@@ -66,24 +95,31 @@ def main() -> None:
 
 def measure(name: str, chosen: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
     """What came of the commands; the first error ends it."""
-    folder, variables, reset = ENVIRONMENTS[name]
+    stock = ENVIRONMENTS[name]
     out = chosen.out / name
     out.mkdir(parents=True, exist_ok=True)
-    options = {"module": chosen.environments / folder, "python": chosen.python, "tasks": 2 * chosen.demonstrations}
+    options: dict[str, object] = {
+        "module": chosen.environments / stock.folder,
+        "python": chosen.python,
+        **stock.options,
+    }
+    options |= {"tasks": 2 * chosen.demonstrations, "recipe": chosen.recipe}
     shared = ["--environment", "openenv"]
     for key, value in options.items():
         shown = value if isinstance(value, int) else json.dumps(str(value))
         shared += ["--set", f"environment.options.{key}={shown}"]
-    for section, given in (("variables", variables), ("reset", reset)):
+    for section, given in (("variables", stock.variables), ("reset", stock.reset)):
         table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
         if table:
             shared += ["--set", f"environment.options.{section}={{{table}}}"]
-    played = [*shared, "--max-steps", "8", "--sandboxes", f"{SANDBOXES}"]
+    limit = ["--max-steps", f"{stock.steps}"]
+    played = [*shared, *limit, "--sandboxes", f"{SANDBOXES}"]
     config = out / "policy" / "train.toml"
     made = ["--demonstrations", str(chosen.demonstrations), "--epochs", "6", "--output", str(out / "policy")]
     train = ["--model", str(out / "policy" / "policy"), "--config", str(config), "--iterations", str(chosen.iterations)]
     train += ["--no-preflight", "--set", "train.target_groups_per_iter=4", "--set", "eval.limit=16"]
     commands = {
+        "play": ["play", *shared, "--engine", "random", *limit],
         "random": ["eval", "random", *played, "--limit", "16", "--run-dir", str(out / "random")],
         "policy": ["policy", "make", "--expert", "random", *played, *made],
         "train": ["train", *played, *train, "--run-dir", str(out / "train")],

@@ -49,3 +49,15 @@ async def wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> Non
             writer.close()
             return
     raise RuntimeError("the server did not start within a minute")
+
+
+def reset_peak(pid: int) -> None:
+    """Begin to count the peak of a process's memory anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process had in RAM since `reset_peak`."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return float(line.split()[1]) / 1024

@@ -37,9 +37,8 @@ from finqa_cli import logs
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.rollout.attempts import Attempt, Player
-from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings, load_settings
 from finqa_cli.types import Group, PolicyVersion, Sample

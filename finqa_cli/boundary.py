@@ -99,7 +99,7 @@ def _by_plugins(error: BaseException) -> FinqaError | None:
     if loaded is None:
         return None
     try:
-        remedy = loaded.registry().hook.explain_error(error=error)
+        remedy = loaded.registry().first("explain_error", str, error=error)
     except Exception:  # a plugin that fails to explain must not hide the error itself
         return None
     return FinqaError(str(error) or type(error).__name__, remedy=str(remedy)) if remedy else None
@@ -120,6 +120,10 @@ def _help_of(error: typer.TyperException) -> str:
 
 def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> int:
     remedy = error.remedy or _usual_remedy(error, arguments, commands)
+    try:
+        sys.stdout.flush()
+    except OSError:  # stdout may be what failed
+        _discard_stdout()
     print(f"error: {error.message}", file=sys.stderr)
     if remedy:
         print(f"fix: {remedy}", file=sys.stderr)

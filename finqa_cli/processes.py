@@ -1,9 +1,11 @@
-"""Facts about processes: start times, which distinguish processes of one pid, threads of a user, secret variables."""
+"""Facts about processes: machine and start time, which distinguish processes of one pid, threads, secret variables."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
+import socket
 from pathlib import Path
 
 _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$")
@@ -32,3 +34,17 @@ def count_threads(user: int) -> int:
             if folder.stat().st_uid == user:
                 threads += sum(1 for _ in (folder / "task").iterdir())
     return threads
+
+
+def host_name() -> str:
+    """This machine's name with a few characters that differ where process ids mean something else."""
+    name = socket.gethostname()
+    try:
+        machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
+    except OSError:
+        machine = ""
+    try:
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        pids = ""
+    return f"{name[:56]}-{hashlib.sha256(f'{machine} {pids}'.encode()).hexdigest()[:6]}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from benchmarks.sandboxes.ideal import Schedule
 from benchmarks.sandboxes.world import Fleet
 from finqa_cli.rollout.groups import Collection
+from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Group, PolicyVersion, Trajectory
 from finqa_cli.wiring.build import make_optimizer

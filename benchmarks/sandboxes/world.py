@@ -21,10 +21,10 @@ from finqa_cli.rollout.pool import Pool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
-from finqa_cli.types import Task
+from finqa_cli.types import ServerSpec, Task
 from finqa_cli.wiring.build import make_pool, open_environment
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.image_recipe import image_name, served_snapshot
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name
 
 SNAPSHOT = "benchmark"
 COMPANIES = 20
@@ -92,11 +92,11 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
     settings = settings_for(scale, seed, home)
     environment = open_environment(settings, NullReporter())
     spec = environment.sandbox_spec()
-    assert spec is not None, "the environment runs in sandboxes"
+    assert isinstance(spec, ServerSpec) and spec.snapshot, "the environment is served in sandboxes"
     name = image_name(spec, DaytonaSandboxConfig.model_validate(settings.sandbox.options))
     config = LoopbackConfig(
         seed=seed,
-        images={name: served_snapshot(spec).path},
+        images={name: spec.snapshot.path},
         create_limit=scale.create_limit,
         create_window_s=scale.create_window_s,
         latency=scale.cloud,

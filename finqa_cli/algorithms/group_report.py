@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from finqa_cli.algorithms.credit import attempt_weight
-from finqa_cli.types import Credit, Group, Trajectory, Turn
+from finqa_cli.types import Credit, Group, Trajectory
 
 OVER_AGE = "over_age"
 """`Credit.dropped` of a group with a token that is too old to be trained on."""
@@ -62,6 +62,7 @@ class GroupStatistics:
 def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> GroupStatistics:
     """Counts what became of the groups that `credits` belong to, in the same order."""
     kinds = [_kind(group, credit) for group, credit in zip(groups, credits, strict=True)]
+    trained = [member for pair in zip(groups, credits, strict=True) for member in _trained(*pair)]
     rewards = [reward for group in groups for reward in _scored(group)]
     episodes = sum(len(group.trajectories) for group in groups)
     return GroupStatistics(
@@ -76,7 +77,7 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
         episodes=episodes,
         faults=episodes - len(rewards),
         episodes_in_groups=len(rewards),
-        episodes_trained=sum(_trained(group, credit) for group, credit in zip(groups, credits, strict=True)),
+        episodes_trained=sum(attempt_weight(member) > 0 for member in trained),
         reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
         reward_std=statistics.pstdev(rewards) if rewards else 0.0,
         length_bias=length_bias(groups),
@@ -93,7 +94,7 @@ def length_bias(
     makes the figure an estimate from below. `length` may also give seconds.
     """
     started = [trajectory for group in groups for trajectory in group.trajectories]
-    used = [trajectory for trajectory in started if _score(trajectory) is not None]
+    used = [each for each in started if not each.status.is_fault and each.reward is not None]
     total = sum(map(length, started))
     if len(used) in (0, len(started)) or not total:
         return 0.0
@@ -116,7 +117,9 @@ def without_over_age(
         most: Oldest age that is trained on.
     """
     return tuple(
-        replace(credit, dropped=OVER_AGE) if _oldest(group, credit, version) > most else credit
+        replace(credit, dropped=OVER_AGE)
+        if max(token_ages([group], [credit], version=version), default=0) > most
+        else credit
         for group, credit in zip(groups, credits, strict=True)
     )
 
@@ -125,8 +128,10 @@ def token_ages(groups: Sequence[Group], credits: Sequence[Credit], *, version: i
     """How many trained tokens there are of each age, in versions."""
     ages: Counter[int] = Counter()
     for group, credit in zip(groups, credits, strict=True):
-        for turn in _trained_turns(group, credit):
-            ages[version - turn.policy_version] += len(turn.completion_ids)
+        for member in _trained(group, credit):
+            for turn in member.turns:
+                if turn.completion_ids:
+                    ages[version - turn.policy_version] += len(turn.completion_ids)
     return ages
 
 
@@ -140,19 +145,16 @@ def staleness_metrics(ages: Counter[int]) -> dict[str, float]:
     return {"staleness_mean": mean, "staleness_max": float(max(ages)), **histogram}
 
 
-def _score(trajectory: Trajectory) -> float | None:
-    return None if trajectory.status.is_fault else trajectory.reward
-
-
-def _trained(group: Group, credit: Credit) -> int:
-    if credit.dropped:
-        return 0
-    members = zip(group.trajectories, credit.advantages, strict=True)
-    return sum(bool(advantage and attempt_weight(trajectory)) for trajectory, advantage in members)
-
-
 def _scored(group: Group) -> list[float]:
-    return [score for score in map(_score, group.trajectories) if score is not None]
+    """The rewards of the members that neither faulted nor were left without a grade."""
+    rewards = [trajectory.reward for trajectory in group.trajectories if not trajectory.status.is_fault]
+    return [reward for reward in rewards if reward is not None]
+
+
+def _trained(group: Group, credit: Credit) -> list[Trajectory]:
+    """The members with an advantage that is neither excluded nor 0; none of a group that is dropped."""
+    members = zip(group.trajectories, credit.advantages, strict=True)
+    return [] if credit.dropped else [trajectory for trajectory, advantage in members if advantage]
 
 
 def _kind(group: Group, credit: Credit) -> str:
@@ -163,20 +165,8 @@ def _kind(group: Group, credit: Credit) -> str:
     if credit.dropped != "zero_variance":
         return "dropped_other"
     rewards = _scored(group)
-    if all(abs(reward) <= _TOLERANCE for reward in rewards):
-        return "all_0"
-    if all(abs(reward - 1) <= _TOLERANCE for reward in rewards):
-        return "all_1"
+    lowest, highest = min(rewards, default=0.0), max(rewards, default=0.0)
+    for value, kind in ((0, "all_0"), (1, "all_1")):
+        if abs(lowest - value) <= _TOLERANCE and abs(highest - value) <= _TOLERANCE:
+            return kind
     return "same"
-
-
-def _oldest(group: Group, credit: Credit, version: int) -> int:
-    return max((version - turn.policy_version for turn in _trained_turns(group, credit)), default=0)
-
-
-def _trained_turns(group: Group, credit: Credit) -> Iterator[Turn]:
-    if credit.dropped:
-        return
-    for trajectory, advantage in zip(group.trajectories, credit.advantages, strict=True):
-        if advantage:
-            yield from (turn for turn in trajectory.turns if turn.completion_ids)

@@ -30,6 +30,10 @@ class PolicyGradientLoss(Loss):
     """
 
     at_rollout_temperature: ClassVar[bool] = True
+    has_ratio: ClassVar[bool] = True
+    idle_in_one_step: ClassVar[tuple[str, ...]] = ("form", "clip_low", "clip_high", "dual_clip", "value_clip")
+    """The anchor is then the current policy and r is 1: no clip acts, all forms have the same gradient, and values are
+    those that advantages were made with, so that their clip does not act either."""
 
     form: Literal["ppo", "gspo", "cispo"] = "ppo"
     """f: the clipped ratio of a token (`ppo`), that of a whole sequence (`gspo`), or log p with the clipped ratio as
@@ -76,11 +80,6 @@ class PolicyGradientLoss(Loss):
         return self
 
     @property
-    def has_ratio(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def needs_reference(self) -> bool:
         """Whether the loss has a KL term."""
         return self.kl_coef > 0
@@ -94,17 +93,6 @@ class PolicyGradientLoss(Loss):
     def needs_entropy_gradient(self) -> bool:
         """Whether the loss has an entropy term."""
         return self.entropy_coef > 0
-
-    def effective(self, steps: int) -> Self:
-        """The loss without clips and forms in a single step.
-
-        The anchor is then the current policy and r is 1: no clip acts, all forms have the same gradient, and values are
-        those that advantages were made with, so that their clip does not act either.
-        """
-        if steps > 1:
-            return self
-        unclipped = {"clip_low": 0.0, "clip_high": 0.0, "dual_clip": 0.0, "value_clip": 0.0}
-        return self.model_copy(update={"form": "ppo", **unclipped})
 
 
 def counts_neutral(loss: Loss) -> bool:
@@ -124,16 +112,13 @@ def weigh_samples(samples: Sequence[Sample], loss: Loss) -> tuple[Sample, ...]:
     `constant` Dr. GRPO, arXiv 2503.20783, section 3.2 and its published code.
     """
     episodes = [sample.episode or place for place, sample in enumerate(samples)]
-    kept = [
-        (sample, episode)
-        for sample, episode in zip(samples, episodes, strict=True)
-        if loss.moves_neutral or sample.advantages.any()
-    ]
-    if loss.normalization == "trained":
-        return tuple(sample for sample, _ in kept)
     lengths: Counter[str | int] = Counter()
     for sample, episode in zip(samples, episodes, strict=True):
         lengths[episode] += sample.loss_tokens
+    moving = [loss.moves_neutral or bool(sample.advantages.any()) for sample in samples]
+    kept = [(sample, episode) for sample, episode, moves in zip(samples, episodes, moving, strict=True) if moves]
+    if loss.normalization == "trained":
+        return tuple(sample for sample, _ in kept)
     tokens = sum(sample.loss_tokens for sample, _ in kept)
 
     def weight(episode: str | int) -> float:

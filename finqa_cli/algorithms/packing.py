@@ -66,9 +66,11 @@ def _rectangles(samples: Sequence[Sample], token_budget: int, max_rows: int) -> 
 
 
 def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterator[tuple[int, ...]]:
+    # Big-endian bytes are in the order of the tuples of ids, which are 0 or more.
+    order = sorted(range(len(samples)), key=lambda index: (samples[index].token_ids.astype(">i4").tobytes(), index))
     part: list[int] = []
     used = 0
-    for index in sorted(range(len(samples)), key=lambda index: (_sort_key(samples[index]), index)):
+    for index in order:
         length = len(samples[index].token_ids)
         if part and (used + length > token_budget or len(part) == max_rows):
             yield tuple(part)
@@ -77,8 +79,3 @@ def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterat
         used += length
     if part:
         yield tuple(part)
-
-
-def _sort_key(sample: Sample) -> bytes:
-    """Orders samples as the tuples of their token ids would be, which are 0 or more."""
-    return sample.token_ids.astype(">i4").tobytes()

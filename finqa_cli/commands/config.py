@@ -57,10 +57,16 @@ def _document(loaded: Loaded, origin: bool) -> dict[str, Any]:
 def _print(loaded: Loaded, origin: bool) -> None:
     values = _leaves(to_stated_dict(loaded.settings))
     if origin:
-        rows = [(path, value, loaded.origins.get(path, "default")) for path, value in values.items()]
+        rows = [(path, value, _origin(loaded, path)) for path, value in values.items()]
         print_table(("setting", "value", "origin"), rows)
     else:
         print_table(("setting", "value"), list(values.items()))
+
+
+def _origin(loaded: Loaded, path: str) -> str:
+    """Return the layer that set a value; all layers that set members of an option that is a mapping."""
+    found = {each: origin for each, origin in loaded.origins.items() if each == path or each.startswith(f"{path}.")}
+    return ", ".join(dict.fromkeys(found.values())) or "default"
 
 
 def _leaves(tree: dict[str, Any]) -> dict[str, object]:

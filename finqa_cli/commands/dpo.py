@@ -18,8 +18,9 @@ from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.perform import perform, run_path
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
-from finqa_cli.training.preference.dpo_run import DpoResult, document, dpo
+from finqa_cli.training.preference.dpo_run import DpoResult, dpo
 from finqa_cli.training.preference.preference_loop import HeldOut
+from finqa_cli.training.training_loop import result_document
 
 app = CommandApp()
 
@@ -82,7 +83,7 @@ def train_on_pairs(line: CommandLine, settings: Settings, source: Path, run: Pat
         remedy=f"finqa dpo --resume {run}",
         learner=settings.learner.name,
     )
-    emit(document(result), as_json=line.as_json, text=lambda: _text(result))
+    emit(result_document(result), as_json=line.as_json, text=lambda: _text(result))
 
 
 def followed(pairs: Path) -> dict[str, Any]:

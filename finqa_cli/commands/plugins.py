@@ -45,7 +45,10 @@ def show(
     Example: finqa plugins show grpo
     """
     found = [(report, component) for report, component in _components() if name in (component.name, report.name)]
-    if not found and (component := registry().hook.find_component(kind="environment", name=name)) is not None:
+    if (
+        not found
+        and (component := registry().first("find_component", Component, kind="environment", name=name)) is not None
+    ):
         report = registry().report_of(component)
         found = [(report, component)] if report is not None else []
     reports = [report for report in registry().reports if report.name == name]

@@ -14,7 +14,8 @@ from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.perform import perform, run_path
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
-from finqa_cli.training.sft.sft_run import Imitation, SftResult, document, sft
+from finqa_cli.training.sft.sft_run import Imitation, SftResult, sft
+from finqa_cli.training.training_loop import result_document
 
 app = CommandApp()
 
@@ -85,7 +86,7 @@ def main(
         remedy=f"finqa sft --resume {run}",
         learner=settings.learner.name,
     )
-    emit(document(result), as_json=line.as_json, text=lambda: _text(result))
+    emit(result_document(result), as_json=line.as_json, text=lambda: _text(result))
 
 
 def _check_new_model(line: CommandLine) -> None:

@@ -113,7 +113,16 @@ def _on_groups(line: CommandLine, settings: Settings, run: Path, *, resume: bool
         "before": result.before,
         "after": result.after,
     }
-    emit(document, as_json=line.as_json, text=lambda: training_text(result))
+    text = (lambda: _finished_text(result)) if result.was_finished else (lambda: training_text(result))
+    emit(document, as_json=line.as_json, text=text)
+
+
+def _finished_text(result: TrainResult) -> str:
+    """Say that a run that was to be resumed is finished."""
+    return (
+        f"{result.run} is finished: all of its {plural(result.iterations, 'iteration')} were done before.\n"
+        f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N"
+    )
 
 
 def _on_pairs(line: CommandLine, pairs: Path, *, quick_test: bool) -> None:

@@ -33,6 +33,14 @@ class Sandbox(ABC):
     def id(self) -> str:
         """The provider's id."""
 
+    @property
+    def server_id(self) -> str:
+        """Return what names the server process or machine behind the sandbox: those with one value end together.
+
+        Default: the sandbox's own id.
+        """
+        return self.id
+
     @abstractmethod
     async def healthy(self) -> bool:
         """Return whether the sandbox, and the server that it runs, answers within a few seconds. Never raises."""
@@ -80,6 +88,13 @@ class SandboxProvider(ABC):
             SandboxError: It did not become ready; nothing of it is left behind. Another try may succeed.
             FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
                 image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
+        """
+
+    def check_key(self) -> None:  # noqa: B027 - optional: most providers need none
+        """Raise at once where every start would be refused for want of a key; without a request. Default: no check.
+
+        Raises:
+            AuthenticationError: The key is missing.
         """
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:

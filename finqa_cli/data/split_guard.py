@@ -55,6 +55,7 @@ def check_training_data(
     *,
     allow_evaluation_only: bool = False,
     allow_overlap: bool = False,
+    division: str = "divide the train and dev files by company",
 ) -> None:
     """Refuses to train on these tasks.
 
@@ -64,6 +65,7 @@ def check_training_data(
         evaluation: The tasks that are evaluated on.
         allow_evaluation_only: Whether the user allows training on data for evaluation.
         allow_overlap: Whether the user allows the two sets to overlap.
+        division: How the data is divided so that it does not overlap.
 
     Raises:
         DataError: The data or the split is for evaluation only, or the two sets overlap; the message has counts
@@ -83,8 +85,7 @@ def check_training_data(
         raise DataError(
             f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
             f"{describe(overlap)}. The evaluation would measure memory.",
-            remedy="split the train and dev files by company (finqa data prepare --split-by company, with --for "
-            f"ENVIRONMENT for others than FinQA's; finqa data import ... --splits), or say {ALLOW_OVERLAP}",
+            remedy=f"{division}, or say {ALLOW_OVERLAP}",
         )
 
 

@@ -19,15 +19,16 @@ from pluggy import HookCaller
 from finqa_cli import __version__
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
-from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.errors import ConfigError, FinqaError, PluginError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
+from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
 from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
 from finqa_cli.wiring.build import make_provider, open_environment
 from finqa_cli.wiring.placing import visible_devices
-from finqa_cli.wiring.policies import resolve
-from finqa_cli.wiring.sandbox_owners import HOST_LABEL, host_name, reap_command, strays
+from finqa_cli.wiring.policies import check_fit, resolve
+from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
 
 DEADLINE_S = 10.0
 """On a busy machine the import of a cloud's SDK alone takes several of them."""
@@ -135,10 +136,19 @@ def backends(settings: Settings) -> list[Check]:
 
 
 def model(settings: Settings) -> list[Check]:
-    """Whether the policy is what it says, as far as this machine knows."""
+    """Whether the policy is what it says and fits the environment, as far as this machine knows.
+
+    Raises:
+        FinqaError: It is not, or it does not.
+    """
     if modelless(settings):
         return []
-    resolve(settings.model.name)
+    policy = resolve(settings.model.name)
+    check_fit(settings, policy, trains=False)
+    try:
+        check_fit(settings, policy, trains=True)
+    except ConfigError as error:
+        return [Check(name="model", status="warn", detail=f"for training: {error.message}", remedy=error.remedy)]
     size = model_size(settings)
     detail = settings.model.name if size is None else f"{settings.model.name}, {count(size)} parameters"
     return [Check(name="model", status="ok", detail=detail)]
@@ -179,13 +189,19 @@ def hooks(settings: Settings) -> Iterator[Probe]:
         given["data"]["digest"] = LocalSnapshots(settings.data.home).get(settings.data.snapshot).digest
     lock, executes = threading.Lock(), functools.cache(lambda: _executes(settings))
 
-    def look(caller: HookCaller) -> list[Check]:
+    def look(plugin: str, caller: HookCaller) -> list[Check]:
         with lock:  # one hook waits for the environment's data, the others for that one
             facts = {**given, "environment": {**given["environment"], "executes": executes()}}
-        return [check for found in caller(settings=facts) for check in found]
+        try:
+            return [check for found in caller(settings=facts) for check in found]
+        except FinqaError:
+            raise
+        except Exception as error:
+            failure = registry().describe_failure(plugin, "doctor_checks", error)
+            raise PluginError(f"The check itself failed: it {failure}", remedy=_author(plugin)) from error
 
     for name, caller in registry().each("doctor_checks"):
-        yield Probe(name, functools.partial(look, caller))
+        yield Probe(name, functools.partial(look, name, caller))
 
 
 def _executes(settings: Settings) -> bool:
@@ -220,8 +236,11 @@ def _raised(probe: Probe, error: BaseException) -> list[Check]:
     if isinstance(error, FinqaError):
         return [Check(name=probe.name, status="fail", detail=error.message, remedy=error.remedy)]
     detail = f"The check itself failed: {type(error).__name__}: {error}"
-    remedy = f"report it to the author of {probe.name!r}; finqa plugins lists where it comes from"
-    return [Check(name=probe.name, status="fail", detail=detail, remedy=remedy)]
+    return [Check(name=probe.name, status="fail", detail=detail, remedy=_author(probe.name))]
+
+
+def _author(plugin: str) -> str:
+    return f"report it to the author of {plugin!r}; finqa plugins lists where it comes from"
 
 
 def _late(probe: Probe, seconds: float) -> list[Check]:

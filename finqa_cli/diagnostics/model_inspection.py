@@ -63,7 +63,7 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
     """
     policy = resolve(name)
     check_on_hub(policy)
-    architecture: Architecture | None = registry().hook.inspect_model(reference=policy.model)
+    architecture: Architecture | None = registry().first("inspect_model", Architecture, reference=policy.model)
     if architecture is None:
         raise MissingDependencyError(
             f"No installed plugin can read the architecture of {policy.model!r}.", remedy="pip install 'finqa[train]'"

@@ -217,24 +217,34 @@ async def play(
     Raises:
         DataError: There is no such question.
     """
-    async with stage(settings, policy, run_id="play", reporter=reporter, episodes=lambda _: 1) as parts:
-        environment = parts.environment
-        splits = environment.splits() if question else (eval_split(environment, settings),)
-        tasks = [task for split in splits for task in environment.tasks(split)]
-        if question is not None:
-            task = next((task for task in tasks if task.id == question), None)
-            if task is None:
-                remedy = "leave --question out, and one is drawn"
-                raise DataError(f"{parts.data.name!r} has no question {question!r}.", remedy=remedy)
-        elif tasks:
-            task = draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
-        else:
-            raise DataError(f"Split {splits[0]!r} of {parts.data.name!r} has no questions.")
+    chosen: list[Task] = []
+
+    def count(environment: Environment) -> int:
+        """The question is looked up before anything is started."""
+        chosen.append(_choose_task(environment, settings, question))
+        return 1
+
+    async with stage(settings, policy, run_id="play", reporter=reporter, episodes=count) as parts:
+        (task,) = chosen
         on_start(task)
         player = parts.player(settings, temperature=settings.eval.temperature)
         attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
         with player.seat() as seat:
             return await player.play(attempt, seat, on_turn)
+
+
+def _choose_task(environment: Environment, settings: Settings, question: str | None) -> Task:
+    splits = environment.splits() if question else (eval_split(environment, settings),)
+    tasks = [task for split in splits for task in environment.tasks(split)]
+    if question is None:
+        if not tasks:
+            raise DataError(f"Split {splits[0]!r} of {environment.data().name!r} has no questions.")
+        return draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
+    task = next((task for task in tasks if task.id == question), None)
+    if task is None:
+        remedy = "leave --question out, and one is drawn"
+        raise DataError(f"{environment.data().name!r} has no question {question!r}.", remedy=remedy)
+    return task
 
 
 def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from finqa_cli.grading.answers import Case
 from finqa_cli.masking import masked
 from finqa_cli.runs.durable_files import now, storage, write_json
 from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
+from finqa_cli.settings.grader_versions import rewards_before_versions
 from finqa_cli.types import Task
 from finqa_cli.wiring.build import make_reward, make_verdict
 
@@ -80,6 +81,11 @@ def reward_facts(settings: Settings) -> dict[str, Any]:
 def reward_digest(facts: Mapping[str, Any]) -> str:
     """sha256 of `reward_facts`: what a resumed run insists on."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def digests_before_versions(facts: Mapping[str, Any]) -> list[str]:
+    """The digests of the same reward in runs that are older than the versions of `strict`."""
+    return [reward_digest(before) for before in rewards_before_versions(facts)]
 
 
 def wants_json(reward: Reward, settings: Settings) -> bool:

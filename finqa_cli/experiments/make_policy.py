@@ -17,9 +17,9 @@ from finqa_cli.wiring.build import open_environment
 
 MAKING = Owner(command="policy make", resume="the same command again, with --output", redo="--output")
 
-SCRIPTED = "scripted"
+SCRIPTED, LOCAL = "scripted", "local"
 DEMONSTRATIONS, POLICY = "demonstrations", "policy"
-SETTINGS, SPECIFICATION, TRAINING = "settings.json", "model.toml", "train.toml"
+SETTINGS, SANDBOX, SPECIFICATION, TRAINING = "settings.json", "sandbox.json", "model.toml", "train.toml"
 
 _MODEL = """\
 # A policy that learns on one processor core within minutes: finqa sft DEMONSTRATIONS --init FILE.
@@ -56,7 +56,7 @@ iterations = 50
 group_size = 8
 target_groups_per_iter = 8
 max_rollout_rounds = 4
-learning_rate = 1e-4
+learning_rate = 2e-4
 max_staleness = 0
 
 [eval]
@@ -122,6 +122,8 @@ def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Repo
     relay = Relay()
     with open_folder(run, facts, MAKING) as folder, relay.watching():
         write_settings(run / SETTINGS, stated, MAKING)
+        if _chooses_sandbox(settings):
+            write_settings(run / SANDBOX, {"sandbox": stated["sandbox"]}, MAKING)
         with storage(run):
             (run / SPECIFICATION).write_text(_MODEL, encoding="utf-8")
             (run / TRAINING).write_text(_TRAIN.format(sandboxes=sandboxes), encoding="utf-8")
@@ -140,6 +142,8 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     limit = ("--limit", f"{wanted.demonstrations}", "--attempts", "1", "--temperature", "1")
     careless = ("--set", f"environment.options.careless={wanted.careless:g}") if wanted.careless else ()
     split = ("--split", settings.data.train_split)
+    # `finqa sft` follows the demonstrations' environment, and would choose a sandbox of its own
+    sandbox = ("--config", f"{run / SANDBOX}") if _chooses_sandbox(settings) else ()
     return [
         Step(
             name=DEMONSTRATIONS,
@@ -159,11 +163,16 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
             name=POLICY,
             arguments=(
                 *("sft", f"{run / DEMONSTRATIONS}", "--init", f"{run / SPECIFICATION}", "--run-dir", f"{run / POLICY}"),
-                *("--epochs", f"{wanted.epochs:g}", "--seed", f"{settings.train.seed}", *_IMITATION),
+                *("--epochs", f"{wanted.epochs:g}", "--seed", f"{settings.train.seed}", *_IMITATION, *sandbox),
+                *("--set", f"pool.sandboxes={settings.pool.sandboxes}"),
             ),
-            reads=(DEMONSTRATIONS, SPECIFICATION),
+            reads=(DEMONSTRATIONS, SPECIFICATION, *([SANDBOX] if sandbox else [])),
         ),
     ]
+
+
+def _chooses_sandbox(settings: Settings) -> bool:
+    return settings.sandbox.name != LOCAL or bool(settings.sandbox.options)
 
 
 def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int:

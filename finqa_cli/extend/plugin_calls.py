@@ -133,10 +133,13 @@ def find_place(error: BaseException, home: Path | None, called: object) -> str:
         home: The plugin's package or file; None: what is neither finqa nor a library.
         called: Class, function or method that was called.
     """
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if _inside(file, home) if home is not None else _side_of(file) == "user":
-            return f"{frame.filename}:{frame.lineno}"
+    raised: BaseException | None = error
+    while raised is not None:  # a coroutine turns StopIteration into an error of its own, without its frames
+        for frame in reversed(traceback.extract_tb(raised.__traceback__)):
+            file = Path(frame.filename)
+            if _inside(file, home) if home is not None else _side_of(file) == "user":
+                return f"{frame.filename}:{frame.lineno}"
+        raised = raised.__cause__
     return definition(called)
 
 

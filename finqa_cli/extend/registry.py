@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import io
+import re
 import sys
 import time
 import tomllib
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 import structlog
@@ -34,9 +35,9 @@ from finqa_cli.contracts import (
     TokenEngine,
     Tracker,
 )
-from finqa_cli.errors import ConfigError, MissingDependencyError
+from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError
 from finqa_cli.extend.hookspecs import KINDS, Component, Kind
-from finqa_cli.extend.plugin_calls import Owner, check_calls, construct, definition, describe, plugin_homes
+from finqa_cli.extend.plugin_calls import Owner, check_calls, construct, definition, describe, find_place, plugin_homes
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.types import Check
 
@@ -64,6 +65,8 @@ _TARGETS = ("target", "config", "readiness", "verdict")
 
 _CHECKOUT = Path(__file__).parents[2]
 """The folder that has `finqa_cli` in it."""
+
+Result = TypeVar("Result")
 
 log = structlog.get_logger(__name__)
 
@@ -106,6 +109,7 @@ class Registry:
         self.manager.add_hookspecs(hookspecs)
         self._components: dict[tuple[str, str], Component] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._failing: set[tuple[str, str]] = set()
         self.reports: list[PluginReport] = []
         for entry in entries:
             self.reports.append(self._load(entry))
@@ -125,6 +129,52 @@ class Registry:
         others = {name: [plugin for other, plugin in plugins if other != name] for name in names}
         return [(name, self.manager.subset_hook_caller(hook, others[name])) for name in names]
 
+    def first(self, hook: str, wanted: type[Result], **facts: Any) -> Result | None:
+        """Return the first answer to a hook that is not None; None where no plugin has one.
+
+        A plugin that is no part of finqa, and raises or answers with another type, is named once and then left out.
+
+        Args:
+            hook: Name of the hook.
+            wanted: Type of its answers.
+            facts: Its arguments.
+
+        Raises:
+            FinqaError: A plugin raised it: it knows what is wrong with its own.
+        """
+        for plugin, caller in reversed(self.each(hook)):
+            report = next((each for each in self.reports if each.name == plugin and not each.error), None)
+            if (hook, plugin) in self._failing:
+                continue
+            try:
+                answer = caller(**facts)
+                if isinstance(answer, wanted):
+                    return answer
+                if answer is None:
+                    continue
+                what = f"returned a {type(answer).__name__}, not a {wanted.__name__}"
+                failure = f"{what} ({definition(self.implementation(plugin, hook))})"
+            except FinqaError:
+                raise
+            except Exception as error:
+                if report is not None and is_built_in(report.module):
+                    raise
+                failure = self.describe_failure(plugin, hook, error)
+            self._failing.add((hook, plugin))
+            log.warning(f"{hook}() of {report.shown if report else plugin} is left out: it {failure}")
+        return None
+
+    def implementation(self, plugin: str, hook: str) -> Callable[..., Any]:
+        """Return the function of a plugin for a hook."""
+        found = getattr(self.hook, hook).get_hookimpls()
+        implementation: Callable[..., Any] = next(each.function for each in found if each.plugin_name == plugin)
+        return implementation
+
+    def describe_failure(self, plugin: str, hook: str, error: Exception) -> str:
+        """Describe what a plugin raised in a hook, with `FILE:LINE`."""
+        home = next((_home(each.module) for each in self.reports if each.name == plugin and not each.error), None)
+        return f"raised {describe(error)} ({find_place(error, home, self.implementation(plugin, hook))})"
+
     def components(self, kind: str | None = None) -> tuple[Component, ...]:
         """All registered components, or those of one kind, by kind and name."""
         chosen = (component for (_, _), component in sorted(self._components.items()))
@@ -137,8 +187,7 @@ class Registry:
         """
         if component := self._components.get((kind, name)):
             return component
-        found: Component | None = self.hook.find_component(kind=kind, name=name)
-        if found is not None:
+        if (found := self.first("find_component", Component, kind=kind, name=name)) is not None:
             return found
         known = sorted(known_name for known_kind, known_name in self._components if known_kind == kind)
         raise ConfigError(
@@ -285,7 +334,7 @@ class Registry:
             if (first := self.manager.get_name(plugin)) is not None:
                 raise ValueError(f"{entry.value} is already registered, as {first!r}")
         except (Exception, SystemExit) as error:
-            return PluginReport(**facts, components=(), error=describe(error))
+            return PluginReport(**facts, components=(), error=_describe_import(error, entry.value))
         try:
             with redirect_stdout(printed):
                 self.manager.register(plugin, name=entry.name)
@@ -294,7 +343,8 @@ class Registry:
         except (Exception, SystemExit) as error:
             if self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
-            return PluginReport(**facts, components=(), error=describe(error))
+            place = find_place(error, _home(entry.value), _mistaken_hook(plugin, error))
+            return PluginReport(**facts, components=(), error=f"{describe(error)} ({place})")
         if not is_built_in(entry.value):
             plugin_homes.add(_home(entry.value))
         warnings = _warnings(entry.value, seconds, printed.getvalue())
@@ -321,7 +371,8 @@ class Registry:
                 raise ValueError(f"{component.kind} {component.name!r} is registered twice")
             if (first := self._components.get(key)) is not None:
                 report = self.report_of(first)
-                left_out[key] = f"the name belongs to {report.shown if report else 'another plugin'}"
+                owner = report.shown if report else "another plugin"
+                left_out[key] = f"the name belongs to {owner} ({definition(register)})"
             else:
                 found[key] = component
         return tuple(found.values()), left_out
@@ -344,12 +395,29 @@ def _home(module: str) -> Path:
     return Path(folders[0] if folders else getattr(found, "__file__", None) or "/")
 
 
+def _describe_import(error: BaseException, module: str) -> str:
+    """Describe what the import of a plugin raised, with `FILE:LINE` where that is not in a library."""
+    if isinstance(error, SyntaxError):
+        return f"{describe(error)} ({error.filename}:{error.lineno})"
+    place = find_place(error, None, None)
+    return describe(error) if place == "NoneType" else f"{describe(error)} ({place})"
+
+
+def _mistaken_hook(plugin: object, error: BaseException) -> object:
+    """The function of a plugin that pluggy refuses; `register_components` where it refuses none."""
+    refused = error if isinstance(error, pluggy.PluginValidationError) else ""
+    hooks = {name: value for name, value in vars(plugin).items() if hasattr(value, f"{hookspecs.GROUP}_impl")}
+    found = (value for name, value in hooks.items() if re.search(rf"\b{name}\b", str(refused)))
+    return next(found, getattr(plugin, "register_components", plugin))
+
+
 def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
     slow = seconds > SLOWEST_IMPORT_S and not is_built_in(module)
     remedies = "import what is heavy in the module that `target` names"
+    file = getattr(sys.modules.get(module), "__file__", None) or module
     return (
-        *([f"its import takes {seconds:.1f} s in every command: {remedies}"] if slow else []),
-        *([f"it prints {printed.strip()[:60]!r} to stdout when it is imported"] if printed.strip() else []),
+        *([f"its import takes {seconds:.1f} s in every command ({file}): {remedies}"] if slow else []),
+        *([f"it prints {printed.strip()[:60]!r} to stdout when it is imported ({file})"] if printed.strip() else []),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from finqa_cli.grading.numbers import Number, leading_unit, parse_number
 
@@ -51,6 +52,23 @@ class Item:
     def is_of_years(self) -> bool:
         """The key is a year, or two."""
         return bool(_YEARS_IN_PROSE.fullmatch(self.key))
+
+
+class Keyed(Protocol):
+    """A value of an answer that may have a year or name."""
+
+    @property
+    def key(self) -> str:
+        """The year, two years, the name, or nothing."""
+        ...
+
+    @property
+    def is_of_years(self) -> bool:
+        """The key is a year, or two."""
+        ...
+
+
+KeyedT = TypeVar("KeyedT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,7 @@ def truth_items(text: str) -> list[Item]:
     return items
 
 
-def pair_up(submitted: Sequence[Item], expected: Sequence[Item]) -> list[tuple[Item, Item]] | str:
+def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple[KeyedT, Item]] | str:
     """Pairs each value of the answer, in order, with the expected one; or returns why this is not possible.
 
     A year may stand before a value that is expected without one. A name may not: `No: yes` would be two answers.

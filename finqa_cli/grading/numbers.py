@@ -144,14 +144,23 @@ def _unsigned(text: str, sign: Fraction, any_noun: bool) -> Number | None:
         denominator = int(match[2])
         mantissa = Fraction(int(match[1]), denominator) if denominator else None
         return None if mantissa is None else Number(sign * mantissa, unit, False, 0, Fraction(0))
-    return _decimal(match[1].replace(",", ""), int(match[2] or 0), match[2] is None, sign, unit)
+    return decimal_number(match[1].replace(",", ""), int(match[2] or 0), match[2] is None, sign, unit)
 
 
 def _is_noun(text: str) -> bool:
     return text.startswith((" ", "(")) and not any(character.isnumeric() for character in text)
 
 
-def _decimal(written: str, exponent: int, is_plain: bool, sign: Fraction, unit: Unit) -> Number:
+def decimal_number(written: str, exponent: int, is_plain: bool, sign: Fraction, unit: Unit) -> Number:
+    """A number from its digits with at most one point.
+
+    Args:
+        written: Digits and at most one point.
+        exponent: Power of ten that it is multiplied by.
+        is_plain: It was written without an exponent.
+        sign: 1 or -1.
+        unit: The unit after it.
+    """
     before, _, after = written.partition(".")
     is_whole = is_plain and not after
     significant = (before + after).lstrip("0")

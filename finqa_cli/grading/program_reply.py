@@ -5,11 +5,12 @@
 | `correct`   | the program's result is the truth; without a program, when the stated answer is right               |
 | `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
 | `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
-| `answer`    | the stated answer is right: grading profile `strict`, in which `9.4%` and 0.094 are the same        |
+| `answer`    | the stated answer is right: grading profile `strict-1`, in which `9.4%` and 0.094 are the same      |
 | `format`    | the reply is the JSON object that was asked for                                                     |
 
 A program is judged by its result and not by its text, as in FinQA's main measure, and a wrong one is not corrected by a
-right guess beside it. An answer without a program is taken, since it is an answer.
+right guess beside it. An answer without a program is taken, since it is an answer. The stated answer is a field of its
+own, so it needs none of the forms of `strict-2`, and figures stay comparable with earlier ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, sele
     reply = parse_reply(text)
     if not reply.ok:
         return _verdict(gold, {}, f"No answer: {reply.error}.")
-    stated = grade(reply.answer, str(plain(truth)), "strict")
+    stated = grade(reply.answer, str(plain(truth)), "strict-1")
     parts = {"answer": stated.reward, "format": 1.0}
     if not reply.program:
         return _verdict(gold, {**parts, "correct": stated.reward}, f"No program. {stated.explanation}")

@@ -262,8 +262,8 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
 
 def _write_model(source: Source, wish: Wish, folder: Path) -> None:
     check_on_hub(source.policy)
-    written: PolicyVersion | None = registry().hook.write_model(
-        policy=source.policy, folder=folder / "model", dtype=wish.precision
+    written: PolicyVersion | None = registry().first(
+        "write_model", PolicyVersion, policy=source.policy, folder=folder / "model", dtype=wish.precision
     )
     if written is None:
         raise ConfigError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -86,6 +87,7 @@ class Player:
         self._sampling = sampling
         self._max_retries = max_retries
         self._breaker = breaker
+        self._usage_failed = False
 
     def seat(self) -> Seat:
         """Return a place among the engine's live episodes, not yet taken."""
@@ -142,14 +144,14 @@ class Player:
         try:
             async with recovering.opened() as session:
                 prompt = session.prompt()
-                conversation = self._conversation(attempt, prompt)
+                conversation = self._conversation(attempt, prompt, takes_text=session.takes_text)
                 ending = await play_episode(session, conversation, self._limits, clock, record)
             status, rewards, error = ending.status, ending.rewards, ending.error
         except EpisodeError as fault:
             status, error = fault_status(fault), fault.message
             if isinstance(fault, EngineError) and self._breaker is not None:
                 self._breaker.fault(fault)
-        usage = self._engine.usage(attempt.id)
+        usage = self._usage(attempt.id)
         return Trajectory(
             id=attempt.id,
             task=attempt.task,
@@ -168,9 +170,22 @@ class Player:
             metadata={"usage": dict(usage)} if usage else {},
         )
 
-    def _conversation(self, attempt: Attempt, prompt: Prompt) -> Conversation:
+    def _usage(self, episode: str) -> Mapping[str, Any]:
+        """Return what an episode used; nothing where the engine cannot say, which is logged once."""
+        if self._usage_failed:
+            return {}
+        try:
+            return self._engine.usage(episode)
+        except Exception as error:  # figures beside an episode that is valid without them
+            self._usage_failed = True
+            log.warning(f"The engine's usage is left out: {error}")
+            return {}
+
+    def _conversation(self, attempt: Attempt, prompt: Prompt, *, takes_text: bool) -> Conversation:
         sampling = replace(self._sampling, seed=attempt.seed)
         if isinstance(self._engine, ChatEngine):
-            return ChatConversation(self._engine, prompt, key=attempt.id, sampling=sampling, task=attempt.task.id)
+            return ChatConversation(
+                self._engine, prompt, key=attempt.id, sampling=sampling, task=attempt.task.id, takes_text=takes_text
+            )
         assert self._codec is not None, "wiring gives every token engine a codec"
         return TokenConversation(self._engine, self._codec, prompt, key=attempt.id, sampling=sampling)

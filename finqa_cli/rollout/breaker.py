@@ -19,8 +19,8 @@ class Breaker:
     """A circuit breaker over the latest outcomes of starts and sessions. Pure; once open it stays open.
 
     The window contains two outcomes per sandbox, and the breaker judges once there is one for each. The caller counts a
-    sandbox that dies once, however many sessions it cuts: so a fifth of all sandboxes may die at any moment, and the
-    share of faults stays near a fifth.
+    process that dies once, however many sandboxes it serves and sessions it cuts: so a fifth of all sandboxes may die
+    at any moment, and the share of faults stays near a fifth.
 
     Attributes:
         error: Share, counts, the first error of the window and its remedy; None while the breaker is closed.

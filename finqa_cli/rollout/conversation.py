@@ -126,9 +126,19 @@ class TokenConversation:
 class ChatConversation:
     """Messages in, messages out, for engines without token ids."""
 
-    def __init__(self, engine: ChatEngine, prompt: Prompt, *, key: str, sampling: Sampling, task: str = "") -> None:
+    def __init__(
+        self,
+        engine: ChatEngine,
+        prompt: Prompt,
+        *,
+        key: str,
+        sampling: Sampling,
+        task: str = "",
+        takes_text: bool = False,
+    ) -> None:
         self._engine = engine
         self._task = task
+        self._takes_text = takes_text
         self._prompt = prompt
         self._key = key
         self._sampling = sampling
@@ -144,6 +154,7 @@ class ChatConversation:
             sampling=self._sampling,
             task=self._task,
             several_calls=self._prompt.several_calls,
+            takes_text=self._takes_text,
         )
         turn = await _generated(self._engine.respond(request), self._engine)
         if turn.stop == "full":

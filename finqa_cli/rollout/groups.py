@@ -6,7 +6,6 @@ iterations are played at once, the order in which groups turn out to be uninform
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import random
 import time
@@ -18,9 +17,8 @@ from finqa_cli.algorithms.admission import admitted_groups, informative_share
 from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import Stream, TrajectoryListener
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.settings import Settings
 from finqa_cli.types import Credit, Group, Rewards, Trajectory
 
@@ -42,117 +40,6 @@ class _Forming:
     members: list[_Member] = field(default_factory=list)
     group: Group | None = None
     credit: Credit | None = None
-
-
-class GroupSource:
-    """A source for a `Stream`: whole groups of fresh tasks, as many as `admitted_groups` admits.
-
-    A member whose retries are spent is played once more when nothing else is left to start: same task, seed and policy
-    version, an id of its own. If that faults as well the fault stays, excluded from credit and never a reward of 0.
-
-    Attributes:
-        places: Places of the walk that its groups play.
-    """
-
-    def __init__(
-        self,
-        walk: TaskWalk,
-        optimizer: Optimizer,
-        settings: Settings,
-        *,
-        iteration: int,
-        expected_share: float | None,
-    ) -> None:
-        self._walk = walk
-        self._optimizer = optimizer
-        self._train = settings.train
-        self._iteration = iteration
-        self._expected = expected_share
-        self.places: list[int] = []
-        places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
-        self._round = min(len(walk), max(1, places // self._train.group_size))
-        self._forming: list[_Forming] = []
-        self._uninformative: list[int] = []
-        self._queue: deque[_Member] = deque()
-        self._again: list[tuple[int, int]] = []
-        self._playing: dict[str, _Member] = {}
-        self._admit()
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The complete groups, in the order in which they were started."""
-        return tuple(forming.group for forming in self._forming if forming.group is not None)
-
-    @property
-    def credits(self) -> tuple[Credit, ...]:
-        """The credit of each of `groups`."""
-        return tuple(forming.credit for forming in self._forming if forming.credit is not None)
-
-    @property
-    def rounds(self) -> int:
-        """Number of times the sandboxes were filled with groups, rounded up."""
-        return -(-len(self._forming) // self._round) if self._round else 0
-
-    @property
-    def informative_share(self) -> float:
-        """Share of informative groups, estimated from these groups and the expected share."""
-        count = len(self.groups)
-        return informative_share(count - len(self._uninformative), count, self._expected)
-
-    def next(self) -> Attempt | None:
-        """Return the next member of the groups that may start, else one to play again; None when there is neither."""
-        if self._queue:
-            member = self._queue.popleft()
-        elif self._again:
-            group, place = heapq.heappop(self._again)
-            member = self._forming[group].members[place]
-        else:
-            return None
-        self._playing[member.attempt.id] = member
-        return member.attempt
-
-    def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
-        """Record a member's result; assign the group's credit when it is the last one."""
-        member = self._playing.pop(attempt.id)
-        if trajectory.status.is_fault and not member.again:
-            member.again = True
-            member.attempt = replace(attempt, id=f"{attempt.id}-again")
-            heapq.heappush(self._again, (member.group, attempt.member))
-            return
-        member.trajectory = trajectory
-        forming = self._forming[member.group]
-        trajectories = [each.trajectory for each in forming.members if each.trajectory is not None]
-        if len(trajectories) == len(forming.members):
-            forming.group = Group(task=attempt.task, trajectories=tuple(trajectories))
-            (forming.credit,) = assign_credit(self._optimizer, [forming.group])
-            if forming.credit.dropped:
-                self._uninformative.append(member.group)
-                self._admit()
-
-    def _admit(self) -> None:
-        admitted = admitted_groups(
-            self._uninformative,
-            target=self._train.target_groups_per_iter,
-            most=self._train.max_rollout_rounds * self._round,
-            expected=self._expected,
-        )
-        while len(self._forming) < admitted:
-            self._begin(number=len(self._forming))
-
-    def _begin(self, number: int) -> None:
-        place, task = self._walk.next()
-        self.places.append(place)
-        forming = _Forming()
-        for member in range(self._train.group_size):
-            attempt = Attempt(
-                id=f"train/{self._iteration:04d}/{number}/{task.id}/{member}",
-                task=task,
-                member=member,
-                seed=derive(self._train.seed, "attempt", self._iteration, number, task.id, member),
-            )
-            forming.members.append(_Member(number, attempt))
-        self._forming.append(forming)
-        self._queue.extend(forming.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +66,12 @@ class Collected:
 class Collection:
     """Groups of fresh tasks for one iteration, played on a stream, without a barrier between them.
 
-    `GroupSource` decides how many start: until `target_groups_per_iter` of them are informative (0: no target), at
-    most `max_rollout_rounds` times the groups that fit the sandboxes. Each group that was started is finished and used.
+    It is the source of its attempts for the stream. Groups start until `target_groups_per_iter` of them are informative
+    (0: no target; see `admitted_groups`), at most `max_rollout_rounds` times the groups that fit the sandboxes. Each
+    group that was started is finished and used.
+
+    A member whose retries are spent is played once more when nothing else is left to start: same task, seed and policy
+    version, an id of its own. If that faults as well the fault stays, excluded from credit and never a reward of 0.
     """
 
     def __init__(
@@ -205,23 +96,29 @@ class Collection:
             on_trajectory: Receives each attempt as it ends, also one that faulted and is played once more.
             expected_share: `Collected.informative_share` of the iteration before.
         """
+        self._walk = walk
         self._optimizer = optimizer
         self._train = settings.train
         self._iteration = iteration
-        self._source = GroupSource(walk, optimizer, settings, iteration=iteration, expected_share=expected_share)
-        self._began = time.perf_counter()
-        self._seconds = 0.0
-        self._ended = stream.add(self._source, on_trajectory)
-        self._ended.add_done_callback(self._clock)
-
-    def _clock(self, _: asyncio.Future[None]) -> None:
-        self._seconds = time.perf_counter() - self._began
+        self._expected = expected_share
+        places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
+        self._round = min(len(walk), max(1, places // self._train.group_size))
+        self._places: list[int] = []
+        self._forming: list[_Forming] = []
+        self._uninformative: list[int] = []
+        self._queue: deque[_Member] = deque()
+        self._again: list[tuple[int, int]] = []
+        self._playing: dict[str, _Member] = {}
+        self._began = self._last_end = time.perf_counter()
+        self._admit()
+        self._ended = stream.add(self, on_trajectory)
 
     async def collected(self) -> Collected:
         """Return all groups, once every episode has ended."""
         await self._ended
-        source = self._source
-        groups, credits = source.groups, source.credits
+        whole = [(forming.group, forming.credit) for forming in self._forming if forming.group and forming.credit]
+        groups, credits = tuple(group for group, _ in whole), tuple(credit for _, credit in whole)
+        share = informative_share(len(groups) - len(self._uninformative), len(groups), self._expected)
         if self._train.shuffle_rewards:
             # Afterwards: which groups are played is decided by the true rewards, as in the run it is a control of.
             groups = tuple(shuffle_rewards(groups, seed=derive(self._train.seed, "shuffle", self._iteration)))
@@ -229,11 +126,65 @@ class Collection:
         return Collected(
             groups=groups,
             credits=credits,
-            rounds=source.rounds,
-            places=tuple(source.places),
-            informative_share=source.informative_share,
-            seconds=self._seconds,
+            rounds=-(-len(self._forming) // self._round) if self._round else 0,
+            places=tuple(self._places),
+            informative_share=share,
+            seconds=self._last_end - self._began,
         )
+
+    def next(self) -> Attempt | None:
+        """Return the next member of the groups that may start, else one to play again; None when there is neither."""
+        if self._queue:
+            member = self._queue.popleft()
+        elif self._again:
+            group, place = heapq.heappop(self._again)
+            member = self._forming[group].members[place]
+        else:
+            return None
+        self._playing[member.attempt.id] = member
+        return member.attempt
+
+    def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
+        """Record a member's result; assign the group's credit when it is the last one."""
+        self._last_end = time.perf_counter()
+        member = self._playing.pop(attempt.id)
+        if trajectory.status.is_fault and not member.again:
+            member.again = True
+            member.attempt = replace(attempt, id=f"{attempt.id}-again")
+            heapq.heappush(self._again, (member.group, attempt.member))
+            return
+        member.trajectory = trajectory
+        forming = self._forming[member.group]
+        trajectories = [each.trajectory for each in forming.members if each.trajectory is not None]
+        if len(trajectories) == len(forming.members):
+            forming.group = Group(task=attempt.task, trajectories=tuple(trajectories))
+            (forming.credit,) = assign_credit(self._optimizer, [forming.group])
+            if forming.credit.dropped:
+                self._uninformative.append(member.group)
+                self._admit()
+
+    def _admit(self) -> None:
+        """Queue the attempts of as many further groups as may start."""
+        admitted = admitted_groups(
+            self._uninformative,
+            target=self._train.target_groups_per_iter,
+            most=self._train.max_rollout_rounds * self._round,
+            expected=self._expected,
+        )
+        for number in range(len(self._forming), admitted):
+            place, task = self._walk.next()
+            self._places.append(place)
+            forming = _Forming()
+            for member in range(self._train.group_size):
+                attempt = Attempt(
+                    id=f"train/{self._iteration:04d}/{number}/{task.id}/{member}",
+                    task=task,
+                    member=member,
+                    seed=derive(self._train.seed, "attempt", self._iteration, number, task.id, member),
+                )
+                forming.members.append(_Member(number, attempt))
+            self._forming.append(forming)
+            self._queue.extend(forming.members)
 
 
 def shuffle_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:

@@ -60,7 +60,7 @@ class HealthChecks:
                 sandbox.checked_at = asyncio.get_running_loop().time()
                 if not answers:
                     pause = SECONDS_TO_SECOND_CHECK
-                    self._check_neighbours()
+                    self._check_neighbours(sandbox)
                     if sandbox.state in (SandboxState.SUSPECT, SandboxState.FAULTED):
                         return f"Sandbox {sandbox.sandbox.id} was lost: it does not answer."
                     self._suspect(sandbox)
@@ -87,7 +87,13 @@ class HealthChecks:
         if sandbox.state is SandboxState.READY:
             self._move(sandbox, SandboxState.SUSPECT)
 
-    def _check_neighbours(self) -> None:
+    def _check_neighbours(self, sandbox: PooledSandbox) -> None:
+        """Have the sandboxes of the same process checked now, and a few others."""
+        shared = sandbox.sandbox.server_id
+        if shared != sandbox.sandbox.id:
+            for other in self._resting:
+                if other.sandbox.server_id == shared:
+                    other.check_now.set()
         recently = asyncio.get_running_loop().time() - SECONDS_BETWEEN_CHECKS
         for _ in range(NEIGHBOURS):
             neighbour = next(iter(self._resting), None)

@@ -153,6 +153,7 @@ class SandboxPool(Pool):
         self._lost = self._replaced = self._start_failures = self._waits = 0
         self._waited_s = 0.0
         self._reported_failures: set[tuple[type[Exception], str]] = set()
+        self._struck: set[str] = set()  # processes with a fault that was counted, and no good answer since
 
     @property
     def alive(self) -> int:
@@ -272,6 +273,8 @@ class SandboxPool(Pool):
         """
         event = event_of(sandbox.state, to, replaces_lost=replaces_lost)
         sandbox.state = to
+        if to is SandboxState.READY:
+            self._struck.discard(sandbox.sandbox.server_id)
         self._places.update(sandbox)
         if event is not None:
             named = {} if to is SandboxState.FAILED else {"sandbox": sandbox.sandbox.id}
@@ -336,23 +339,28 @@ class SandboxPool(Pool):
     def _lose(self, sandbox: PooledSandbox, reason: str) -> None:
         log.info("sandbox died; starting another", sandbox=sandbox.sandbox.id)
         self._lost += 1
-        counted = sandbox.state is SandboxState.FAULTED
         self.move(sandbox, SandboxState.LOST, {"reason": reason, "sessions": sandbox.sessions})
-        if not counted:
-            self._count(SandboxError(reason))
+        self._strike(sandbox, SandboxError(reason))
         sandbox.cut(reason)
 
     def _note_fault(self, sandbox: PooledSandbox, fault: FinqaError) -> None:
-        """Have a sandbox checked on which a session failed.
-
-        The breaker counts it once until a check finds it well: what one death does to its sessions is one fault.
-        """
+        """Have a sandbox checked on which a session failed."""
         if sandbox.state in (SandboxState.READY, SandboxState.SUSPECT):
             self.move(sandbox, SandboxState.FAULTED)
-            self._count(fault)
+            self._strike(sandbox, fault)
         sandbox.check_now.set()
 
-    def _start_failed(self, sandbox: PooledSandbox, error: Exception) -> None:
+    def _strike(self, sandbox: PooledSandbox, fault: FinqaError) -> None:
+        """Count a fault of the process behind a sandbox, once until a check finds it well.
+
+        What one death does to its sessions, and to all sandboxes of the process, is one fault.
+        """
+        process = sandbox.sandbox.server_id
+        if process not in self._struck:
+            self._struck.add(process)
+            self._count(fault)
+
+    def _start_failed(self, sandbox: PooledSandbox, error: Exception, is_new: bool) -> None:
         remedy = str(getattr(error, "remedy", ""))
         kind = (type(error), remedy)
         if kind not in self._reported_failures:  # one reason often fails hundreds of starts, each with an id of its own
@@ -362,7 +370,7 @@ class SandboxPool(Pool):
             report("sandbox did not start", reason=str(error), fix=remedy or None)
         self._start_failures += 1
         self.move(sandbox, SandboxState.FAILED, {"reason": str(error), "remedy": remedy})
-        if isinstance(error, EpisodeError):
+        if isinstance(error, EpisodeError) and is_new:
             self._count(error)
 
     def _count(self, fault: FinqaError) -> None:

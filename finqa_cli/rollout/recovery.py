@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import structlog
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
-from finqa_cli.errors import EnvironmentFault, EpisodeError, SandboxError
-from finqa_cli.extend.plugin_calls import describe_failure
-from finqa_cli.rollout.environment_calls import call_checked
+from finqa_cli.errors import EnvironmentFault, EpisodeError, FinqaError, SandboxError
+from finqa_cli.extend.plugin_calls import definition, describe_failure, describe_value, find_flaw
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
 
@@ -184,7 +184,7 @@ class RecoveringSession:
         self._prompt: Prompt | None = None
         self._log: list[tuple[Callable[[AnySession], Awaitable[Observation]], bytes]] = []
         self._takes_calls = True
-        self._takes_text = False
+        self.takes_text = False
         self.recoveries = 0
 
     @asynccontextmanager
@@ -211,7 +211,7 @@ class RecoveringSession:
     def takes(self, turn: AssistantTurn) -> Literal["call", "text"]:
         """Return how a turn is taken: a turn without a trace of a call is a text, where sessions take those."""
         is_text = turn.tool_call is None and (turn.no_call or not turn.parse_error)
-        return "text" if not self._takes_calls or (self._takes_text and is_text) else "call"
+        return "text" if not self._takes_calls or (self.takes_text and is_text) else "call"
 
     async def answer(self, said: ToolCall | str, turn: AssistantTurn | None = None) -> Observation:
         """Carry out one call, or pass on one text, in a fresh session where necessary.
@@ -231,7 +231,7 @@ class RecoveringSession:
 
     async def grade(self) -> Rewards:
         """Return the rewards; raise what `answer` raises."""
-        return await self._persist(_grade)
+        return cast(Rewards, await self._persist(lambda session: call_checked(session.grade, wanted=Rewards)))
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         while True:
@@ -269,11 +269,12 @@ class RecoveringSession:
         self._lease = await HeldLease.take(self._pool, self._waiting)
         sandbox = self._lease.sandbox
         async with self._lease.reachable():
-            call = partial(self._environment.open, self._task, seed=self._seed, sandbox=sandbox)
-            self._session = await call_checked(call, self._environment.open, Session | TextSession)
+            opening = self._environment.open
+            found = await call_checked(opening, self._task, seed=self._seed, sandbox=sandbox, wanted=AnySession)
+            self._session = cast(AnySession, found)
         self._takes_calls = isinstance(self._session, Session)
-        self._takes_text = isinstance(self._session, TextSession) or self._session.takes_text
-        prompt = await call_checked(self._session.prompt, self._session.prompt, Prompt)
+        self.takes_text = isinstance(self._session, TextSession) or self._session.takes_text
+        prompt = await call_checked(self._session.prompt, wanted=Prompt)
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")
         self._prompt = prompt
@@ -303,16 +304,38 @@ async def _close(session: AnySession) -> None:
 
 async def _say(session: AnySession, said: ToolCall | str, turn: AssistantTurn | None) -> Observation:
     if turn is not None:
-        await call_checked(partial(session.begin_turn, turn), session.begin_turn, type(None))
-    if isinstance(said, str):
-        reply = session.reply
-        return cast(Observation, await call_checked(partial(reply, said), reply, Observation))
-    step = cast(Session, session).step
-    return cast(Observation, await call_checked(partial(step, said), step, Observation))
+        await call_checked(session.begin_turn, turn, wanted=type(None))
+    answer = session.reply if isinstance(said, str) else cast(Session, session).step
+    return cast(Observation, await call_checked(answer, said, wanted=Observation))
 
 
-async def _grade(session: AnySession) -> Rewards:
-    return cast(Rewards, await call_checked(session.grade, session.grade, Rewards))
+async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any, **named: Any) -> Any:
+    """Call a method of an environment or session, await what it returns where that is due, and check the result.
+
+    Args:
+        method: The method, which messages name.
+        arguments: Its arguments.
+        wanted: Class, or union of classes, that the result is of.
+        named: Its named arguments.
+
+    Raises:
+        EnvironmentFault: It raised an exception that is no `FinqaError`, or returned what its contract does not allow.
+    """
+    name = method.__qualname__
+    try:
+        result = method(*arguments, **named)
+        if inspect.isawaitable(result):
+            result = await result
+    except FinqaError:
+        raise
+    except Exception as error:
+        log.debug("the environment failed", method=name, exc_info=True)
+        raise EnvironmentFault(f"{name}() raised {describe_failure(error, method)}") from error
+    if not isinstance(result, wanted):
+        raise EnvironmentFault(f"{name}(): {describe_value(result, wanted, method)}")
+    if flaw := find_flaw(result):
+        raise EnvironmentFault(f"{name}() returned {flaw} ({definition(method)})")
+    return result
 
 
 def _digest(observation: Observation) -> bytes:

@@ -1,12 +1,15 @@
-"""Seeds: every random choice of a run derives from one number in the settings."""
+"""Seeds: every random choice of a run derives from one number in the settings, also the order of the tasks."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
+
+from finqa_cli.types import Task
 
 Item = TypeVar("Item")
 
@@ -40,3 +43,46 @@ def _order(length: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(length))
     random.Random(derive(seed, "epoch", epoch)).shuffle(order)
     return tuple(order)
+
+
+class TaskWalk:
+    """Yield one place of the walk after the other, each with its task.
+
+    A place is open from `next` to `settle`. When rollouts run ahead of the learner, a checkpoint is written while
+    places are open; a resumed run yields those again first, so that no task is skipped and none is used twice.
+
+    Attributes:
+        cursor: The first place that was never yielded.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int = 0, unsettled: Iterable[int] = ()) -> None:
+        self._tasks = tasks
+        self._seed = derive(seed, "tasks")
+        self._again = sorted(unsettled, reverse=True)
+        self._open: list[int] = []
+        self.cursor = cursor
+
+    def __len__(self) -> int:
+        """Return the number of tasks of one epoch."""
+        return len(self._tasks)
+
+    def next(self) -> tuple[int, Task]:
+        """Return the next place, and its task."""
+        if self._again:
+            place = self._again.pop()
+            (task,), _ = draw(self._tasks, seed=self._seed, position=place, count=1)
+        else:
+            place = self.cursor
+            (task,), self.cursor = draw(self._tasks, seed=self._seed, position=place, count=1)
+        bisect.insort(self._open, place)
+        return place, task
+
+    def settle(self, places: Iterable[int]) -> None:
+        """Close places: their groups were trained on, or are not needed."""
+        for place in places:
+            self._open.remove(place)
+
+    @property
+    def unsettled(self) -> list[int]:
+        """Places below the cursor that a resumed run has to yield again, in order."""
+        return sorted([*self._open, *self._again])

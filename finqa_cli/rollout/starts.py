@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -35,10 +36,14 @@ class Starts:
         launch: Callable[[], Awaitable[Sandbox]],
         *,
         at_once: int,
-        on_failure: Callable[[PooledSandbox, Exception], None],
+        on_failure: Callable[[PooledSandbox, Exception, bool], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Call `on_failure` for each failed start, and `on_change` when a start ended without a sandbox."""
+        """Call `on_failure` for each failed start, and `on_change` when a start ended without a sandbox.
+
+        The third argument of `on_failure` is False where the same exception failed another start while this one was
+        under way: many sandboxes may wait for one process, whose failure is one.
+        """
         self._launch = launch
         self._turns = asyncio.Semaphore(at_once)
         self._retry_refused = asyncio.Lock()
@@ -49,6 +54,8 @@ class Starts:
         self._endings: set[asyncio.Task[None]] = set()
         self._failures_in_a_row = 0
         self._last_failure: Exception | None = None
+        self._launches = 0
+        self._failures: WeakKeyDictionary[Exception, int] = WeakKeyDictionary()  # -> launches begun when it was raised
         self.refusal: Exception | None = None
 
     @property
@@ -106,19 +113,24 @@ class Starts:
         ended = asyncio.Event()
         self._running.add(ended)
         starting = PooledSandbox()
+        number = 0
         try:
             if instead_of is not None:
                 await self._stop(instead_of.sandbox)
             async with self._turns:
                 if self.refusal is not None and instead_of is None and not after_refusal:
                     return None  # another start was refused while this one waited its turn
+                self._launches += 1
+                number = self._launches
                 starting.sandbox = await self._launch()
         except Exception as error:  # no caller awaits the start: every error must reach the sessions that wait
-            self._failures_in_a_row += 1
+            is_new = number > self._failures.get(error, 0)
+            self._failures[error] = self._launches
+            self._failures_in_a_row += is_new
             self._last_failure = error
             if not isinstance(error, EpisodeError):
                 self.refusal = error
-            self._on_failure(starting, error)
+            self._on_failure(starting, error, is_new)
             return None
         finally:
             self._running.discard(ended)

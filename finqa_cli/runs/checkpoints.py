@@ -13,13 +13,20 @@ from typing import Any
 import structlog
 
 from finqa_cli.errors import DataError
-from finqa_cli.runs.durable_files import new_folder, sha256_of, write_json, write_text
+from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json, write_text
 
 log = structlog.get_logger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
 """Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself goes by the
 folders, so that it can skip a damaged one."""
+
+
+SCHEMA_VERSION = 1
+"""Of the manifest."""
+
+REMOVED = ".removed"
+"""End of the name of a folder that is being deleted; it no longer counts as a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +50,15 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
 
     The run is locked, so what is unfinished there is of a process that was killed: it goes before more is written.
     """
-    for unfinished in (run / "checkpoints").glob(".step_*.partial"):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    for pattern in (".step_*.partial", f".step_*{REMOVED}"):
+        for unfinished in (run / "checkpoints").glob(pattern):
+            shutil.rmtree(unfinished, ignore_errors=True)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
         write_json(folder / "state.json", {"iteration": iteration, **state})
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         digests = {str(path.relative_to(folder)): sha256_of(path) for path in files}
-        write_json(folder / "manifest.json", {"schema_version": 1, "files": digests})
+        write_json(folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "files": digests})
     _point_to_latest(run)
 
 
@@ -83,11 +91,19 @@ def verified(folder: Path) -> Checkpoint:
     """Checks every file of a checkpoint.
 
     Raises:
-        DataError: A file of the manifest is missing or was changed; the message names it.
+        DataError: A file of the manifest is missing or was changed, or one of the folder is not in the manifest; the
+            message names it.
     """
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
-        for name, digest in manifest.items():
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if (version := manifest["schema_version"]) != SCHEMA_VERSION:
+            raise DataError(f"{folder / 'manifest.json'} is of schema version {version!r}, which is not known here.")
+        listed = manifest["files"]
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(folder))
+            if path.is_file() and name not in listed and name != "manifest.json":
+                raise DataError(f"The manifest of {folder} does not list {name}.")
+        for name, digest in listed.items():
             if sha256_of(folder / name) != digest:
                 raise DataError(f"{folder / name} does not match its checksum.")
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
@@ -100,7 +116,7 @@ def discard_after(run: Path, iteration: int) -> None:
     """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
     for folder in _folders(run):
         if _number(folder) > iteration:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     _point_to_latest(run)
 
 
@@ -108,7 +124,16 @@ def prune(run: Path, keep: int) -> None:
     """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
     surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Deletes a checkpoint so that a crash leaves all of it or none: under another name first."""
+    doomed = folder.with_name(f".{folder.name}{REMOVED}")
+    with storage(folder):
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def iterations(run: Path) -> list[int]:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,11 +47,24 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows of the same columns under a header; without any there is one column, `id`."""
+    """Writes rows of the same columns under a header; without any there is one column, `id`.
+
+    A text that a spreadsheet would execute begins with an apostrophe (see `inert`).
+    """
     with storage(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: inert(value) for name, value in row.items()} for row in rows)
+
+
+def inert(value: Any) -> Any:
+    """Returns a cell that no spreadsheet takes for a formula: an apostrophe is put before one that begins like one.
+
+    Numbers, as `-5` or `+1,234.5 %`, stay as they are. Source: OWASP, CSV Injection.
+    """
+    if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) and not _SIGNED_NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -134,3 +148,5 @@ def _sync(path: Path) -> None:
 
 
 _FULL = (28, 122)  # ENOSPC, EDQUOT
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001  full-width forms count too
+_SIGNED_NUMBER = re.compile(r"[-+] ?[$€£]?[0-9][0-9,. ]*(?:[eE][-+]?[0-9]+)?[ ]?%?")

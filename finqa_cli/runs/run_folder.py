@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -19,13 +19,15 @@ from types import TracebackType
 from typing import Any
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.errors import AuthenticationError, ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.grader_versions import from_record
 from finqa_cli.types import PolicyVersion, Trajectory
 
 MANIFEST = "manifest.json"
@@ -74,7 +76,7 @@ class RunFolder:
             "command": command,
             "created": now(),
             "status": "running",
-            "pid": os.getpid(),
+            **_process(),
             "finqa": __version__,
             "python": platform.python_version(),
             "resumed": [],
@@ -97,7 +99,7 @@ class RunFolder:
         write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
-        facts |= {"status": "running", "pid": os.getpid(), "resumed": resumed, LINKS: links}
+        facts |= {"status": "running", **_process(), "resumed": resumed, LINKS: links}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @property
@@ -105,14 +107,19 @@ class RunFolder:
         """The command that made the run, as in `finqa COMMAND`."""
         return str(self._facts["command"])
 
-    def pin(self, name: str, value: str) -> None:
+    def pin(self, name: str, value: str, *, formerly: Collection[str] = ()) -> None:
         """Records a value that the run depends on; in a resumed run it must be the recorded one.
+
+        Args:
+            name: What it is.
+            value: The value.
+            formerly: What an earlier version of finqa recorded for the same.
 
         Raises:
             ConfigError: It has another value than when the run began.
         """
         before = self._facts.setdefault(name, value)
-        if before != value:
+        if before != value and before not in formerly:
             raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
         write_json(self.path / "run.json", self._facts)
 
@@ -171,12 +178,28 @@ class RunFolder:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The facts of run.json.
+    """The facts of run.json. A run whose process is gone without its last word has the status `crashed`.
 
     Raises:
         DataError: The folder is no run, or the file is damaged.
     """
-    return _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
+    facts = _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
+    return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
+
+
+def _process() -> dict[str, Any]:
+    """This process, by what is its own even when the pid is used again."""
+    pid = os.getpid()
+    return {"pid": pid, "pid_started": start_time(pid), "host": host_name()}
+
+
+def _is_gone(facts: Mapping[str, Any]) -> bool:
+    """Whether the process of a run is known to have ended; only its own machine can tell."""
+    pid = facts.get("pid")
+    if not isinstance(pid, int) or facts.get("host", host_name()) != host_name():
+        return False
+    found = start_time(pid)
+    return found is None or facts.get("pid_started", found) != found
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -185,7 +208,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    return locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json."))
+    return from_record(locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json.")))
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:
@@ -211,7 +234,7 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
 def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFolder]:
     """Creates a run folder for the length of the block; see `RunFolder.create`.
 
-    A setting, model or data file that proves wrong before the first record leaves nothing behind, so that the same
+    A setting, key, model or data file that proves wrong before the first record leaves nothing behind, so that the same
     command can be given again once it is fixed. Other failures keep the folder: the run can be resumed.
 
     Raises:
@@ -223,8 +246,8 @@ def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFold
     try:
         with folder:
             yield folder
-    except (UsageError, DataError, ConfigError):
-        if _is_untouched(path):
+    except (UsageError, DataError, ConfigError, AuthenticationError):
+        if is_untouched(path):
             _remove(path, keep=existed)
         raise
 
@@ -247,7 +270,7 @@ def training_run(
     return folder
 
 
-def _is_untouched(path: Path) -> bool:
+def is_untouched(path: Path) -> bool:
     """Whether nothing was played: only the first files have content, and events of sandboxes, start and end."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]

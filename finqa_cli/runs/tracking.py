@@ -32,7 +32,8 @@ class Observers:
                 caller(**facts)
             except Exception as error:  # of a plugin, which only observes
                 self._broken.add((hook, plugin))
-                self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is left out from now on: {error}")
+                failure = registry().describe_failure(plugin, hook, error)
+                self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is left out from now on: it {failure}")
 
 
 class Tracking:

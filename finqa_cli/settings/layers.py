@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -277,7 +278,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
     """Return the layer of `--set section.key=value`, the value in TOML syntax or else as plain text.
 
     Raises:
-        UsageError: There is no `=`, or one setting is given under two names, such as `engine` and `engine.name`.
+        UsageError: There is no `=`, or one setting is given twice, as by `engine` and `engine.name`.
         ConfigError: The key is unknown.
     """
     layer: Layer = {}
@@ -286,11 +287,24 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
         name, equals, text = assignment.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=SHOW)
-        path = canonical(name.strip(), "--set")
+        path = _assigned_path(name.strip())
         if (other := names.setdefault(path, name.strip())) != name.strip():
             raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")
         layer[path] = Value(parse_text(path, text.strip()), "--set")
+    for path, above in ((path, above) for path in layer for above in layer if path.startswith(f"{above}.")):
+        raise UsageError(f"--set {above} and --set {path} both set {path}.", remedy="give one of them")
     return layer
+
+
+def _assigned_path(name: str) -> str:
+    """Return the path that `--set` names; `kind.options.KEY.NAME` is a member of an option that is a mapping.
+
+    That the option is one is checked with the component's other options.
+    """
+    head, *members = re.split(r"(?<=\.options)\.([^.]+)\.", name, maxsplit=1)
+    if not members or not all(members[1].split(".")):
+        return canonical(name, "--set")
+    return f"{canonical(f'{head}.{members[0]}', '--set')}.{members[1]}"
 
 
 def parse_text(path: str, text: str) -> Any:
@@ -308,7 +322,7 @@ def _is_list(path: str) -> bool:
 def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # not TOML, or an integer of more digits than Python reads
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
 

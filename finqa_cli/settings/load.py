@@ -20,6 +20,7 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.masking import MASK, masked
 from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings.backend_choice import Choices, choose, facts
+from finqa_cli.settings.grader_versions import from_record, with_versions
 from finqa_cli.settings.layers import (
     CHOICES,
     SHOW,
@@ -42,6 +43,9 @@ DEFAULT_FILE = Path("finqa.toml")
 
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 """Values for recorded runs that are older than a setting, where its default changed what a run does."""
+
+_LONGEST_SHOWN = 200
+"""Characters of a wrong value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,13 +201,16 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
         return ConfigError(f"{path}: {reason}.", remedy=SHOW)
     kind, _, name = value.origin.partition(" ")
     remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
-    return ConfigError(f"{path} = {value.raw!r} ({value.origin}): {reason}.", remedy=remedy)
+    shown = repr(value.raw)
+    if len(shown) > _LONGEST_SHOWN:
+        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
+    return ConfigError(f"{path} = {shown} ({value.origin}): {reason}.", remedy=remedy)
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:
     """Return a JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
     public: dict[str, Any] = masked(settings.model_dump(mode="json"))
-    return public
+    return with_versions(public)
 
 
 def to_stated_dict(settings: Settings) -> dict[str, Any]:
@@ -223,7 +230,7 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
         ConfigError: A key or value is not a setting of this version.
     """
     try:
-        return Settings.model_validate(_completed(_without_masks(public)))
+        return Settings.model_validate(from_record(_completed(_without_masks(public))))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -1,8 +1,7 @@
 """The sections of the settings: what can be set, its type, default, limits, help, flags and environment variable.
 
-A setting is declared here and nowhere else: one field, by `setting(default, help, flags, ...)`. Its flag appears in
-the commands that offer its section, `--set section.field=value` and FINQA_SECTION__FIELD work at once, and
-`make reference` writes it into docs/reference.md and .env.example. Each section is frozen and refuses unknown keys.
+A setting is declared here and nowhere else: one field, by `setting(default, help, flags, ...)`. `make reference` writes
+it into docs/reference.md and .env.example. Each section is frozen and refuses unknown keys.
 """
 
 from __future__ import annotations
@@ -72,9 +71,10 @@ class Choice(Section):
 class PoolSettings(Section):
     """The pool of sandboxes and how attempts run in it."""
 
-    sandboxes: PositiveInt = setting(
-        500, "Number of sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True
+    sandboxes: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        500, "Most sandboxes; no more start than there are episodes", "--sandboxes", variable="SANDBOX_COUNT", main=True
     )
+    ask_above: PositiveInt = setting(10_000, "Sandboxes above which a run asks first; no terminal means no")
     sessions_per_sandbox: PositiveInt = setting(
         1, "Episodes that share a sandbox at once", "--sessions-per-sandbox", variable="SESSIONS_PER_SANDBOX"
     )
@@ -416,7 +416,7 @@ class Settings(Section):
 
     environment: Choice = setting(Choice(name="finqa"), "Environment that asks and grades", "--environment", main=True)
     engine: Choice = setting(Choice(name=AUTO), "Generation engine; see finqa plugins", "--engine", main=True)
-    sandbox: Choice = setting(Choice(name=AUTO), "Sandbox provider, such as daytona", "--sandbox", main=True)
+    sandbox: Choice = setting(Choice(name=AUTO), "Sandbox provider, such as docker", "--sandbox", main=True)
     optimizer: Choice = setting(Choice(name="grpo"), "Training method", "--optimizer", main=True)
     reward: Choice = setting(
         Choice(name=ENVIRONMENT),
@@ -453,7 +453,7 @@ OPTION_FLAGS = {
         bool, "Explanations of common mistakes by the tools; changes the task", "--hints"
     ),
     "environment.options.grader": option(
-        str, "Grading rules of the finqa environment: openenv or strict", "--grader", shown="openenv"
+        str, "Grading rules of finqa: openenv, strict (the newest), strict-1 or strict-2", "--grader", shown="openenv"
     ),
     "environment.options.dataset_limit": option(
         int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA

@@ -211,6 +211,11 @@ def read_document(file: Path, name: str = "") -> Document:
     """
     name = name or str(file)
     try:
+        if file.exists() and not file.is_file():  # a pipe or device might never end
+            raise ConfigError(
+                f"The settings file {name} is a {'folder' if file.is_dir() else 'pipe or device'}.",
+                remedy="name a regular file of TOML, YAML or JSON",
+            )
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"There is no settings file {name}.", remedy=LIST) from error
@@ -228,6 +233,8 @@ def read_document(file: Path, name: str = "") -> Document:
         reason = "is nested too deeply for settings"
     except _InvalidFile as error:
         reason = str(error)
+    except ValueError:  # an integer of more digits than Python reads
+        reason = "has a number that is too long"
     raise ConfigError(f"{name} {reason}.", remedy=f"correct {name}")
 
 
@@ -266,7 +273,10 @@ class _YamlSource(YamlConfigSettingsSource):
             mark = error.problem_mark
             place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
             raise _InvalidFile(f"is not valid YAML: {error.problem}{place}") from error
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: a scalar that looks like a date or a number
+        except ValueError as error:  # a scalar that looks like a date, or an integer of more digits than Python reads
+            reason = "it has a number that is too long" if "digits" in str(error) else str(error)
+            raise _InvalidFile(f"is not valid YAML: {reason}") from error
+        except yaml.YAMLError as error:
             raise _InvalidFile(f"is not valid YAML: {error}") from error
 
 

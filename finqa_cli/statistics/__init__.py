@@ -2,7 +2,6 @@
 
 from finqa_cli.statistics.evaluation_report import (
     EvalReport,
-    is_right,
     item_rows,
     summarize,
 )
@@ -26,6 +25,7 @@ from finqa_cli.statistics.outcomes import (
     REASONS,
     Outcome,
     by_question,
+    is_right,
     read_outcome,
 )
 from finqa_cli.statistics.paired import (

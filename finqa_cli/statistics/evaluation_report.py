@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from finqa_cli.statistics.intervals import Interval, clustered_interval
-from finqa_cli.statistics.outcomes import is_correct, stated_answer
+from finqa_cli.statistics.outcomes import is_right, stated_answer
 from finqa_cli.types import Rewards, Status, Trajectory
 
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
@@ -161,12 +161,6 @@ def quotes_years(query: str) -> bool | None:
     if _BARE_YEAR.search(_LIMIT.sub("", _IDENTIFIER.sub("x", columns))):
         return False
     return True if _QUOTED_YEAR.search(columns) else None
-
-
-def is_right(trajectory: Trajectory) -> bool:
-    """The verdict on a graded attempt; see `is_correct`."""
-    assert trajectory.rewards is not None
-    return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
 
 def _mean(values: Iterable[float]) -> float | None:

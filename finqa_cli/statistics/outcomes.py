@@ -11,7 +11,7 @@ from typing import Any
 
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, parse
-from finqa_cli.types import Status
+from finqa_cli.types import Status, Trajectory
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -101,6 +101,12 @@ def _own_part(components: Mapping[str, float], name: str) -> float | None:
 def is_correct(components: Mapping[str, float], total: float) -> bool:
     """The verdict: the reward's part `correct` where it has one, else whether the reward is full."""
     return components.get("correct", total) >= RIGHT
+
+
+def is_right(trajectory: Trajectory) -> bool:
+    """The verdict on a graded attempt; see `is_correct`."""
+    assert trajectory.rewards is not None
+    return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
 
 def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:

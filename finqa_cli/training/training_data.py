@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from finqa_cli.data.snapshots.compile import TASKS
 from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
 from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.evaluation.evaluate import held_out_split
+from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import Reporter
@@ -100,6 +102,7 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
         held_out,
         allow_evaluation_only=chosen.allow_evaluation_only,
         allow_overlap=chosen.allow_overlap,
+        division=_division(settings),
     )
     _check_other_snapshots(settings, training, environment.data(), reporter)
 
@@ -126,8 +129,28 @@ def guard_demonstrations(
         check_demonstrations(str(source), tasks, data, allow_evaluation_only=allowed)
         if environment is not None and not settings.data.allow_overlap:
             held_out = _other_splits(environment, {task.split for task in tasks})
-            check_training_data(environment.data(), tasks, held_out, allow_evaluation_only=allowed)
+            check_training_data(
+                environment.data(),
+                tasks,
+                held_out,
+                allow_evaluation_only=allowed,
+                division="demonstrations of data whose splits share nothing",
+            )
         _check_other_snapshots(settings, tasks, data, reporter)
+
+
+def _division(settings: Settings) -> str:
+    """Return how the data of these settings is divided so that its splits share nothing."""
+    name, path = settings.environment.name, settings.data.path
+    if not registry().find("environment", name).snapshotless:
+        return "divide it by company when it is imported (finqa data import tables --help, --splits)"
+    if path is None:
+        return "give all tasks of a cluster one split, or leave their splits out: they are divided by cluster then"
+    found = sorted(path.glob("*.js*")) if path.is_dir() else [path]
+    files = [each for each in found if each.stem not in ("test", "manifest")]
+    reader = "" if name == "finqa-text" else f" --for {name}"
+    command = f"finqa data prepare {shlex.join(map(str, files))}{reader} --split-by company --out divided"
+    return f"divide it by company ({command}), and train with --data divided"
 
 
 def _check_other_snapshots(

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -22,6 +22,9 @@ from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
 from finqa_cli.types import Batch, Loss, Sample, UpdateReport
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SHOWN_IDS = 3
 
@@ -404,3 +407,8 @@ def best_policy(run: Path) -> Path:
 def final_policy(run: Path) -> Path:
     """Returns the folder of the policy of the last step."""
     return run / "checkpoints" / "final"
+
+
+def result_document(result: DataclassInstance) -> dict[str, Any]:
+    """Returns the `--json` form of the result of training on a file: its fields, paths as text."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}

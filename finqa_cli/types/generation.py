@@ -68,6 +68,7 @@ class ChatRequest:
         sampling: How to draw, where the engine draws.
         task: Id of the task, for an expert that looks its solution up; other engines do not read it.
         several_calls: One turn may call several tools, see `Prompt`.
+        takes_text: A turn without a call is a reply in words, see `Session`.
     """
 
     key: str
@@ -76,6 +77,7 @@ class ChatRequest:
     sampling: Sampling
     task: str = ""
     several_calls: bool = False
+    takes_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,14 +29,19 @@ class ServerSource:
     """A server as a folder of Python files, for providers whose sandboxes cannot see this machine's.
 
     Attributes:
-        folder: The package; it is imported by the folder's name.
-        app: Its ASGI app as `package.module:name`.
+        folder: The package.
+        app: Its ASGI app as `package.module:name`; images hold the folder under the name of the package.
         requirements: What pip installs for it.
+        project: Whether the folder is a project that pip builds a wheel of and installs.
+        dockerfile: The Dockerfile that images are built from, with the folder as its context; None: images are made of
+            the requirements, the folder and its project.
     """
 
     folder: Path
     app: str
     requirements: tuple[str, ...] = ()
+    project: bool = False
+    dockerfile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -49,6 +49,11 @@ class Credit:
 
     advantages: tuple[float | None, ...]
     dropped: str = ""
+
+    def map_advantages(self, change: Callable[[float], float]) -> Self:
+        """Returns the credit with every advantage changed; members that are excluded stay excluded."""
+        changed = tuple(None if advantage is None else change(advantage) for advantage in self.advantages)
+        return replace(self, advantages=changed)
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -151,6 +156,10 @@ class Loss(BaseModel):
     """Name of a learner -> `package.module:function`, for losses that the learner does not know itself."""
     at_rollout_temperature: ClassVar[bool] = False
     """Log-probabilities are taken at the temperature of the rollouts, else at temperature 1."""
+    has_ratio: ClassVar[bool] = False
+    """The loss has a ratio of the current policy to the one before the first step of an iteration."""
+    idle_in_one_step: ClassVar[tuple[str, ...]] = ()
+    """Fields that no gradient depends on in iterations of one optimizer step; their defaults mean off."""
     of_pairs: ClassVar[bool] = False
     """Rows of a micro-batch are whole pairs of a chosen and a rejected attempt."""
 
@@ -167,11 +176,6 @@ class Loss(BaseModel):
         if (self.normalization == "constant") != (self.normalization_length > 0):
             raise ValueError("normalization_length must be above 0 with normalization=constant, and 0 with any other")
         return self
-
-    @property
-    def has_ratio(self) -> bool:
-        """The loss has a ratio of the current policy to the one before the first step of an iteration."""
-        return False
 
     @property
     def needs_reference(self) -> bool:
@@ -193,9 +197,10 @@ class Loss(BaseModel):
         """The loss has a term without the advantage, so that members whose advantage is 0 move the policy as well."""
         return self.needs_reference or self.needs_values or self.needs_entropy_gradient
 
-    def effective(self, steps: int) -> Self:
-        """The loss without the options that no gradient depends on, in iterations of so many optimizer steps."""
-        return self
+    def idle_fields(self, steps: int) -> list[str]:
+        """Fields that are not off, and that no gradient depends on in iterations of so many optimizer steps."""
+        idle = () if steps > 1 else self.idle_in_one_step
+        return [name for name in idle if getattr(self, name) != type(self).model_fields[name].default]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,11 +122,6 @@ class Trajectory:
         """The total reward, or None when the attempt was never graded."""
         return None if self.rewards is None else self.rewards.total
 
-    @property
-    def policy_versions(self) -> tuple[int, ...]:
-        """[T] the version behind each turn."""
-        return tuple(turn.policy_version for turn in self.turns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

@@ -158,6 +158,7 @@ async def make_pool(
     if spec is None:
         return Pool()
     provider = make_provider(settings)
+    provider.check_key()
     if (most := provider.most_sandboxes(spec)) is not None and most < size:
         reporter.line(
             f"sandboxes: {most} rather than {size}: provider {settings.sandbox.name} runs no more of this kind"

@@ -146,7 +146,7 @@ def architecture(model: str) -> Architecture:
     found = read_architecture(base)
     if found is None:
         try:
-            found = registry().hook.inspect_model(reference=base)
+            found = registry().first("inspect_model", Architecture, reference=base)
         except FinqaError:
             found = known(base, by_part=True)
             if found is None:

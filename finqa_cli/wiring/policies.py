@@ -44,7 +44,7 @@ def resolve(reference: str) -> PolicyVersion:
         DataError: A run without a checkpoint, or a damaged one.
         ConfigError: A folder that is neither run, checkpoint, adapter nor model.
     """
-    policy: PolicyVersion | None = registry().hook.resolve_policy(reference=reference)
+    policy: PolicyVersion | None = registry().first("resolve_policy", PolicyVersion, reference=reference)
     if policy is not None:
         return policy
     path = Path(reference)
@@ -135,7 +135,7 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
         return
     environment = registry().find("environment", settings.environment.name)
     own = environment.policy or (EMBEDDED if environment.name == FINQA else "")
-    given: PolicyVersion | None = registry().hook.resolve_policy(reference=name)
+    given: PolicyVersion | None = registry().first("resolve_policy", PolicyVersion, reference=name)
     if given is not None and given.model == policy.model and name != own and (trains or not own):
         small = f"--model {own}" if own else "--engine scripted for its expert, where it has one"
         raise ConfigError(
@@ -203,7 +203,7 @@ def _adapter(path: Path) -> PolicyVersion:
 
 def _base_name(path: Path, recorded: str) -> str:
     """Return the model that an adapter lies on, for use in this working directory."""
-    if registry().hook.resolve_policy(reference=recorded) is not None:
+    if registry().first("resolve_policy", PolicyVersion, reference=recorded) is not None:
         return recorded
     run = next(enclosing_runs(path.resolve()), None)
     return recorded if run is None else located(run, recorded)
@@ -290,7 +290,7 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
         return start
     folder = (run / START).resolve()
     reporter.line(f"Merging {start.adapter} into {start.model}, to train from: {folder}.")
-    merged: PolicyVersion | None = registry().hook.merge_policy(policy=start, folder=folder)
+    merged: PolicyVersion | None = registry().first("merge_policy", PolicyVersion, policy=start, folder=folder)
     if merged is None:
         raise ConfigError(
             f"Training starts from a whole model, and no plugin merges the adapter {start.adapter} into its base.",

@@ -7,18 +7,15 @@ are reused, and by a host label that also distinguishes two containers that shar
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
-import socket
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal
 
 import structlog
 
 from finqa_cli.contracts import SandboxProvider
-from finqa_cli.processes import start_time
+from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.types import SandboxInfo
 
@@ -77,20 +74,6 @@ async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: s
 def reap_command(sandbox: str = "") -> str:
     """The command that ends the strays of this machine."""
     return f"finqa sandbox reap{f' --sandbox {sandbox}' if sandbox else ''}"
-
-
-def host_name() -> str:
-    """This machine's name with a few characters that differ where process ids mean something else."""
-    name = socket.gethostname()
-    try:
-        machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
-    except OSError:
-        machine = ""
-    try:
-        pids = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        pids = ""
-    return f"{name[:56]}-{hashlib.sha256(f'{machine} {pids}'.encode()).hexdigest()[:6]}"
 
 
 def _is_number(text: str) -> bool:

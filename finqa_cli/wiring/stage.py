@@ -116,10 +116,14 @@ async def stage(
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
     log_dir = run_dir / "logs" if run_dir is not None else None
-    engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
-    check_engine(engine, settings, policy, trains=trains)
-    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)
-    codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)  # a key is missed before an engine
+    try:
+        engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
+        check_engine(engine, settings, policy, trains=trains)
+        codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+    except BaseException:
+        await pool.close()
+        raise
     _allow_many_sockets()
     try:
         await pool.start()

@@ -26,31 +26,31 @@ FIXED = {
     "finqa_cli/commands/datasets/data.py": {"mended"},
     "finqa_cli/commands/shared/output.py": {"box"},
     "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
-    "plugins/finqa_plugins/sandboxes/local/bubblewrap.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/control_groups.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/isolation.py": {"nobody"},
     "plugins/finqa_plugins/sandboxes/local/local_ledger.py": {"boxes"},
-    "plugins/finqa_plugins/sandboxes/local/local_provider.py": {"boxes"},
     "plugins/finqa_plugins/sandboxes/local/local_executions.py": {"box"},
 }
 """Words that are JSON keys, labels, names of files and users, or of a library's API."""
 
-PRODUCT = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+
+def product() -> tuple[Source, ...]:
+    return (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
 
 
 def test_no_folder_has_more_files_than_a_reader_overlooks() -> None:
-    counted = Counter(source.path.parent for source in PRODUCT)
+    counted = Counter(source.path.parent for source in product())
     assert not {str(folder): count for folder, count in counted.items() if count > MAX_FILES_IN_A_FOLDER}
 
 
 def test_no_two_modules_share_a_base_name() -> None:
-    counted = Counter(source.path.name for source in PRODUCT if source.path.name not in REPEATED_NAMES)
+    counted = Counter(source.path.name for source in product() if source.path.name not in REPEATED_NAMES)
     assert not [name for name, count in counted.items() if count > 1]
 
 
 def test_modules_and_functions_stay_readable() -> None:
     wrong = []
-    for source in (*PRODUCT, *sources("benchmarks")):
+    for source in (*product(), *sources("benchmarks")):
         if source.lines > MAX_LINES:
             wrong.append(f"{source.name}: {source.lines} lines, at most {MAX_LINES}")
         for node in ast.walk(source.tree):
@@ -68,8 +68,8 @@ def test_no_imports_go_round_in_circles() -> None:
 
 def _imports() -> dict[str, set[str]]:
     """Each module and the modules of ours that its import statements name, also those inside functions."""
-    known = {source.module for source in PRODUCT}
-    return {source.module: {name for name in _named(source.tree) if name in known} for source in PRODUCT}
+    known = {source.module for source in product()}
+    return {source.module: {name for name in _named(source.tree) if name in known} for source in product()}
 
 
 def _named(tree: ast.Module) -> Iterator[str]:
@@ -121,12 +121,12 @@ GRPO = (
     "finqa_cli/algorithms/losses.py",
     "plugins/finqa_plugins/learners/torch/policy_loss.py",
 )
-MAX_GRPO_CODE = 380
-"""Lines without blanks, comments and docstrings. The goal is 300: lower this when the files shrink."""
+MAX_GRPO_CODE = 300
+"""Lines without blanks, comments and docstrings."""
 
 
 def test_grpo_with_all_variants_is_read_in_three_short_files() -> None:
-    chosen = [source for source in PRODUCT if source.name in GRPO]
+    chosen = [source for source in product() if source.name in GRPO]
     assert len(chosen) == len(GRPO)
     assert sum(_code_lines(source) for source in chosen) <= MAX_GRPO_CODE
 
@@ -153,7 +153,7 @@ def test_the_list_of_words_finds_them(text: str, found: int) -> None:
 def test_standard_terms_are_used() -> None:
     wrong = [
         f"{source.name}: {word}"
-        for source in PRODUCT
+        for source in product()
         for word in _words(source.path.read_text("utf-8"))
         if word.lower() not in FIXED.get(source.name, ())
     ]
@@ -167,7 +167,7 @@ def _words(text: str) -> list[str]:
 
 
 def test_docstrings_are_full_phrases() -> None:
-    wrong = [f"{source.name}: {line}" for source in PRODUCT for line in _fragments(source)]
+    wrong = [f"{source.name}: {line}" for source in product() for line in _fragments(source)]
     assert not wrong, "\n".join(wrong)
 
 

@@ -212,11 +212,12 @@ def test_a_plugin_explains_an_exception_of_its_library(
     assert capsys.readouterr().err == "error: too many\nfix: Raise the quota.\n"
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    command = f"'{sys.executable}' -m finqa_cli plugins show grpo | true"
+@pytest.mark.parametrize("command", ["plugins show grpo", "plugins --json", "config list", "--help"])
+def test_a_reader_that_leaves_stops_no_command(command: str) -> None:
+    line = f"set -o pipefail; '{sys.executable}' -m finqa_cli {command} | true"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}"}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stderr == ""
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

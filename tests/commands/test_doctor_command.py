@@ -68,6 +68,27 @@ def found(checks: Sequence[dict[str, str]], name: str) -> dict[str, str]:
     return check
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "remedy"),
+    [
+        (["--environment", "own.py"], "fail", "--engine scripted for its expert"),
+        (["--environment", "own.py", "--model", "embedded"], "fail", "--engine scripted for its expert"),
+        (["--environment", "forecast", "--model", "embedded"], "warn", "--model embedded-forecast"),
+        (["--environment", "forecast"], "ok", ""),
+        ([], "ok", ""),
+    ],
+)
+def test_a_policy_that_was_taught_another_environment_is_reported(
+    arguments: list[str], status: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    Path("own.py").write_text("def tasks():\n    yield 'How many?'\n\ndef reward(answer):\n    return 0.0\n")
+    assert main(["doctor", *arguments, "--json"]) == (1 if status == "fail" else 0)
+    check = found(json.loads(capsys.readouterr().out)["checks"], "model")
+    assert check["status"] == status and remedy in check["remedy"]
+    assert ("it knows no word of" in check["detail"]) == bool(remedy)
+
+
 def test_a_sound_machine_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["doctor", "--engine", "scripted", "--sandbox", "local", "--sandboxes", "4"]
     checks = document(arguments, capsys)
@@ -117,7 +138,10 @@ def test_a_broken_plugin_that_nobody_chose_fails_nothing(tmp_path: Path) -> None
     done = finqa(install(tmp_path, {"zz_unimportable": "cannot_import"}), "doctor", "--engine=scripted")
     assert done.returncode == 0, done.stdout
     assert "warn  plugins" in done.stdout and done.stdout.endswith("checks: 1 warning.\n")
-    lines = [line for line in done.stdout.splitlines() if "disk data" not in line]  # a path that may be long
+    assert f"{tmp_path}/finqa_example/cannot_import.py:1)" in done.stdout
+    lines = [
+        line for line in done.stdout.splitlines() if "disk data" not in line and str(tmp_path) not in line
+    ]  # paths
     assert max(map(len, lines)) <= 80
 
 
@@ -183,7 +207,7 @@ def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_h
         pid=os.getpid(),
         started=start_time(os.getpid()) or 0,
         port=1,
-        boxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
+        sandboxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
     )
     ledger = Ledger(finqa_home / "local")
     ledger.write(entry)

@@ -10,15 +10,22 @@ from pathlib import Path
 
 import pytest
 from fixtures.command_calls import failure
+from fixtures.warm_python import run_module
 
 from finqa_cli.app import main
 from finqa_cli.extend.contract_check import CheckedKind
 from finqa_cli.extend.scaffold import TEMPLATES
 
+WITH_MODELS = ("engine", "codec", "learner")
+"""Kinds whose suites make models with torch and transformers."""
 
-def run(*command: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+
+def run(*command: str, kind: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A module of Python, with the packages of a folder installed."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    tables = Path(os.environ["FINQA_HOME"], "hypothesis")  # made once, in two seconds, rather than in each folder
+    environment = {**os.environ, "PYTHONPATH": str(site), "HYPOTHESIS_STORAGE_DIRECTORY": str(tables)}
+    if kind in WITH_MODELS and command[0] != "ruff":
+        return run_module(*command, environment=environment, cwd=cwd)
     return subprocess.run(
         [sys.executable, "-m", *command], env=environment, cwd=cwd, capture_output=True, text=True, timeout=200
     )
@@ -45,7 +52,7 @@ def change(module: Path, old: str, new: str) -> None:
 def checked(kind: str, folder: Path) -> tuple[int, dict[str, str]]:
     """Exit status of `finqa plugins check`, and what it says of each broken promise."""
     name = f"my-{kind.replace('_', '-')}"
-    done = run("finqa_cli", "plugins", "check", name, "--json", site=folder, cwd=folder.parent)
+    done = run("finqa_cli", "plugins", "check", name, "--json", kind=kind, site=folder, cwd=folder.parent)
     assert "Traceback" not in done.stderr and "bug in finqa" not in done.stderr
     document = json.loads(done.stdout)
     assert document["plugin"].startswith(f"plugin '{name}'") and len(document["promises"]) > 2
@@ -58,14 +65,13 @@ def checked(kind: str, folder: Path) -> tuple[int, dict[str, str]]:
 def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     folder, module = written(kind, tmp_path / "package")
     assert checked(kind, folder) == (0, {})
-    own = run("pytest", "-q", "-p", "no:cacheprovider", site=folder, cwd=folder)
+    own = run("pytest", "-q", "-p", "no:cacheprovider", kind=kind, site=folder, cwd=folder)
     assert own.returncode == 0, own.stdout
     assert " passed" in own.stdout and "failed" not in own.stdout
-    lint = run(
-        "ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,I,B,UP", ".", site=folder, cwd=folder
-    )
+    rules = ("--isolated", "--line-length", "120")
+    lint = run("ruff", "check", *rules, "--select", "E,F,I,B,UP", ".", kind=kind, site=folder, cwd=folder)
     assert lint.returncode == 0, lint.stdout
-    form = run("ruff", "format", "--isolated", "--line-length", "120", "--check", ".", site=folder, cwd=folder)
+    form = run("ruff", "format", *rules, "--check", ".", kind=kind, site=folder, cwd=folder)
     assert form.returncode == 0, form.stdout
     assert module.is_file() and (folder / "README.md").read_text().count(f"my-{kind.replace('_', '-')}") > 1
 

@@ -32,7 +32,10 @@ def test_what_is_shown_can_be_written_edited_and_used(capsys: pytest.CaptureFixt
     assert manifest["module"] == "rewards" and manifest["config"]["weights"]["exact"] == 2.0 and manifest["timestamp"]
     again = document(["rewards", "show", "--spec", "mine/reward_spec.yaml"], capsys)
     assert again["specification"] == shown["specification"] and again["reward"] == "weighted"
-    assert document(["rewards", "show", "graded"], capsys)["specification"] == {"profile": "strict", "format": "plain"}
+    assert document(["rewards", "show", "graded"], capsys)["specification"] == {
+        "profile": "strict-2",
+        "format": "plain",
+    }
 
 
 def test_the_settings_file_is_followed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from finqa_cli.errors import EngineError, InterruptedRun, ServiceUnavailableErro
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.types import Batch, Completion, GenerateRequest, Loss, PolicyVersion, UpdateReport
+
+HANG_S = 60.0
 
 
 def played(run: Path) -> list[dict[str, Any]]:
@@ -63,23 +66,28 @@ def test_a_stop_during_an_evaluation_lets_what_runs_ahead_finish_too(tmp_path: P
 
 
 class FailingLearner(SimulatedLearner):
-    """Its third update, publication or checkpoint fails, or its third update is when Ctrl-C is pressed twice."""
+    """Its third update, publication or checkpoint fails, or its third update is when Ctrl-C is pressed twice.
 
-    def __init__(self, what: str) -> None:
-        super().__init__(0.005)  # short, so that rollouts are still under way when it is over
+    That is once the engine has requests of the iteration after this one.
+    """
+
+    def __init__(self, what: str, ahead: threading.Event) -> None:
+        super().__init__(0.005)
         self._what = what
+        self._ahead = ahead
         self._left = {"update": 3, "publish": 3, "save": 3}
         self.main: asyncio.Task[Any] | None = None
 
     def _meet(self, what: str) -> None:
         self._left[what] -= 1
         if what == self._what and not self._left[what]:
+            assert self._ahead.wait(HANG_S)
             raise StorageError(f"the third {what} failed")
 
     def update(self, batch: Batch, loss: Loss) -> UpdateReport:
         self._meet("update")
         if self._what == "cancel" and not self._left["update"]:
-            assert self.main is not None
+            assert self.main is not None and self._ahead.wait(HANG_S)
             self.main.get_loop().call_soon_threadsafe(self.main.cancel)
         return super().update(batch, loss)
 
@@ -94,11 +102,16 @@ class FailingLearner(SimulatedLearner):
 
 
 class FailingEngine(WatchedEngine):
-    """Cannot load its third version, or is gone at its 300th request."""
+    """Cannot load its third version, or is gone at its 300th request.
+
+    Requests of the iteration after the one that fails are never answered, so that they are under way when it does.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__()
         self._what = what
+        self._held = "train/0003/" if what == "save" else "train/0004/"  # the first checkpoint is that of iteration 0
+        self.ahead = threading.Event()
 
     async def generate(self, request: GenerateRequest) -> Completion:
         if self._what == "generate" and self.requests == 300:
@@ -106,16 +119,23 @@ class FailingEngine(WatchedEngine):
             raise ServiceUnavailableError("the generate found nothing")
         return await super().generate(request)
 
+    async def answer(self, request: GenerateRequest) -> Completion:
+        if self._what != "generate" and request.key.startswith(self._held):
+            self.ahead.set()
+            await asyncio.Event().wait()
+        return await super().answer(request)
+
     async def load(self, policy: PolicyVersion) -> None:
         if self._what == "load" and policy.number == 3:
-            await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(self.ahead.wait, HANG_S)
             raise EngineError("the third load failed")
         await super().load(policy)
 
 
 @pytest.mark.parametrize("what", ["update", "publish", "save", "cancel", "load", "generate"])
 def test_whatever_fails_ends_everything_and_is_what_is_told(what: str, tmp_path: Path) -> None:
-    engine, learner = FailingEngine(what), FailingLearner(what)
+    engine = FailingEngine(what)
+    learner = FailingLearner(what, engine.ahead)
 
     async def run() -> None:
         learner.main = asyncio.current_task()

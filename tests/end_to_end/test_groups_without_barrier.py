@@ -19,8 +19,8 @@ from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.groups import Collected, Collection
 from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.settings import Settings
 from finqa_cli.types import Group, Sampling, Status, Task, Trajectory
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig

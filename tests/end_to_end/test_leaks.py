@@ -174,7 +174,7 @@ def place(request: pytest.FixtureRequest, home: Path) -> Place:
 
 
 def local_boxes(home: Path) -> int:
-    return sum(len(entry.boxes) for entry in Ledger(home / "local").entries())
+    return sum(len(entry.sandboxes) for entry in Ledger(home / "local").entries())
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -71,7 +71,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     addresses: dict[str, str] = {}
     path = os.pathsep.join((str(folder), str(FIXTURES)))
     try:
-        for name, app in (("guess", "openenv_guess.server.app:app"), ("echo", "echo_app:app")):
+        apps = {
+            "guess": "openenv_guess.server.app:app",
+            "listed": "openenv_listed.server.app:app",
+            "echo": "echo_app:app",
+        }
+        for name, app in apps.items():
             with socket.create_server(("127.0.0.1", 0)) as listening:
                 command = [sys.executable, "-m", "uvicorn", app, "--fd", str(listening.fileno())]
                 running.append(
@@ -83,7 +88,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
                 )
                 addresses[name] = f"http://127.0.0.1:{listening.getsockname()[1]}"
         for address in addresses.values():
-            with urllib.request.urlopen(f"{address}/health", timeout=60) as reply:
+            with urllib.request.urlopen(f"{address}/health", timeout=240) as reply:
                 assert reply.status == 200
         yield addresses
     finally:
@@ -168,6 +173,33 @@ async def test_rows_of_a_file_are_the_arguments_of_resets(servers: dict[str, str
         environment_at(servers["guess"], file)
 
 
+async def test_the_tasks_that_a_server_lists_are_its_tasks(servers: dict[str, str]) -> None:
+    context = EnvironmentContext(snapshot=None)
+    options = {"module": str(FIXTURES / "openenv_listed"), "tasks": "server"}  # its server runs while it is asked
+    environment: OpenEnvEnvironment = registry().create("environment", "openenv", options, context)
+    assert {split: len(environment.tasks(split)) for split in environment.splits()} == {"train": 3, "dev": 1, "test": 2}
+    assert [task.id for task in environment.tasks("test")] == ["hard_00000", "hard_00001"]
+    with pytest.raises(ConfigError, match="has no list of tasks"):
+        environment_at(servers["guess"], tasks="server")
+    with pytest.raises(SandboxError, match="cannot be reached"):
+        environment_at("http://127.0.0.1:9", tasks="server")
+    with pytest.raises(ConfigError, match="not known before it runs"):
+        registry().create("environment", "openenv", {"image": "x", "tasks": "server"}, context)
+
+
+def test_tasks_of_a_server_are_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = [
+        "--set",
+        f"environment.options.module={FIXTURES / 'openenv_listed'}",
+        "--set=environment.options.tasks=server",
+    ]
+    play = ["eval", "random", "--environment=openenv", *where, "--sandboxes=1", "--split=test", "--json"]
+    assert main([*play, "--run-dir", str(tmp_path / "run")]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
+    records = [json.loads(line) for line in (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()]
+    assert sorted(record["messages"][-1]["content"] for record in records) == ["five", "six"]
+
+
 async def test_tools_of_a_server_are_discovered(servers: dict[str, str]) -> None:
     environment = environment_at(servers["echo"])
     session = await environment.open(environment.tasks("train")[0], seed=0, sandbox=None)
@@ -218,7 +250,7 @@ def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: p
 
 def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["policy", "make", "--environment=openenv", "--set", f"environment.options.module={GUESS}"]
-    command += ["--sandboxes=2", "--set", "environment.options.tasks=40", "--demonstrations=8", "--epochs=1"]
+    command += ["--sandboxes=2", "--set", "environment.options.tasks=12", "--demonstrations=8", "--epochs=1"]
     assert main([*command, "--output", str(tmp_path / "none")]) == 78
     assert "--expert random" in capsys.readouterr().err
     made = tmp_path / "made"
@@ -227,6 +259,9 @@ def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys
     records = [json.loads(line) for line in (made / "demonstrations" / "trajectories.jsonl").read_text().splitlines()]
     assert len(records) == 8 and {turn["tool_call"]["name"] for one in records for turn in one["turns"]} == {"guess"}
     assert (made / "policy" / "report.json").is_file()
+    for step in ("demonstrations", "policy"):
+        settings = json.loads((made / step / "settings.json").read_text())
+        assert settings["pool"]["sandboxes"] == 2, "both steps are held to the sandboxes that were asked for"
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

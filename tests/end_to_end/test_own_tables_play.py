@@ -94,3 +94,4 @@ def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.Capture
     assert main(["eval", "scripted", "--snapshot=mine", "--split=test", "--run-dir=run", "--sandboxes=1"]) == 78
     error = capsys.readouterr().err
     assert "There is no expert for" in error and "(0 of 12 questions have)" in error
+    assert "finqa data import tables --with-expert" in error

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.app import main
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.preflight import find_obstacle, is_informative
 from finqa_cli.types import Credit, Group, Rewards, Status, Task, Trajectory, Turn
 
@@ -66,7 +67,67 @@ def test_what_keeps_a_policy_from_learning_is_named(groups: list[Group], reason:
         assert reason in obstacle.message and "--no-preflight" in obstacle.remedy and obstacle.exit_code == 4
 
 
+SLOW = """
+import asyncio
+
+class Slow:
+    made = 0
+
+    @staticmethod
+    def tasks():
+        return [f"What is {number} times {number}?" for number in range(40)]
+
+    def __init__(self):
+        Slow.made += 1
+
+    async def reset(self):
+        await asyncio.sleep(600 if Slow.made > QUICK else 0)
+
+    def reward(self, answer):
+        return 0.5
+"""
+
+
+def train_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *more: str, quick: int) -> int:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FINQA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("finqa_cli.training.rl.preflight.LONGEST_S", seconds)
+    Path("slow.py").write_text(SLOW.replace("QUICK", str(quick)))
+    model = str(make_tiny_qwen3(tmp_path / "tiny"))
+    small = ["--group-size=2", "--max-gen-tokens=2", "--target-groups-per-iter=1", "--set=pool.max_concurrent_play=2"]
+    return main(["train", "--environment=slow.py", f"--model={model}", "--run-dir=run", *small, *more])
+
+
+def test_groups_that_were_played_in_time_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_slowly(tmp_path, monkeypatch, 8.0, quick=8) == 4
+    assert "Every attempt of 8 episodes at 4 questions earned 0.5" in capsys.readouterr().err
+
+
+def test_training_begins_where_too_little_was_played_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--iterations=1", "--max-rollout-rounds=1"]
+    assert train_slowly(tmp_path, monkeypatch, 1e-3, *run, quick=1000) == 4
+    told = capsys.readouterr()
+    assert "Preflight: 0 groups were played in 0.001 s, too few to judge." in told.out + told.err
+    assert "No group of 1 iterations was informative" in told.err
+
+
 SMALL = ["--model=embedded", "--sandboxes=2", "--group-size=2", "--target-groups-per-iter=1", "--max-rollout-rounds=1"]
+
+
+def test_the_look_ends_as_soon_as_no_call_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FINQA_HOME", str(tmp_path / "home"))
+    asked = ["--group-size=8", "--max-gen-tokens=1", "--sandboxes=2", "--max-steps=2"]
+    assert main(["train", "--model=embedded", *asked, "--run-dir=run"]) == 4
+    assert "have no readable tool call (16 episodes at" in capsys.readouterr().err
 
 
 def test_training_without_readable_calls_or_differences_is_not_called_complete(

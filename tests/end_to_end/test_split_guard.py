@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,3 +229,42 @@ def test_rows_without_a_company_are_compared_by_their_page(home: Path, capsys: p
     assert code == 65 and "1 company (page " in errors, errors
     code, errors = fails(capsys, *TRAIN, *text, "--allow-overlap", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors, errors
+
+
+def test_the_advice_for_files_is_a_command_that_divides_them(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").mkdir()
+    for split in ("train", "dev"):
+        rows = [
+            original(number, id=f"C{number}/{split}.pdf-1", filename=f"C{number}/{split}.pdf") for number in range(40)
+        ]
+        write(Path("data") / f"{split}.json", *rows)
+    text = ("--environment=finqa-text", "--data=data")
+    code, errors = fails(capsys, *TRAIN, *text, "--run-dir=run")
+    assert code == 65 and "40 companies" in errors, errors
+    advice = errors.partition("fix: ")[2]
+    command = advice[advice.index("(") + 1 : advice.index(")")]
+    assert command.startswith("finqa data prepare ") and main(shlex.split(command)[1:]) == 0
+    assert "train with --data divided" in advice
+    code, errors = fails(capsys, *TRAIN, text[0], "--data=divided", "--run-dir=taken")
+    assert code == 78 and NEXT_STAGE in errors, errors
+
+
+OWN = """
+def tasks():
+    for number in range(40):
+        yield {"prompt": f"What is {number}?", "cluster": str(number // 2), "split": ("train", "dev")[number % 2]}
+
+
+def reward(answer):
+    return answer == "2"
+"""
+
+
+def test_the_advice_for_an_own_environment_is_about_its_tasks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.py").write_text(OWN)
+    code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")
+    assert code == 65 and "give all tasks of a cluster one split, or leave their splits out" in errors, errors
+    assert "data prepare" not in errors
+    Path("own.py").write_text(OWN.replace(', "split": ("train", "dev")[number % 2]', ""))
+    code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")
+    assert code == 78 and "taught another environment" in errors, errors

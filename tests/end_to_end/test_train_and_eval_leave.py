@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fixtures.command_calls import document, failure
 
+from finqa_cli.app import main
 from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.evaluation.candidates import sampling_settings
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
@@ -74,6 +75,11 @@ def test_a_schedule_over_planned_steps_is_resumed_exactly_and_the_manifest_names
     adapter = "checkpoints/step_2/policy/adapter_model.safetensors"
     assert found["outputs"].keys() >= {"metrics.jsonl", "trajectories.jsonl", adapter}
     assert all(digest(Path("a", name)) == sha for name, sha in found["outputs"].items())
+
+    with pytest.MonkeyPatch.context() as patch:  # a finished run is resumed without an engine
+        patch.delattr("finqa_cli.wiring.stage.make_engine")
+        assert main(["train", "--resume=a"]) == 0
+    assert capsys.readouterr().out.startswith("a is finished: all of its 2 iterations were done before.")
 
     shutil.copytree("a", "b")
     shutil.rmtree(Path("b/checkpoints/step_2"))

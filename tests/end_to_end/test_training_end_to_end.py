@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.warm_python import WarmProcess
 
 from finqa_cli.app import main
 
@@ -43,22 +44,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finqa(home: Path) -> Callable[..., subprocess.Popen[str]]:
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "FINQA_HOME": str(home), "OMP_NUM_THREADS": "1", "CI": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "finqa_cli", *arguments],
-            env=environment,
-            cwd=home,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return start
+def finqa(home: Path) -> Callable[..., WarmProcess]:
+    """The command in a process of its own, in which torch is imported already."""
+    return lambda *arguments: WarmProcess("finqa_cli", *arguments, environment=variables(home), cwd=home)
 
 
-def finish(process: subprocess.Popen[str], expected: int = 0) -> tuple[str, str]:
+def variables(home: Path) -> dict[str, str]:
+    return {**os.environ, "FINQA_HOME": str(home), "OMP_NUM_THREADS": "1", "CI": "1"}
+
+
+def finish(process: WarmProcess, expected: int = 0) -> tuple[str, str]:
     output, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == expected, errors
     assert "Traceback" not in errors
@@ -75,7 +70,7 @@ def weights(run: Path, iteration: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], process: WarmProcess) -> None:
     deadline = time.monotonic() + HANG_S
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -104,10 +99,13 @@ def no_server_is_left(home: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def unbroken(finqa: Callable[..., subprocess.Popen[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from a program that imports everything itself."""
     run = tmp_path_factory.mktemp("runs") / "unbroken"
-    output, _ = finish(finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}", "--json"))
-    trained = json.loads(output)
+    command = [sys.executable, "-m", "finqa_cli", "train", *SMALL, "--iterations=3", f"--run-dir={run}", "--json"]
+    done = subprocess.run(command, env=variables(home), cwd=home, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    trained = json.loads(done.stdout)
     assert trained["run"] == str(run) and trained["before"]["iteration"] == 0
     return run
 
@@ -126,7 +124,7 @@ def test_engine_and_learner_agree_and_every_clean_episode_lands_in_a_group(unbro
 
 
 def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
-    finqa: Callable[..., subprocess.Popen[str]], unbroken: Path, home: Path, tmp_path: Path
+    finqa: Callable[..., WarmProcess], unbroken: Path, home: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "killed"
     process = finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}")
@@ -145,7 +143,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
 
 
 def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
-    finqa: Callable[..., subprocess.Popen[str]], home: Path, tmp_path: Path
+    finqa: Callable[..., WarmProcess], home: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "stopped"
     process = finqa("train", *SMALL, "--iterations=50", f"--run-dir={run}")
@@ -159,7 +157,7 @@ def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
 
 @pytest.mark.parametrize(("numbers", "code"), [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM,), 143)])
 def test_two_ctrl_c_or_sigterm_end_it_and_leave_nothing_behind(
-    finqa: Callable[..., subprocess.Popen[str]],
+    finqa: Callable[..., WarmProcess],
     home: Path,
     tmp_path: Path,
     numbers: tuple[signal.Signals, ...],
@@ -205,7 +203,7 @@ def test_a_run_is_not_resumed_on_other_data(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.slow
 def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
-    finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    finqa: Callable[..., WarmProcess], tmp_path: Path
 ) -> None:
     lagging = [*SMALL, "--sync-every=2", "--iterations=4", "--set", "train.keep_checkpoints=2"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -221,7 +219,7 @@ def test_an_engine_that_lags_behind_the_learner_is_resumed_lagging(
 
 @pytest.mark.slow
 def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_once(
-    finqa: Callable[..., subprocess.Popen[str]], home: Path, tmp_path: Path
+    finqa: Callable[..., WarmProcess], home: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "ahead"
     process = finqa("train", *SMALL, "--max-staleness=1", "--iterations=4", f"--run-dir={run}")
@@ -249,7 +247,7 @@ def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_onc
 
 
 @pytest.mark.slow
-def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_demonstrations_teach_the_embedded_policy(finqa: Callable[..., WarmProcess], tmp_path: Path) -> None:
     demonstrations, run = tmp_path / "demonstrations", tmp_path / "sft"
     finish(finqa("eval", "scripted", "--split=dev", "--limit=24", f"--run-dir={demonstrations}", "--sandboxes=8"))
     output, _ = finish(

@@ -22,13 +22,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[str]]:
     """The flags that choose an environment of `played`, which becomes the working directory, and an interpreter."""
+    return lambda source: _flags(source, source.partition(":")[0], monkeypatch, tmp_path)
 
-    def flags(source: str) -> list[str]:
-        python = PYTHONS[source.partition(":")[0]]
-        if python is None:
-            pytest.skip(f"{source.partition(':')[0]} is not there: run `make test-libraries`")
-        folder = shutil.copytree(PLAYED, tmp_path / "played", dirs_exist_ok=True)
-        monkeypatch.chdir(folder)
-        return [f"--environment={source}", f"--set=environment.options.python={python}"]
 
-    return flags
+@pytest.fixture
+def named4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[str]]:
+    """The same with the interpreter of verifiers 0.4."""
+    return lambda source: _flags(source, "verifiers4", monkeypatch, tmp_path)
+
+
+def _flags(source: str, library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    python = PYTHONS[library]
+    if python is None:
+        pytest.skip(f"{library} is not there: run `make test-libraries`")
+    folder = shutil.copytree(PLAYED, tmp_path / "played", dirs_exist_ok=True)
+    monkeypatch.chdir(folder)
+    return [f"--environment={source}", f"--set=environment.options.python={python}"]

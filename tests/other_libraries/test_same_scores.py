@@ -54,9 +54,9 @@ def letters(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return says("ANSWER: C" if "Peru" not in _question(body) else "I do not know")
 
 
-def _ours(named: Named, source: str, run: Path, server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> list[Any]:
-    """A row per episode: identifier, question, total, and parts."""
-    flags = [*named(source), "--engine=openai", f"--set=engine.options.base_url={server.url}", "--split=test,train"]
+def own_rows(chosen: list[str], run: Path, server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """A row per episode of `finqa eval`: identifier, question, total, and parts."""
+    flags = [*chosen, "--engine=openai", f"--set=engine.options.base_url={server.url}", "--split=test,train"]
     report = document(["eval", "analyst", *flags, "--quiet", f"--run-dir={run}"], capsys)
     episodes = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     assert len(episodes) == report["episodes"]
@@ -82,7 +82,7 @@ def test_verifiers(
     name: str, reply: Reply, different: int, named: Named, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with openai_server(reply) as server:
-        ours = _ours(named, f"verifiers:{name}", tmp_path / "run", server, capsys)
+        ours = own_rows(named(f"verifiers:{name}"), tmp_path / "run", server, capsys)
         asked = len(server.asked)
         theirs = _theirs("verifiers", server.url, name, "{}")
         assert len(server.asked) == 2 * asked
@@ -101,7 +101,7 @@ def test_inspect(
         return reply(body) if len(body["messages"]) < 12 else says("It is 12, I think.")
 
     with openai_server(limited) as server:
-        ours = _ours(named, f"inspect:inspect_tasks.py@{task}", tmp_path / "run", server, capsys)
+        ours = own_rows(named(f"inspect:inspect_tasks.py@{task}"), tmp_path / "run", server, capsys)
         asked = len(server.asked)
         theirs = _theirs("inspect", server.url, f"inspect_tasks.py@{task}", str(tmp_path / "log"))
         assert len(server.asked) == 2 * asked

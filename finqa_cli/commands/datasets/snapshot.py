@@ -28,7 +28,9 @@ GENERAL = ("config", "assign", "as_json")
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
 Provider = Annotated[
     str | None,
-    typer.Option("--sandbox", help="Provider whose images are meant, such as daytona.", show_default="this machine"),
+    typer.Option(
+        "--sandbox", help="Provider whose images are meant, such as docker or daytona.", show_default="this machine"
+    ),
 ]
 
 
@@ -52,9 +54,9 @@ def build(
 ) -> None:
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
-    With --sandbox daytona an image with it and finqa itself is built there as well, and plays one episode in a fresh
-    sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier versions
-    stay until finqa snapshot delete.
+    With --sandbox daytona or docker an image with it and finqa itself is built there as well, and plays one episode in
+    a fresh sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier
+    versions stay until finqa snapshot delete.
 
     Exit codes: 0 ok, 1 the image cannot be built, 65 a file or row is missing or malformed, 69 the provider cannot be
     reached or the boot test failed, 74 writing failed, 77 its key is missing or refused.

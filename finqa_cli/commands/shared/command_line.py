@@ -134,6 +134,7 @@ class CommandLine:
             assume_cuda=assume_cuda,
         )
         self._check_snapshot(loaded.settings.environment.name)
+        _ask_for_sandboxes(loaded.settings)
         logs.configure()
         shown = not (quiet or self.as_json or self.quiet)
         if shown and loaded.choices.reasons:
@@ -271,3 +272,20 @@ def stored_parameter(run: Path, name: str, command: str) -> Any:
 def shown_counts(counts: Mapping[str, Any]) -> str:
     """Return the counts of `--quick-test` as flags, for its help."""
     return ", ".join(f"{DECLARATIONS[path].about.flags.split()[0]} {count}" for path, count in counts.items())
+
+
+def _ask_for_sandboxes(settings: Settings) -> None:
+    """Ask before very many sandboxes.
+
+    Raises:
+        ConfigError: There is no terminal to ask on, or the answer is no.
+    """
+    asked, most = settings.pool.sandboxes, settings.pool.ask_above
+    if asked <= most:
+        return
+    interactive = sys.stdin.isatty() and sys.stderr.isatty()
+    if not (interactive and typer.confirm(f"Start up to {asked:,} sandboxes?", err=True)):
+        raise ConfigError(
+            f"{asked:,} sandboxes are more than a run starts without being asked (pool.ask_above={most:,}).",
+            remedy=f"--sandboxes with a smaller number, or --set pool.ask_above={asked}",
+        )

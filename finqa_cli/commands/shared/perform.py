@@ -91,9 +91,10 @@ def leading(learner: str) -> Iterator[None]:
     if not learner or "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
         return
+    from finqa_cli.contracts import LearnerProcesses
     from finqa_cli.extend import registry
 
-    processes = registry().hook.join_processes(learner=learner)
+    processes = registry().first("join_processes", LearnerProcesses, learner=learner)  # type: ignore[type-abstract]
     if processes is None:
         raise ConfigError(
             f"Learner {learner!r} trains in one process, but torchrun started {os.environ['WORLD_SIZE']}.",

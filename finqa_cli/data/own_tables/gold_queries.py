@@ -11,7 +11,7 @@ from contextlib import closing
 
 from finqa_cli.data.dataset import Cell, Table
 from finqa_cli.data.question_files.field_values import MAX_TEXT
-from finqa_cli.data.snapshots.compile import storage
+from finqa_cli.data.snapshots.compile import quote, storage
 from finqa_cli.grading.programs import Program, Reference, Step, Value
 from finqa_cli.grading.programs.execute import number
 
@@ -200,11 +200,6 @@ def tables_of_query(query: str, tables: Mapping[str, Table]) -> list[str]:
         for name in sorted(tables, key=lambda name: (-len(name), name))
         if re.search(rf"(?<!\w){re.escape(name.casefold())}(?!\w)", text)
     ]
-
-
-def quote(name: str) -> str:
-    """Returns a name quoted for SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.question_files.read_files import parquet_rows
+from finqa_cli.data.snapshots.compile import quote
 from finqa_cli.errors import MissingDependencyError
 
 Content = tuple[str, Sequence[object], Sequence[tuple[int, Sequence[object]]], str]
@@ -144,7 +145,7 @@ def duckdb_tables(path: Path) -> Iterator[Content]:
                 "WHERE table_type = 'BASE TABLE' ORDER BY table_schema, table_name"
             )
             for schema, name in database.execute(query).fetchall():
-                cursor = database.execute(f"SELECT * FROM {_quoted(schema)}.{_quoted(name)}")
+                cursor = database.execute(f"SELECT * FROM {quote(schema)}.{quote(name)}")
                 header = [column[0] for column in cursor.description]
                 rows: list[tuple[int, Sequence[object]]] = []
                 while batch := cursor.fetchmany(_BATCH):
@@ -155,10 +156,6 @@ def duckdb_tables(path: Path) -> Iterator[Content]:
     except duckdb.Error as error:
         reason = f"is no readable DuckDB file: {' '.join(str(error).split())[:300]}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _require(package: str, path: Path) -> Any:

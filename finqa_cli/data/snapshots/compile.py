@@ -150,7 +150,7 @@ def _tables(dataset: DataSet) -> bytes:
             physical = f"t{number}" if table.columns else ""
             columns = [storage(table, place) for place in range(len(table.columns))]
             named = zip(table.columns, columns, strict=True)
-            declared = ", ".join(f"{_quote(name)} {kind}" for name, (kind, _) in named)
+            declared = ", ".join(f"{quote(name)} {kind}" for name, (kind, _) in named)
             marks = ", ".join("?" for _ in columns)
             try:
                 if physical:
@@ -201,5 +201,6 @@ def _lines(records: Iterable[Mapping[str, str]]) -> bytes:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
 
 
-def _quote(name: str) -> str:
+def quote(name: str) -> str:
+    """The name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

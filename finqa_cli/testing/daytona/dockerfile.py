@@ -23,32 +23,41 @@ class Step:
 
     Attributes:
         text: The instruction in the words of the file.
-        sources: Paths in the build context, for COPY and ADD.
+        sources: Paths in the build context, or in the stage of `origin`, for COPY and ADD.
         target: Absolute path inside the image, for COPY and ADD; it ends with a slash when it must be a folder.
         command: Shell command, for RUN.
+        origin: Stage or image that the sources are in; empty for the build context.
+        stage: Name or number of the stage that the instruction begins, for FROM.
     """
 
     text: str
     sources: tuple[str, ...] = ()
     target: str = ""
     command: str = ""
+    origin: str = ""
+    stage: str = ""
 
 
 @dataclass(slots=True)
 class Recipe:
-    """A whole Dockerfile."""
+    """A whole Dockerfile.
+
+    Attributes:
+        steps: Its instructions.
+        environment: Variables of the last stage; those of a base image are unknown.
+    """
 
     steps: list[Step] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def parse(text: str) -> Recipe:
-    """Reads a Dockerfile (docs.docker.com/reference/dockerfile) of one stage.
+    """Reads a Dockerfile (docs.docker.com/reference/dockerfile).
 
     Raises:
         BuildError: An instruction is unknown, malformed or not supported here.
     """
-    recipe, folder = Recipe(), "/"
+    recipe, folder, stages = Recipe(), "/", 0
     for line in _lines(text):
         name, _, rest = line.partition(" ")
         keyword, rest = name.upper(), rest.strip()
@@ -64,9 +73,11 @@ def parse(text: str) -> Recipe:
             recipe.steps.append(Step(line))
         elif keyword == "RUN":
             recipe.steps.append(Step(line, command=rest))
-        elif keyword == "FROM" and recipe.steps and any(step.text.upper().startswith("FROM") for step in recipe.steps):
-            raise BuildError("the loopback builds one stage only")
-        elif keyword == "FROM" or keyword in LOGGED:
+        elif keyword == "FROM":
+            named = re.search(r"\s+AS\s+(\S+)\s*$", rest, re.IGNORECASE)
+            recipe.steps.append(Step(line, stage=named[1].lower() if named else str(stages)))
+            recipe.environment, folder, stages = {}, "/", stages + 1
+        elif keyword in LOGGED:
             recipe.steps.append(Step(line))
         else:
             raise BuildError(f"dockerfile parse error: unknown instruction: {name[:64]}")
@@ -93,8 +104,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _copy(line: str, rest: str, folder: str) -> Step:
     options, rest = _without_options(rest)
-    if any(option.startswith("--from") for option in options):
-        raise BuildError(f"the loopback copies from the build context only: {line}")
+    origin = next((option.partition("=")[2].lower() for option in options if option.startswith("--from=")), "")
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except ValueError:
@@ -106,7 +116,7 @@ def _copy(line: str, rest: str, folder: str) -> Step:
         target = "./"
     absolute = posixpath.normpath(posixpath.join(folder, target))
     must_be_folder = target.endswith("/") or len(sources) > 1
-    return Step(line, tuple(sources), absolute + ("/" if must_be_folder else ""))
+    return Step(line, tuple(sources), absolute + ("/" if must_be_folder else ""), origin=origin)
 
 
 def _without_options(rest: str) -> tuple[list[str], str]:

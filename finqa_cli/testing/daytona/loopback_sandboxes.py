@@ -69,13 +69,7 @@ class LoopbackImage:
 
     def host_path(self, path: str) -> str | None:
         """Returns where a path inside the image is on this machine; None for a file that the image did not bring."""
-        path = posixpath.normpath(path)
-        for inside, outside in sorted(self.mounts.items(), key=lambda mount: -len(mount[0])):
-            if path == inside:
-                return str(outside)
-            if path.startswith(inside.rstrip("/") + "/"):
-                return str(outside / path[len(inside.rstrip("/")) + 1 :])
-        return None
+        return host_path(self.mounts, path)
 
     def program_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment of a program of the image: no key and no secret of this process is in it.
@@ -253,6 +247,17 @@ class LoopbackSandbox:
     def dto(self, toolbox: str) -> dict[str, object]:
         """Sandbox of the SDK 0.226.1."""
         return {**self.item(toolbox), "env": dict(self.environment), "kvm": False, "volumes": []}
+
+
+def host_path(mounts: Mapping[str, Path], path: str) -> str | None:
+    """Returns where a path inside an image with these mounts is on this machine; None where no mount has it."""
+    path = posixpath.normpath(path)
+    for inside, outside in sorted(mounts.items(), key=lambda mount: -len(mount[0])):
+        if path == inside:
+            return str(outside)
+        if path.startswith(inside.rstrip("/") + "/"):
+            return str(outside / path[len(inside.rstrip("/")) + 1 :])
+    return None
 
 
 def iso(when: float) -> str:

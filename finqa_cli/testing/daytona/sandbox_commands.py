@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import posixpath
 import re
 import shlex
 import signal
@@ -29,10 +30,15 @@ DEFAULT_TIMEOUT_S = 360.0
 _SERVER = re.compile(
     r"^\s*(?:exec\s+)?(?P<variables>(?:[A-Za-z_]\w*=\S*\s+)*)(?:exec\s+)?python[\d.]*\s+-m\s+(?P<rest>[^|;&<>`$()]+)$"
 )
+_MOVED = re.compile(r"^\s*cd\s+(?P<folder>\S+)\s*&&\s*(?P<rest>.+)$", re.DOTALL)
 
 
 class ServerProcess:
-    """A child that serves one module on a port of its own, and dies with this process."""
+    """A child that serves one module on a port of its own, and dies with this process.
+
+    Attributes:
+        users: Number of sandboxes that it serves.
+    """
 
     def __init__(self, module: str, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -49,6 +55,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self.users = 0
 
     def _placed(self, arguments: tuple[str, ...]) -> list[str]:
         """Returns the arguments with this machine's address after `--host` and `--port`."""
@@ -89,35 +96,35 @@ class ServerProcess:
 
 
 class Servers:
-    """The server processes of all images. Sandboxes that want the same server share `width` copies in turn."""
+    """The server processes of all images. Sandboxes that want the same server share `width` copies."""
 
     def __init__(self, folder: Path, width: int) -> None:
         self._folder = folder
         self._width = width
         self._running: dict[tuple[object, ...], list[ServerProcess]] = {}
-        self._attached: dict[tuple[object, ...], int] = {}
+        self._started = 0
 
     def attach(
         self, image: str, module: str, arguments: tuple[str, ...], environment: Mapping[str, str]
     ) -> ServerProcess:
-        """Returns a running server of this image (an id) with this environment, a new one where there is none.
+        """Returns the server of this image (an id) with this environment that has the fewest users, or a new one.
 
         Raises:
             OSError: It cannot be started.
         """
-        key = (image, module, arguments, tuple(sorted(environment.items())))
-        number = self._attached.get(key, 0)
-        self._attached[key] = number + 1
-        copies = self._running.setdefault(key, [])
-        slot = number % self._width
-        if slot < len(copies) and copies[slot].exit_code() is None:
-            return copies[slot]
-        if slot < len(copies):
-            copies[slot].kill()  # it is dead; its pipe is still open
-        log = self._folder / f"server-{sum(map(len, self._running.values()))}-{number}.log"
-        server = ServerProcess(module, arguments, environment, log)
-        copies[slot : slot + 1] = [server]
-        return server
+        copies = self._running.setdefault((image, module, arguments, tuple(sorted(environment.items()))), [])
+        for dead in [copy for copy in copies if copy.exit_code() is not None]:
+            dead.kill()  # its pipe is still open
+            copies.remove(dead)
+        if len(copies) < self._width:
+            self._started += 1
+            log = self._folder / f"server-{self._started}.log"
+            copies.append(ServerProcess(module, arguments, environment, log))
+            chosen = copies[-1]
+        else:
+            chosen = min(copies, key=lambda copy: copy.users)
+        chosen.users += 1
+        return chosen
 
     def all(self) -> list[ServerProcess]:
         """Returns every process that was started and not replaced."""
@@ -167,6 +174,7 @@ class ServerCommand:
 
     def end(self) -> None:
         """Ends the sandbox's part."""
+        self.server.users -= not self.ended
         self.ended = True
 
 
@@ -275,16 +283,35 @@ def command_dto(identifier: str, command: Command) -> dict[str, object]:
 
 
 def server_command(text: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
-    """Returns variables, module and arguments of `[A=b ...] python -m MODULE ...`; None for other commands."""
+    """Returns variables, module and arguments of a command line that starts a server; None for other commands.
+
+    These are `[A=b ...] python -m MODULE ...`, and `[cd FOLDER &&] [exec] uvicorn APP ...`, also inside `sh -c`, as the
+    Dockerfiles of environments have it.
+    """
     match = _SERVER.match(text)
-    if match is None:
-        return None
     try:
+        if match is None:
+            return _uvicorn_command(text, "")
         words = shlex.split(match["rest"])
         variables = dict(word.partition("=")[::2] for word in shlex.split(match["variables"]))
     except ValueError:
         return None
     return variables, words[0], tuple(words[1:])
+
+
+def _uvicorn_command(text: str, folder: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
+    moved = _MOVED.match(text)
+    if moved is not None:
+        return _uvicorn_command(moved["rest"], posixpath.join(folder, shlex.split(moved["folder"])[0]))
+    words = shlex.split(text)
+    if words[:1] == ["exec"]:
+        words = words[1:]
+    if words[:2] == ["sh", "-c"] and len(words) == 3:
+        return _uvicorn_command(words[2], folder)
+    if words[:1] != ["uvicorn"]:
+        return None
+    where = ("--app-dir", folder) if folder and "--app-dir" not in words else ()
+    return {}, "uvicorn", (*words[1:], *where)
 
 
 def host_environment(packages: Iterable[Path]) -> dict[str, str]:

@@ -7,9 +7,12 @@ import math
 import posixpath
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.requests import Request
@@ -18,11 +21,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from finqa_cli.testing.daytona.account import Account
 from finqa_cli.testing.daytona.dockerfile import BuildError, Step, parse
 from finqa_cli.testing.daytona.http_service import Endpoint, Refusal, json_body, number, text, texts_list, whole
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackImage
+from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackImage, host_path
 from finqa_cli.testing.daytona.storage import Storage
 
 PAGE = 100
 SDK_POLL_S = 1.0
+PROJECT = "pyproject.toml"
 FOLLOWED = ("pending", "building")
 _PIP_INSTALL = re.compile(r"\bpip3?\s+install\b")
 
@@ -137,9 +141,10 @@ class SnapshotApi:
     async def _build(self, image: LoopbackImage) -> None:
         """Takes an image from `pending` over `building` to `active` or `build_failed`.
 
-        `COPY` and `ENV` are carried out. `RUN` is only written to the log, with one exception: `pip install` of a
-        wheel that was copied makes its modules importable for the programs of the image. All other packages are
-        this interpreter's own.
+        `COPY` and `ENV` are carried out, those between stages included. `RUN` is only written to the log, with one
+        exception: `pip install` of a wheel or of a project's folder that was copied makes its modules importable for
+        the programs of the image. All other packages are this interpreter's own, and what `RUN` would have made is
+        missing: a stage that copies it goes without.
         """
         account = self._account
         image.state = "building"
@@ -151,10 +156,13 @@ class SnapshotApi:
             folder = account.folder / "images" / image.id
             context = folder / "context"
             await asyncio.to_thread(_unpack_contexts, self._storage, image, context)
+            stages: dict[str, dict[str, Path]] = {}
             for number, step in enumerate(recipe.steps, start=1):
                 image.write_log(f"Step {number}/{len(recipe.steps)} : {step.text}")
                 await asyncio.sleep(seconds / len(recipe.steps))
-                await asyncio.to_thread(_carry_out, step, image, context, folder)
+                if step.stage:
+                    image.mounts = stages[step.stage] = stages[str(len(stages))] = {}
+                await asyncio.to_thread(_carry_out, step, image, Places(context, folder, stages))
             if account.config.build_fails:
                 raise BuildError(account.config.build_fails)
             image.write_log(f"Successfully built {image.name}")
@@ -189,32 +197,87 @@ def _unpack_contexts(storage: Storage, image: LoopbackImage, folder: Path) -> No
             tar.extractall(folder, filter="data")
 
 
-def _carry_out(step: Step, image: LoopbackImage, context: Path, folder: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a build takes files from and puts them.
+
+    Attributes:
+        context: The unpacked build context.
+        folder: Folder of the image on this machine.
+        stages: Mounts of each stage, which has a name and a number: path inside it -> file or folder on this machine.
+    """
+
+    context: Path
+    folder: Path
+    stages: dict[str, dict[str, Path]]
+
+    def root(self) -> Path:
+        """Returns the folder of the current stage's files."""
+        return self.folder / f"root-{len(self.stages)}"
+
+
+def _carry_out(step: Step, image: LoopbackImage, places: Places) -> None:
     if step.sources:
-        _copy(step, image, context, folder / "root")
-    if _PIP_INSTALL.search(step.command):
-        wheels = [path for inside, path in image.mounts.items() if inside.endswith(".whl")]
-        for wheel in (wheel for wheel in wheels if wheel.name in step.command):
-            packages = folder / "packages"
-            with zipfile.ZipFile(wheel) as archive:
+        _copy(step, image, places)
+    if not _PIP_INSTALL.search(step.command):
+        return
+    for inside, outside in image.mounts.items():
+        packages = places.folder / "packages"
+        if inside.endswith(".whl") and outside.name in step.command:
+            with zipfile.ZipFile(outside) as archive:
                 archive.extractall(packages)
-            if packages not in image.packages:
-                image.packages.insert(0, packages)
-            image.write_log(f"Unpacked {wheel.name}")
+            image.write_log(f"Unpacked {outside.name}")
+        else:
+            projects = [
+                word for word in step.command.split() if (outside / word.rpartition("/")[2] / PROJECT).is_file()
+            ]
+            if not projects:
+                continue
+            for project in projects:
+                _install(outside / project.rpartition("/")[2], packages)
+                image.write_log(f"Installed {project}")
+        if packages not in image.packages:
+            image.packages.insert(0, packages)
 
 
-def _copy(step: Step, image: LoopbackImage, context: Path, root: Path) -> None:
+def _install(project: Path, packages: Path) -> None:
+    """Installs a project as pip does, with the build tools of this interpreter and without its requirements."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run(
+        [*command, "--upgrade", "--target", str(packages), str(project)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BuildError(f"pip could not install {project.name}: {done.stderr.strip()[-500:]}")
+
+
+def _copy(step: Step, image: LoopbackImage, places: Places) -> None:
     for source in step.sources:
-        origin = context / posixpath.normpath(source).lstrip("/")
-        if not origin.resolve().is_relative_to(context.resolve()) or not origin.exists():
-            raise BuildError(f"COPY failed: file not found in build context: {source}")
+        origin = _origin(step, source, places)
+        if origin is None:
+            image.write_log(f"{source} is not in {step.origin}: what RUN makes is not made here")
+            continue
         inside = step.target.rstrip("/") or "/"
-        if origin.is_file() and (step.target.endswith("/") or (root / inside.lstrip("/")).is_dir()):
+        if origin.is_file() and (step.target.endswith("/") or (places.root() / inside.lstrip("/")).is_dir()):
             inside = posixpath.join(inside, origin.name)
-        outside = root / inside.lstrip("/")
+        outside = places.root() / inside.lstrip("/")
         outside.parent.mkdir(parents=True, exist_ok=True)
         if origin.is_dir():
             shutil.copytree(origin, outside, dirs_exist_ok=True)
         else:
             shutil.copyfile(origin, outside)
         image.mounts[inside] = outside
+
+
+def _origin(step: Step, source: str, places: Places) -> Path | None:
+    """Returns the source on this machine; None for what a stage does not have.
+
+    Raises:
+        BuildError: The build context does not have it.
+    """
+    if step.origin:
+        found = host_path(places.stages.get(step.origin, {}), source)
+        return Path(found) if found and Path(found).exists() else None
+    origin = places.context / posixpath.normpath(source).lstrip("/")
+    if not origin.resolve().is_relative_to(places.context.resolve()) or not origin.exists():
+        raise BuildError(f"COPY failed: file not found in build context: {source}")
+    return origin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from finqa_cli.training.preference.preference_loop import (
 )
 from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
-from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy
+from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
@@ -127,15 +127,10 @@ async def dpo(
             after=training.after,
             seconds=time.perf_counter() - started,
         )
-        write_json(run / "report.json", document(result))
+        write_json(run / "report.json", result_document(result))
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=_outputs(result))
         folder.finish("completed")
     return result
-
-
-def document(result: DpoResult) -> dict[str, Any]:
-    """The `--json` form."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
 
 
 def _outputs(result: DpoResult) -> list[Path]:

@@ -13,9 +13,8 @@ from finqa_cli.errors import ThresholdError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.measures import measured
-from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest

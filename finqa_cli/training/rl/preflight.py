@@ -9,20 +9,25 @@ from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import NothingToLearnError
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.seeds import derive
+from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
-from finqa_cli.types import Credit, Group, Task
+from finqa_cli.types import Credit, Group, Task, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, Stage
 
-LONGEST_S = 25.0
-"""Time after which training begins with what is known: long episodes cannot be judged in half a minute."""
+LONGEST_S = 20.0
+"""Seconds after which what was played is judged, so that a command that cannot train ends within half a minute."""
 
 MOST_GROUPS = 8
 """Groups without a difference in rewards after which nothing is expected of further ones."""
+
+FEWEST_GROUPS = 4
+"""Groups without a difference that are enough where the time is over."""
+
+FEWEST_UNREADABLE = 16
+"""Episodes without readable calls that are enough: further ones would have none either."""
 
 UNREADABLE = 0.9
 """Share of turns without a readable call from which the policy is taken not to know the form of calls."""
@@ -41,36 +46,55 @@ async def check_learnable(
     """Play groups until one is informative; ids and seeds are no ones of training.
 
     Raises:
-        NothingToLearnError: `MOST_GROUPS` groups were played, and none is informative.
+        NothingToLearnError: `MOST_GROUPS` groups were played, or fewer within `LONGEST_S`, and none is informative; or
+            episodes have no readable calls.
     """
     train = settings.train
     walk = TaskWalk(tasks, seed=derive(train.seed, PHASE))
     most = min(MOST_GROUPS, len(tasks))
     width = max(1, min(most, settings.pool.concurrency // train.group_size))
-    groups: list[Group] = []
+    groups: dict[str, list[Trajectory]] = {}
     shown = EpisodeCount(reporter, PHASE, None)
+
+    def add(trajectory: Trajectory) -> None:
+        shown.add(trajectory)
+        groups.setdefault(trajectory.task.id, []).append(trajectory)
+        played = [each for members in groups.values() for each in members]
+        if len(played) >= FEWEST_UNREADABLE and (obstacle := find_unreadable(played, len(groups))) is not None:
+            raise obstacle
+
+    def whole() -> list[Group]:
+        return [
+            Group(task=members[0].task, trajectories=tuple(sorted(members, key=lambda each: each.member)))
+            for members in groups.values()
+            if len(members) == train.group_size
+        ]
+
+    late = asyncio.timeout(LONGEST_S)
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with late:
             while len(groups) < most and not stopper.requested:
                 fresh = [walk.next()[1] for _ in range(min(width, most - len(groups)))]
-                played = await play_all(
+                await play_all(
                     parts.player(settings, temperature=settings.generation.temperature),
                     [attempt for task in fresh for attempt in _attempts(task, settings)],
                     concurrency=settings.pool.concurrency,
-                    on_trajectory=shown.add,
+                    on_trajectory=add,
                     stopping=lambda: stopper.requested,
                 )
-                groups += [
-                    Group(task=task, trajectories=tuple(each for each in played if each.task.id == task.id))
-                    for task in fresh
-                ]
-                if is_informative(groups, assign_credit(optimizer, groups)):
+                if is_informative(whole(), assign_credit(optimizer, whole())):
                     return
     except TimeoutError:
-        return
+        if not late.expired():
+            raise
     finally:
         reporter.drop(PHASE)
-    if not stopper.requested and (obstacle := find_obstacle(groups)) is not None:
+    if stopper.requested:
+        return
+    played = whole()
+    if len(played) < min(FEWEST_GROUPS, most):
+        reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few to judge.")
+    elif not is_informative(played, assign_credit(optimizer, played)) and (obstacle := find_obstacle(played)):
         raise obstacle
 
 
@@ -85,22 +109,33 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     episodes = [each for group in groups for each in group.trajectories if each.reward is not None]
     if not episodes:
         return None
-    turns = [turn for each in episodes for turn in each.turns]
-    unreadable = sum(bool(turn.parse_error) for turn in turns)
-    played = f"{len(episodes)} episodes at {len(groups)} questions"
-    if turns and unreadable >= UNREADABLE * len(turns):
-        return NothingToLearnError(
-            f"{unreadable} of the policy's {len(turns)} turns have no readable tool call ({played}): it does not know "
-            "the form of calls, and without calls no reward differs from another.",
-            remedy="teach it the form: finqa sft, or train another --model; --no-preflight trains anyway",
-        )
+    if (unreadable := find_unreadable(episodes, len(groups))) is not None:
+        return unreadable
     rewards = sorted({each.reward for each in episodes if each.reward is not None})
     span = f"{rewards[0]:g}" if len(rewards) == 1 else f"the same in its group, {rewards[0]:g} to {rewards[-1]:g}"
     return NothingToLearnError(
-        f"Every attempt of {played} earned {span}, so no group shows what is better.",
+        f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows what is better.",
         remedy="choose questions that the policy answers at times, or teach it first: finqa sft; "
         "--no-preflight trains anyway",
     )
+
+
+def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingToLearnError | None:
+    """Return that nearly no turn of episodes at some questions has a readable call, so that all earn the same."""
+    graded = [each for each in episodes if each.reward is not None]
+    turns = [turn for each in graded for turn in each.turns]
+    unreadable = sum(bool(turn.parse_error) for turn in turns)
+    if not turns or unreadable < UNREADABLE * len(turns) or len({each.reward for each in graded}) > 1:
+        return None
+    return NothingToLearnError(
+        f"{unreadable} of the policy's {len(turns)} turns have no readable tool call ({_count(graded, questions)}): it "
+        "does not know the form of calls, and without calls no reward differs from another.",
+        remedy="teach it the form: finqa sft, or train another --model; --no-preflight trains anyway",
+    )
+
+
+def _count(episodes: Sequence[Trajectory], questions: int) -> str:
+    return f"{len(episodes)} episodes at {questions} questions"
 
 
 def _attempts(task: Task, settings: Settings) -> list[Attempt]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Optimizer, PreferenceOptimizer
+from finqa_cli.contracts import Environment, Optimizer, PreferenceOptimizer
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -18,21 +18,21 @@ from finqa_cli.errors import (
     UsageError,
 )
 from finqa_cli.evaluation.evaluate import held_out_tasks
-from finqa_cli.evaluation.reward_tests import reward_digest, reward_facts
+from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import training_run, write_manifest
+from finqa_cli.runs.run_folder import is_untouched, read_run, training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.preflight import check_learnable
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
 from finqa_cli.training.running_learner import apply_schedule, fit_memory, run_learner
-from finqa_cli.training.training_data import guard_training, training_tasks
+from finqa_cli.training.training_data import guard_training, split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import IdleOption, PolicyVersion
 from finqa_cli.wiring.build import make_optimizer, make_trackers
@@ -44,13 +44,17 @@ _CHOSEN_FOR_THE_USER = ("default", "profile", "auto", "plan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """`before` and `after` are the evaluations of the first and the last policy on held-out companies."""
+    """`before` and `after` are the evaluations of the first and the last policy on held-out companies.
+
+    `was_finished` is true of a run that was to be resumed and had ended well before.
+    """
 
     run: Path
     iterations: int
     before: dict[str, Any]
     after: dict[str, Any]
     seconds: float
+    was_finished: bool = False
 
 
 async def train(settings: Settings, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper) -> TrainResult:
@@ -67,6 +71,9 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
+    is_complete = checkpoint is not None and checkpoint.iteration >= settings.train.iterations
+    if checkpoint is not None and is_complete and read_run(run)["status"] == "completed":
+        return _result(run, checkpoint.iteration, started, was_finished=True)
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     check_method(settings)
     guard_training(settings, reporter)
@@ -79,24 +86,36 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
             with tracking.run(to_public_dict(settings)):
                 iterations = await _train(context, base, served, checkpoint)
         except (AuthenticationError, ServiceUnavailableError) as error:
-            error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command)))
+            resumes = isinstance(error, ServiceUnavailableError) or not is_untouched(run)
+            error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command if resumes else "")))
             raise
-    records = list(read_jsonl(run / "metrics.jsonl"))
-    evaluations = [record for record in records if record["kind"] == "eval"]
-    iterated = [record for record in records if record["kind"] == "train"]
+    iterated = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]
     if iterated and not any(record.get("updates", 1) for record in iterated):
         raise NothingToLearnError(
             f"No group of {len(iterated)} iterations was informative, so the policy is the one that training began "
             f"from. Run: {run}",
             remedy="choose questions that the policy answers at times, or teach it first: finqa sft",
         )
+    return _result(run, iterations, started)
+
+
+def _result(run: Path, iterations: int, started: float, *, was_finished: bool = False) -> TrainResult:
+    evaluations = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "eval"]
     return TrainResult(
         run=run,
         iterations=iterations,
         before=evaluations[0] if evaluations else {},
         after=evaluations[-1] if evaluations else {},
         seconds=time.perf_counter() - started,
+        was_finished=was_finished,
     )
+
+
+def _most_episodes(environment: Environment, settings: Settings) -> int:
+    """Episodes that may be played at once: all groups of all iterations that run ahead, or an evaluation."""
+    train = settings.train
+    played = len(split_tasks(environment, settings)) * (1 + train.max_staleness) * train.group_size
+    return max(played, len(held_out_tasks(environment, settings)) * settings.eval.attempts)
 
 
 def check_method(settings: Settings) -> None:
@@ -124,6 +143,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         reporter=context.reporter,
         trains=True,
         run_dir=folder.path,
+        episodes=lambda environment: _most_episodes(environment, settings),
         check_stop=context.check_stop,
         on_event=lambda name, facts: folder.event(name, **facts),
     ) as parts:
@@ -133,7 +153,8 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
             folder.pin(f"{name} digest", digest)
         inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
         parameters = _parameters(settings)
-        folder.pin("reward digest", reward_digest(parameters["reward"]))
+        reward = parameters["reward"]
+        folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))

@@ -18,8 +18,8 @@ from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
 from finqa_cli.rollout.groups import Collected, Collection
 from finqa_cli.rollout.measures import measured
+from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import Stream, streaming
-from finqa_cli.rollout.task_walk import TaskWalk
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.training.rl.iteration_records import iteration_metrics, step_line, success, summary

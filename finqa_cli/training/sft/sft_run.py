@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, hel
 from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
 from finqa_cli.training.training_data import guard_demonstrations
-from finqa_cli.training.training_loop import RunContext, best_policy, final_policy
+from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
 from finqa_cli.types import PolicyVersion, Sample
 from finqa_cli.wiring.build import make_codec, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
@@ -148,7 +148,7 @@ async def sft(
                     context.check_stop()
             await asyncio.to_thread(learner.publish, final_policy(run), training.done)
         result = _result(run, data, training, time.perf_counter() - started)
-        write_json(run / "report.json", document(result))
+        write_json(run / "report.json", result_document(result))
         outputs = _outputs(result)
         await asyncio.to_thread(write_manifest, run, "sft", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
@@ -159,11 +159,6 @@ async def sft(
             f"{run / SAMPLES}, and train longer (--epochs) or on more."
         )
     return result
-
-
-def document(result: SftResult) -> dict[str, Any]:
-    """The `--json` form."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}
 
 
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
@@ -185,8 +180,13 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
     if not specification.is_file():
         raise ConfigError(f"There is no model specification at {specification}.", remedy="finqa config list")
     with new_folder(target) as folder:
-        policy: PolicyVersion | None = registry().hook.create_policy(
-            specification=specification, texts=texts_of(demonstrations), folder=folder, seed=seed
+        policy: PolicyVersion | None = registry().first(
+            "create_policy",
+            PolicyVersion,
+            specification=specification,
+            texts=texts_of(demonstrations),
+            folder=folder,
+            seed=seed,
         )
         if policy is None:
             raise ConfigError(

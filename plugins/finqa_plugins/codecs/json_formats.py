@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 from finqa_cli.contracts import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.types import ToolCall
@@ -130,74 +131,62 @@ CALL_OPEN = "<tool_call>"
 CALL_CLOSE = "</tool_call>"
 
 
-def tagged_call(spoken: str, example: str) -> str:
-    """What stands between the one pair of `<tool_call>` tags, stripped.
+class TaggedFormat(CallFormat):
+    """A format that writes each call between `<tool_call>` tags; see `CallFormat`. A subclass renders and reads one."""
 
-    Raises:
-        CallError: There is more than one pair, or one that is not closed.
-        NoCallError: There is none.
-    """
-    opened = spoken.count(CALL_OPEN)
-    if opened > 1:
-        raise CallError(f"{opened} tool calls found. Make exactly one tool call per turn.")
-    return tagged_calls(spoken, example)[0]
-
-
-def tagged_calls(spoken: str, example: str) -> list[str]:
-    """What stands between each pair of `<tool_call>` tags, stripped; at least one.
-
-    Raises:
-        CallError: One pair is not closed.
-        NoCallError: There is none.
-    """
-    bodies: list[str] = []
-    for piece in spoken.split(CALL_OPEN)[1:]:
-        body, closing, _ = piece.partition(CALL_CLOSE)
-        if not closing:
-            raise CallError(f"The tool call is not closed: {CALL_CLOSE} is missing.")
-        bodies.append(body.strip())
-    if not bodies:
-        raise NoCallError(f"No tool call found. Call one tool like this:\n{example}")
-    return bodies
-
-
-def words_before(spoken: str) -> str:
-    """What stands before the tags."""
-    return spoken.partition(CALL_OPEN)[0].rstrip()
-
-
-HERMES_EXAMPLE = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{...}}}}\n{CALL_CLOSE}'
-
-
-class HermesFormat(CallFormat):
-    """See `CallFormat`."""
-
-    separator = "\n"
+    example: ClassVar[str]
+    """A call as a model should write it, for errors."""
 
     def __init__(self, config: None = None) -> None:
         """It has no options."""
+
+    @abstractmethod
+    def read(self, body: str, schemas: Schemas) -> ToolCall:
+        """The call that `body` writes, the text between the tags without the space around it.
+
+        Raises:
+            CallError: It cannot be read.
+        """
+
+    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
+        """See `CallFormat.find`."""
+        opened = spoken.count(CALL_OPEN)
+        if opened > 1:
+            raise CallError(f"{opened} tool calls found. Make exactly one tool call per turn.")
+        return self.find_all(spoken, schemas)[0]
+
+    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
+        """See `CallFormat.find_all`."""
+        bodies: list[str] = []
+        for piece in spoken.split(CALL_OPEN)[1:]:
+            body, closing, _ = piece.partition(CALL_CLOSE)
+            if not closing:
+                raise CallError(f"The tool call is not closed: {CALL_CLOSE} is missing.")
+            bodies.append(body.strip())
+        if not bodies:
+            raise NoCallError(f"No tool call found. Call one tool like this:\n{self.example}")
+        return tuple(self.read(body, schemas) for body in bodies)
+
+    def words(self, spoken: str) -> str:
+        """See `CallFormat.words`."""
+        return spoken.partition(CALL_OPEN)[0].rstrip()
+
+
+class HermesFormat(TaggedFormat):
+    """JSON between the tags."""
+
+    separator = "\n"
+    example = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{...}}}}\n{CALL_CLOSE}'
 
     def render(self, call: ToolCall) -> str:
         """See `CallFormat.render`."""
         body = f'{{"name": "{call.name}", "arguments": {json.dumps(dict(call.arguments), ensure_ascii=False)}}}'
         return f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}"
 
-    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
-        """See `CallFormat.find`."""
-        return self._read(tagged_call(spoken, HERMES_EXAMPLE))
-
-    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
-        """See `CallFormat.find_all`."""
-        return tuple(self._read(body) for body in tagged_calls(spoken, HERMES_EXAMPLE))
-
-    def words(self, spoken: str) -> str:
-        """See `CallFormat.words`."""
-        return words_before(spoken)
-
-    @staticmethod
-    def _read(body: str) -> ToolCall:
+    def read(self, body: str, schemas: Schemas) -> ToolCall:
+        """See `TaggedFormat.read`."""
         if not body:
-            raise CallError(f"The tool call is empty. Write JSON inside it:\n{HERMES_EXAMPLE}")
+            raise CallError(f"The tool call is empty. Write JSON inside it:\n{self.example}")
         return as_call(load_json(body), ("arguments",))
 
 

@@ -35,11 +35,12 @@ class Shield:
 
         Harmless contents are filled in before encoding, so that the ids are those of the tokenizer on the whole text.
         """
-        whole = _fill(text, contents)
+        pieces = _split(text, contents)
+        whole = "".join(contents.get(piece, piece) for piece in pieces)
         if len(self._starts.findall(whole)) == len(self._starts.findall(text)):
             return self._encode(whole)
         ids: list[int] = []
-        for piece in _split(text, contents):
+        for piece in pieces:
             ids += self.encode_content(contents[piece]) if piece in contents else self._encode(piece)
         return ids
 
@@ -85,10 +86,6 @@ def add_placeholder(content: str, contents: dict[str, str], mark: str) -> str:
     placeholder = f"{mark}{len(contents)}{mark}"
     contents[placeholder] = content
     return placeholder
-
-
-def _fill(text: str, contents: Mapping[str, str]) -> str:
-    return "".join(contents.get(piece, piece) for piece in _split(text, contents))
 
 
 def _split(text: str, contents: Mapping[str, str]) -> list[str]:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from finqa_cli.contracts import CallError, CallFormat, Schemas
+from finqa_cli.contracts import CallError, Schemas
 from finqa_cli.types import ToolCall
-from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, load_json, tagged_call, tagged_calls, words_before
+from finqa_plugins.codecs.json_formats import CALL_CLOSE, CALL_OPEN, TaggedFormat, load_json
 
 _FUNCTION_CLOSE = "</function>"
 _VALUE_CLOSE = "</parameter>"
@@ -27,33 +27,19 @@ _CALL_CONTINUES = re.compile(r"\s*(?:<parameter=|</function>|\Z)")
 EXAMPLE = f"{CALL_OPEN}\n<function=<tool>>\n<parameter=<name>>\nvalue\n{_VALUE_CLOSE}\n{_FUNCTION_CLOSE}\n{CALL_CLOSE}"
 
 
-class XmlFormat(CallFormat):
-    """See `CallFormat`."""
+class XmlFormat(TaggedFormat):
+    """A tag for each parameter between the tags of the call."""
 
     separator = "\n\n"
-
-    def __init__(self, config: None = None) -> None:
-        """It has no options."""
+    example = EXAMPLE
 
     def render(self, call: ToolCall) -> str:
         """See `CallFormat.render`."""
         values = (f"<parameter={key}>\n{_write(value)}\n{_VALUE_CLOSE}\n" for key, value in call.arguments.items())
         return f"{CALL_OPEN}\n<function={call.name}>\n{''.join(values)}{_FUNCTION_CLOSE}\n{CALL_CLOSE}"
 
-    def find(self, spoken: str, schemas: Schemas) -> ToolCall:
-        """See `CallFormat.find`."""
-        return self._read_call(tagged_call(spoken, EXAMPLE), schemas)
-
-    def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
-        """See `CallFormat.find_all`."""
-        return tuple(self._read_call(body, schemas) for body in tagged_calls(spoken, EXAMPLE))
-
-    def words(self, spoken: str) -> str:
-        """See `CallFormat.words`."""
-        return words_before(spoken)
-
-    @staticmethod
-    def _read_call(body: str, schemas: Schemas) -> ToolCall:
+    def read(self, body: str, schemas: Schemas) -> ToolCall:
+        """See `TaggedFormat.read`."""
         opening = _FUNCTION.match(body)
         if opening is None:
             raise CallError(f"The tool call names no function. Call one tool like this:\n{EXAMPLE}")

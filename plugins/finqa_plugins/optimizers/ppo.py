@@ -39,7 +39,7 @@ class PpoConfig(PolicyGradientOptions):
     )
 
 
-class Ppo(PolicyGradient):
+class Ppo(PolicyGradient[PpoConfig]):
     """Proximal policy optimization.
 
     Advantages are GAE(gamma, lam) over the sampled tokens of an episode, whose reward comes with the last one; the loss
@@ -52,10 +52,6 @@ class Ppo(PolicyGradient):
     """
 
     more_steps = "--set optimizer.options.minibatches=4"
-
-    def __init__(self, config: PpoConfig) -> None:
-        super().__init__(config)
-        self._config = config
 
     def credit(self, group: Group) -> Credit:
         """1 for each scored member, until values give each token an advantage of its own; faulted ones are excluded.

@@ -14,9 +14,8 @@ from finqa_plugins.optimizers.grpo import (
     ZERO_VARIANCE,
     PolicyGradient,
     PolicyGradientOptions,
-    batch_rewards,
-    change_advantages,
     divide_by_batch_std,
+    group_credit,
     scored_rewards,
 )
 
@@ -29,7 +28,7 @@ class ReinforceConfig(PolicyGradientOptions):
     )
 
 
-class Reinforce(PolicyGradient):
+class Reinforce(PolicyGradient[ReinforceConfig]):
     """The plain policy gradient.
 
     A_i = r_i - b with b = 0, the mean reward of the batch, or that of the group. The reward of an episode is the
@@ -38,10 +37,6 @@ class Reinforce(PolicyGradient):
     Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"
     (1992), section 4.
     """
-
-    def __init__(self, config: ReinforceConfig) -> None:
-        super().__init__(config)
-        self._config = config
 
     def credit(self, group: Group) -> Credit:
         """Faulted and ungraded members are excluded.
@@ -53,7 +48,7 @@ class Reinforce(PolicyGradient):
             FinqaError: A reward is not a finite number.
         """
         if self._config.baseline == "group":
-            return super().credit(group)
+            return group_credit(group, subtract_mean)
         rewards = tuple(scored_rewards(group))
         if all(reward is None for reward in rewards):
             return Credit(advantages=rewards, dropped="too_few")
@@ -63,11 +58,12 @@ class Reinforce(PolicyGradient):
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
         """Subtracts the batch's mean where that is the baseline."""
-        rewards = batch_rewards(groups, credits)
+        batch = [credit.advantages for credit in credits if not credit.dropped]
+        rewards = [reward for group in batch for reward in group if reward is not None]
         if self._config.baseline != "batch" or not rewards:
             return tuple(credits)
         baseline = fmean(rewards)
-        return change_advantages(credits, lambda advantage: advantage - baseline)
+        return tuple(credit.map_advantages(lambda reward: reward - baseline) for credit in credits)
 
     def loss(self) -> PolicyGradientLoss:
         """The policy gradient without a clip."""
@@ -88,7 +84,7 @@ class RlooConfig(PolicyGradientOptions):
     minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored members are dropped.")
 
 
-class Rloo(PolicyGradient):
+class Rloo(PolicyGradient[RlooConfig]):
     """REINFORCE with a leave-one-out baseline.
 
     A_i = r_i - mean of r_j over j != i = K / (K - 1) (r_i - mean(r)) for the K scored members of a group. Unlike the
@@ -101,16 +97,15 @@ class Rloo(PolicyGradient):
     normalization_length=1; the default differs by one factor for the whole batch.
     """
 
-    def __init__(self, config: RlooConfig) -> None:
-        super().__init__(config)
-        self._config = config
-        self.minimum_members = config.minimum_members
+    def credit(self, group: Group) -> Credit:
+        """Credit by the group; see `group_credit`."""
+        return group_credit(group, self.advantages, self._config.minimum_members)
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
         """[K] rewards less the mean of the other members, or of all of them."""
         members = len(rewards)
         factor = members / (members - 1) if self._config.baseline == "leave_one_out" else 1.0
-        return [factor * advantage for advantage in super().advantages(rewards)]
+        return [factor * advantage for advantage in subtract_mean(rewards)]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
         """Whitens where the options say so."""
@@ -119,3 +114,9 @@ class Rloo(PolicyGradient):
     def loss(self) -> PolicyGradientLoss:
         """The clipped policy gradient."""
         return self._config.make_loss(clip_low=self._config.clip_low, clip_high=self._config.clip_high)
+
+
+def subtract_mean(rewards: Sequence[float]) -> list[float]:
+    """[G] the rewards of the scored members of a group, less their mean."""
+    centre = fmean(rewards)
+    return [reward - centre for reward in rewards]

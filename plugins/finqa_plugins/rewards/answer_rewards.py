@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from finqa_cli.contracts import Reward, RewardRequest
-from finqa_cli.grading import grade
+from finqa_cli.grading import Profile, grade, versioned
 from finqa_cli.grading.answers import Case, Reply
 from finqa_cli.grading.programs import Program, ProgramError, execute, overlap, parse
 from finqa_cli.types import Rewards
@@ -186,12 +186,14 @@ def _is_open(request: RewardRequest) -> bool:
 class GradedConfig(Strict):
     """Options of the graded reward."""
 
-    profile: Literal["openenv", "strict"] = Field(default="strict", description="Rules of finqa_cli.grading.")
+    profile: Annotated[Profile, AfterValidator(versioned)] = Field(
+        default="strict", validate_default=True, description="Rules of finqa_cli.grading; strict is its newest version."
+    )
     format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
 
 
 class Graded(Reward):
-    """1 when the answer is right, else 0; the part has the profile's name."""
+    """1 when the answer is right, else 0; the part has the profile's name without its version."""
 
     def __init__(self, config: GradedConfig) -> None:
         self.config = config
@@ -199,12 +201,12 @@ class Graded(Reward):
     def score(self, request: RewardRequest) -> Rewards:
         """Return the profile's verdict."""
         reply = read_solution(request.solution, self.config.format)
+        part = self.config.profile.partition("-")[0]
         if not reply.ok:
-            return Rewards(total=0.0, components={self.config.profile: 0.0}, explanation=reply.error)
-        verdict = grade(reply.answer, request.truth, self.config.profile)
-        return Rewards(
-            total=verdict.reward, components={self.config.profile: verdict.reward}, explanation=verdict.explanation
-        )
+            return Rewards(total=0.0, components={part: 0.0}, explanation=reply.error)
+        question = str(request.extra_info.get("question", ""))
+        verdict = grade(reply.answer, request.truth, self.config.profile, question)
+        return Rewards(total=verdict.reward, components={part: verdict.reward}, explanation=verdict.explanation)
 
     def spec(self) -> dict[str, Any]:
         """Return the options, JSON-ready."""

@@ -80,13 +80,14 @@ def test_a_broken_plugin_is_reported_and_the_others_work(module: str, reason: st
     assert not registry.manager.has_plugin("broken")
 
 
-def test_a_plugin_that_ends_the_process_is_reported_too(written: Written) -> None:
+def test_a_plugin_that_ends_the_process_is_reported_too(written: Written, tmp_path: Path) -> None:
     registry = Registry([written("unlicensed_plugin", "raise SystemExit('no licence')"), entry("plugin")])
-    assert [report.error for report in registry.reports] == ["SystemExit: no licence", ""]
+    place = tmp_path / "unlicensed_plugin.py"
+    assert [report.error for report in registry.reports] == [f"SystemExit: no licence ({place}:1)", ""]
 
 
 def test_a_component_of_a_taken_name_is_left_out_and_nothing_else(
-    written: Written, capsys: pytest.CaptureFixture[str]
+    written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = """
         from finqa_cli.extend import Component, hookimpl
@@ -100,7 +101,7 @@ def test_a_component_of_a_taken_name_is_left_out_and_nothing_else(
         """
     registry = Registry([entry("first", "duplicate"), written("second_grpo", again), entry("third", "plugin")])
     assert [report.error for report in registry.reports] == ["", "", ""]
-    reason = "the name belongs to plugin 'first' of finqa_example.duplicate"
+    reason = f"the name belongs to plugin 'first' of finqa_example.duplicate ({tmp_path / 'second_grpo.py'}:4)"
     assert registry.reports[1].left_out == {("optimizer", "grpo"): reason}
     assert registry.find("optimizer", "grpo").target == "finqa_example.optimizer:LeaveOneOut"
     assert [part.name for part in registry.components("optimizer")] == ["grpo", "leave-one-out", "median"]

@@ -303,6 +303,19 @@ HACKS: list[tuple[object, str]] = [
     ("1, 2,", r"\boxed{1}, \boxed{2}, \boxed{}"),
 ]
 
+# Those of the above in which `strict-2` sees exactly one decision, written in a form that `strict-1` does not read.
+TAKEN_SINCE_STRICT_2: list[tuple[object, str]] = [
+    ("~5", "5"),
+    ("≈5", "5"),
+    ("about 5", "5"),
+    (r"~\boxed{5}", "5"),
+    ("The answer is 5, not 6", "5"),
+    ("1_000", "1000"),
+    ("½", "0.5"),
+    ("five", "5"),
+    ("(-5)", "-5"),
+]
+
 ATTACKS: list[str] = [
     "\\boxed{" * 580,
     "\\boxed{5}" * 450,

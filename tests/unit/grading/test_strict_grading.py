@@ -1,32 +1,53 @@
-"""Profile `strict`: what honest people write is right, what cheats try is not, and why is told."""
+"""Both versions of `strict`: what honest people write is right, what cheats try is not, and why is told."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import fixtures
 import pytest
-from grading_tables import HACKS, HONEST, UPSTREAM
+from grading_tables import HACKS, HONEST, TAKEN_SINCE_STRICT_2, UPSTREAM
 
 from finqa_cli.grading import Verdict, grade
 
+VERDICTS = Path(fixtures.__path__[0]) / "strict_1_verdicts.jsonl"
+Strictly = Callable[[object, str], Verdict]
 
-def strictly(answer: object, truth: str) -> Verdict:
-    return grade(answer, truth, "strict")
+
+@pytest.fixture(params=["strict-1", "strict-2"])
+def profile(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def strictly(profile: str) -> Strictly:
+    return lambda answer, truth: grade(answer, truth, profile)
+
+
+def test_version_1_gives_the_verdicts_that_it_gave() -> None:
+    for line in VERDICTS.read_text(encoding="utf-8").splitlines():
+        answer, truth, reward, explanation = json.loads(line)
+        assert grade(answer, truth, "strict-1") == Verdict(reward, explanation), answer
 
 
 @pytest.mark.parametrize(("answer", "truth", "reward"), [(row[0], row[1], row[3]) for row in UPSTREAM])
-def test_upstreams_table(answer: str, truth: str, reward: int) -> None:
+def test_upstreams_table(strictly: Strictly, answer: str, truth: str, reward: int) -> None:
     assert strictly(answer, truth).reward == reward
 
 
 @pytest.mark.parametrize(("answer", "truth"), HONEST)
-def test_honest_answers_are_right(answer: object, truth: str) -> None:
+def test_honest_answers_are_right(strictly: Strictly, answer: object, truth: str) -> None:
     verdict = strictly(answer, truth)
     assert verdict.reward == 1, verdict.explanation
 
 
 @pytest.mark.parametrize(("answer", "truth"), HACKS)
-def test_reward_hacks_win_nothing(answer: object, truth: str) -> None:
+def test_reward_hacks_win_nothing(profile: str, strictly: Strictly, answer: object, truth: str) -> None:
     verdict = strictly(answer, truth)
-    assert verdict.reward == 0, verdict.explanation
+    taken = profile != "strict-1" and (answer, truth) in TAKEN_SINCE_STRICT_2
+    assert verdict.reward == taken, verdict.explanation
 
 
 def test_the_tables_are_as_large_as_promised() -> None:
@@ -50,11 +71,13 @@ def test_the_tables_are_as_large_as_promised() -> None:
         ("91.1%", "90%", 0),
     ],
 )
-def test_a_measured_truth_allows_one_percent_and_one_unit_and_no_more(answer: str, truth: str, reward: int) -> None:
+def test_a_measured_truth_allows_one_percent_and_one_unit_and_no_more(
+    strictly: Strictly, answer: str, truth: str, reward: int
+) -> None:
     assert strictly(answer, truth).reward == reward
 
 
-def test_zeros_before_a_scale_were_meant() -> None:
+def test_zeros_before_a_scale_were_meant(strictly: Strictly) -> None:
     assert strictly("9,500 million", "9,500,400,000").reward == 1
     assert strictly("9,500 million", "9,500,600,000").reward == 0
     assert strictly("9,500,000,000", "9,500,400,000").reward == 0
@@ -63,7 +86,7 @@ def test_zeros_before_a_scale_were_meant() -> None:
 @pytest.mark.parametrize(
     "answer", [f"{number}{unit}" for number in ("4.5", "12", "-77") for unit in ("", "%", " million", " billion")]
 )
-def test_an_answer_is_right_for_one_truth_without_a_unit(answer: str) -> None:
+def test_an_answer_is_right_for_one_truth_without_a_unit(strictly: Strictly, answer: str) -> None:
     truths = [f"{number}{zeros}" for number in ("4.5", "12", "-77") for zeros in ("", "e-2", "e6", "e9")]
     assert sum(strictly(answer, truth).reward for truth in truths) == 1
 
@@ -89,7 +112,7 @@ def test_an_answer_is_right_for_one_truth_without_a_unit(answer: str) -> None:
     ],
 )
 def test_the_reason_is_told_in_one_line_without_the_truth(answer: str, truth: str, reason: str) -> None:
-    explanation = strictly(answer, truth).explanation
+    explanation = grade(answer, truth, "strict-1").explanation
     assert reason in explanation
     assert "\n" not in explanation
     assert truth not in explanation

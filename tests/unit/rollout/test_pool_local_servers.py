@@ -99,3 +99,47 @@ async def test_leases_on_a_struck_server_are_cut_soon_and_its_boxes_replaced(
     await players.leave()
     await back_to_full_size(pool)
     assert pool.stats().lost == pool.stats().replaced == EACH_SERVER
+
+
+async def test_deaths_of_a_shared_server_are_single_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    config = LocalSandboxConfig(processes=1, stop_timeout_s=0.5)
+    provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
+    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
+    pool = SandboxPool(
+        provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0, breaker_share=0.2
+    )
+    await pool.start()
+    await pool.settled()
+    for _ in range(4):
+        players = Players(pool, BOXES)
+        await asyncio.sleep(0.05)
+        os.kill(next(iter(players.boxes.values())).pid, signal.SIGKILL)
+        assert all(
+            isinstance(end, SandboxError) for end in await asyncio.gather(*players.tasks, return_exceptions=True)
+        )
+        await back_to_full_size(pool)
+    assert pool.stats().lost == 4 * BOXES
+    await pool.close()
+
+
+async def test_a_server_that_dies_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    config = LocalSandboxConfig(stop_timeout_s=0.5)
+    provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
+    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
+    pool = SandboxPool(
+        provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0, breaker_share=0.2
+    )
+    await pool.start()
+    starting = {int(file.stem) for file in (tmp_path / "local").glob("*.json")}
+    assert len(starting) == 2
+    for pid in starting:
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(HANG_S):
+        async with pool.lease() as box:
+            assert isinstance(box, LocalSandbox) and box.pid not in starting
+    assert pool.stats().start_failures == BOXES
+    await pool.close()

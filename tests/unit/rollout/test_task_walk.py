@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.rollout.task_walk import TaskWalk
+from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.types import Task
 
 TASKS = [Task(id=f"q{number}", prompt="?", split="train", cluster="c") for number in range(5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import json
@@ -10,10 +11,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from finqa_cli.errors import StorageError
 from finqa_cli.runs import checkpoints
-from finqa_cli.runs.durable_files import lock_folder
+from finqa_cli.runs.durable_files import inert, lock_folder, write_csv
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
 
 
@@ -89,3 +92,26 @@ def test_a_long_file_is_rewound_a_record_at_a_time(tmp_path: Path) -> None:
         "trajectories.jsonl",
         "trajectories.superseded.jsonl",
     ]
+
+
+FORMULAS = (
+    "=1+1", "+1+1", "-1+1", "@SUM(A1)", "=HYPERLINK(\"http://x\",\"y\")", "  =1+1", "\t=1", "\r=1", "\n=1",
+    "-2+3+cmd|' /C calc'!A0", "+A1", "-", "=", "\uff1d1+1", "-5;=1+1", "-5\n=1+1", "-1e5+A1",
+)  # fmt: skip
+NUMBERS = ("-5", "+5", "-1,234.5", "- 5", "-5 %", "-5%", "-$5.20", "-1e-05", "5", "text", "a=b", "2022: -5", "")
+
+
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    write_csv(tmp_path / "items.csv", [{"answer": text} for text in (*FORMULAS, *NUMBERS)])
+    with (tmp_path / "items.csv").open(encoding="utf-8", newline="") as file:
+        cells = [row["answer"] for row in csv.DictReader(file)]
+    assert cells == [*(f"'{text}" for text in FORMULAS), *NUMBERS]
+
+
+@given(st.text(alphabet="=+-@\t\r\n '\"0123456789.,%eE$Ab(", max_size=12))
+def test_a_text_is_inert_and_otherwise_as_it_was(text: str) -> None:
+    cell = inert(text)
+    assert cell.removeprefix("'") == text or cell == text
+    begins = cell.lstrip(" ")[:1]
+    assert begins not in ("=", "@", "\t", "\r", "\n")
+    assert begins not in ("+", "-") or set(cell) <= set("+-0123456789., eE%$"), "a signed number and nothing else"

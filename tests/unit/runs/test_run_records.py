@@ -239,6 +239,44 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, name: str, damage: 
     assert found is not None and found.iteration == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"files": {}}, "does not list policy/weights.bin"),
+        ({"schema_version": 2}, "schema version 2"),
+        ({"files": None}, "damaged"),
+        ({"schema_version": None}, "schema version None"),
+    ],
+)
+def test_a_manifest_has_to_list_every_file(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    folder = write_checkpoint(tmp_path, 1)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(DataError, match=reason):
+        checkpoints.verified(folder)
+
+
+def test_a_file_that_the_manifest_does_not_know_is_named(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, 1)
+    (folder / "policy" / "other.bin").write_bytes(b"weights of another run")
+    with pytest.raises(DataError, match=r"does not list policy/other\.bin"):
+        checkpoints.verified(folder)
+
+
+def test_a_checkpoint_is_deleted_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for iteration in (1, 2, 3):
+        write_checkpoint(tmp_path, iteration)
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)  # killed before the first file is gone
+    checkpoints.prune(tmp_path, 2)
+    monkeypatch.undo()
+    assert checkpoints.iterations(tmp_path) == [2, 3]
+    assert [checkpoints.verified(folder).iteration for folder in sorted((tmp_path / "checkpoints").glob("step_*"))]
+    left = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")]
+    assert left == [".step_1.removed"]
+    write_checkpoint(tmp_path, 4)
+    assert not [path for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
 def test_a_failed_write_leaves_no_checkpoint_and_pruning_keeps_the_newest(tmp_path: Path) -> None:
     with pytest.raises(StorageError), checkpoints.writing(tmp_path, 1, {}):
         raise StorageError("disk full")

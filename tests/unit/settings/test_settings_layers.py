@@ -185,6 +185,16 @@ def test_assignments_take_toml_values_and_plain_text(assignment: str, path: str,
     assert value(load_settings(assignments=[assignment]), path) == expected
 
 
+def test_a_member_of_an_option_is_set_by_its_dotted_name() -> None:
+    Path("finqa.toml").write_text("[environment]\nname = 'openenv'\n[environment.options]\nvariables = {A = 'file'}\n")
+    loaded = load_settings(assignments=["environment.options.variables.B_C=x", "environment.options.reset.size.w=3"])
+    options = loaded.settings.environment.options
+    assert options == {"variables": {"A": "file", "B_C": "x"}, "reset": {"size": {"w": 3}}}
+    assert loaded.origins["environment.options.variables.B_C"] == "--set"
+    with pytest.raises(UsageError, match=r"both set environment\.options\.reset\.a"):
+        load_settings(assignments=["environment.options.reset={a=1}", "environment.options.reset.a=2"])
+
+
 def test_naming_another_component_drops_the_options_of_the_earlier_one() -> None:
     Path("finqa.toml").write_text('[engine]\nname = "scripted"\n[engine.options]\ncareless = 0.5\n')
     assert load_settings().settings.engine.options == {"careless": 0.5}
@@ -248,7 +258,10 @@ def test_a_file_that_is_absent_binary_or_a_folder_is_explained(tmp_path: Path) -
         ("group_size=3", ConfigError, "Did you mean 'train.group_size'"),
         ("train=3", ConfigError, "no setting 'train'"),
         ("engine.option.a=3", ConfigError, "no setting"),
-        ("engine.options.a.b=3", ConfigError, "no setting"),
+        ("engine.options.a..b=3", ConfigError, "no setting"),
+        ("engine.options..a=3", ConfigError, "no setting"),
+        ("engine.options.a.=3", ConfigError, "no setting"),
+        ("engin.options.a.b=3", ConfigError, "no setting"),
         ("train.group_size", UsageError, "section.key=value"),
         ("=3", UsageError, "section.key=value"),
         ("train.group_size=many", ConfigError, r"train.group_size = 'many' \(--set\)"),

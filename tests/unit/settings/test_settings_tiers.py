@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -172,3 +173,37 @@ def test_a_file_that_is_no_text_names_what_is_wanted() -> None:
     with pytest.raises(ConfigError, match=r"Cannot read settings file data\.toml") as caught:
         load_settings(files=["data.toml"])
     assert "TOML, YAML or JSON, in UTF-8" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_and_never_read(kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo("settings.toml")  # reading it would wait for a writer that never comes
+    elif kind == "folder":
+        Path("settings.toml").mkdir()
+    file = "/dev/zero" if kind == "device" else "settings.toml"
+    with pytest.raises(
+        ConfigError, match=f"{file} is a {'folder' if kind == 'folder' else 'pipe or device'}"
+    ) as caught:
+        load_settings(files=[file])
+    assert "regular file" in caught.value.remedy
+
+
+@pytest.mark.parametrize("form", ["json", "toml", "yaml"])
+def test_an_integer_that_python_does_not_read_is_a_mistake_in_the_file(form: str) -> None:
+    digits = "9" * 100_000
+    written = {
+        "json": f'{{"train": {{"iterations": {digits}}}}}',
+        "toml": f"train.iterations = {digits}",
+        "yaml": f"train: {{iterations: {digits}}}",
+    }
+    Path(f"big.{form}").write_text(written[form])
+    with pytest.raises(ConfigError, match="a number that is too long") as caught:
+        load_settings(files=[f"big.{form}"])
+    assert caught.value.remedy == f"correct big.{form}"
+
+
+def test_a_long_value_of_a_flag_is_shown_in_part() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(assignments=[f"train.iterations={'9' * 100_000}"])
+    assert len(caught.value.message) < 500 and "100,002 characters" in caught.value.message

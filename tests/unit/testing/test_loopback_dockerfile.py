@@ -37,13 +37,19 @@ def test_variables_of_earlier_lines_are_replaced() -> None:
     assert parse("FROM x\nENV A=1\nENV B=$A/${A}/$NONE").environment == {"A": "1", "B": "1/1/"}
 
 
+def test_stages_have_names_and_numbers_and_variables_of_their_own() -> None:
+    recipe = parse("ARG B=x\nFROM $B AS Builder\nENV A=1\nWORKDIR /a\nFROM $B\nCOPY --from=builder /a/x y\nENV C=2")
+    assert [step.stage for step in recipe.steps if step.stage] == ["builder", "1"]
+    (copied,) = (step for step in recipe.steps if step.sources)
+    assert (copied.origin, copied.sources, copied.target) == ("builder", ("/a/x",), "/y")
+    assert recipe.environment == {"C": "2"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "empty"),
         ("COPY a b", "no build stage"),
-        ("FROM a\nFROM b", "one stage"),
-        ("FROM a\nCOPY --from=b c d", "build context only"),
         ("FROM a\nCOPY only", "two arguments"),
         ("FROM a\nCOPY [broken", "parse error"),
         ("FROM a\nFETCH x", "unknown instruction: FETCH"),

@@ -9,7 +9,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import FinqaError
@@ -103,10 +103,11 @@ def show(text: str, *, end: str = "\n") -> None:
 
 
 FENCE = "```"
+_BLOCK = "Between lines of ``` it is a reply in words."
 
 
 class HumanEngine(ChatEngine):
-    """Shows what is new in the conversation, then asks for a tool and its arguments until they make a call."""
+    """Shows what is new in the conversation, then asks for a call, or for words where the episode takes them."""
 
     def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:
         self._reader = reader
@@ -119,89 +120,139 @@ class HumanEngine(ChatEngine):
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """One call, or the text of an episode without tools, as the person typed it.
+        """Return one call; or a text, as the person typed it, where the episode takes one.
 
         Raises:
             PersonLeftError: Ctrl-D or Ctrl-C.
         """
         reader = self._reader = self._reader or choose_reader()
-        _show_news(request.messages, request.tools)
+        _show_news(request)
         if not request.tools:
-            return AssistantTurn(text=await _ask_text(reader))
+            return AssistantTurn(text=await _ask_text(reader, "answer (several lines between lines of ```)"))
         tools = {tool.name: tool for tool in request.tools}
         while True:
-            line = await reader.ask("tool", words=list(tools), default="")
+            label = "tool or reply" if request.takes_text else "tool"
+            line = await reader.ask(label, words=list(tools), default="")
             name, _, rest = line.partition(" ")
             tool = tools.get(name)
             if tool is None:
-                show(_unknown_tool(name, list(tools)))
+                if request.takes_text and (text := await _reply(reader, line, list(tools))):
+                    return AssistantTurn(text=text)
+                show(_unknown_tool(name, list(tools), takes_text=request.takes_text))
                 continue
             arguments = _inline_arguments(rest, tool) if rest.strip() else await _ask_arguments(reader, tool, request)
             if isinstance(arguments, str):
-                show(arguments)
+                show(f"{arguments} {_BLOCK}" if request.takes_text else arguments)
                 continue
             return AssistantTurn.calling(ToolCall(name=name, arguments=arguments))
 
 
-async def _ask_text(reader: LineReader) -> str:
+async def _ask_text(reader: LineReader, label: str) -> str:
     """One line; or several, from a line that begins with ``` to the next one that does."""
-    while not (text := await reader.ask("answer (several lines between lines of ```)", words=[], default="")):
+    while not (text := await reader.ask(label, words=[], default="")):
         show("The answer must not be empty.")
-    if not text.startswith(FENCE) or FENCE in text[len(FENCE) :]:
-        return text
-    lines = [text]
+    return await _rest_of_block(reader, text)
+
+
+async def _reply(reader: LineReader, line: str, tools: Sequence[str]) -> str:
+    """Return a reply in words that begins with a line; empty where the line is none, or looks like a mistyped call."""
+    if not line or _nearest(line.partition(" ")[0], tools):
+        return ""
+    text = await _rest_of_block(reader, line)
+    lines = text.split("\n")
+    return "\n".join(lines[1:-1]) if len(lines) > 1 and lines[0] == FENCE else text
+
+
+async def _rest_of_block(reader: LineReader, first: str) -> str:
+    if not first.startswith(FENCE) or FENCE in first[len(FENCE) :]:
+        return first
+    lines = [first]
     while len(lines) == 1 or not lines[-1].startswith(FENCE):
         lines.append(await reader.line(""))
     return "\n".join(lines)
 
 
-def _show_news(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
-    """Everything at the start of an episode, later only what came after the person's last call."""
+def _show_news(request: ChatRequest) -> None:
+    """Everything at the start of an episode, later only what came after the person's last turn."""
+    messages = request.messages
     spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
     for message in messages[spoken[-1] + 1 if spoken else 0 :]:
         images = "".join(f"\n[image: {address[:60]}]" for address in message.images)
         show(f"--- {message.name or message.role} ---\n{message.content}{images}\n")
-    if tools and not spoken:
+    if request.tools and not spoken:
         show("Tools (type a name; Ctrl-D ends the episode):")
-        for tool in tools:
-            show(f"  {tool.name}({', '.join(_parameters(tool))})")
+        for tool in request.tools:
+            names = [name if name in _required(tool) else f"{name}=..." for name in _parameters(tool)]
+            show(f"  {tool.name}({', '.join(names)})")
+        if request.takes_text:
+            show("Any other line is a reply in words; so are several, between lines of ```.")
 
 
-def _parameters(tool: ToolSpec) -> list[str]:
+def _parameters(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:
+    """Return the JSON schema of each parameter by name."""
     properties = tool.parameters.get("properties", {})
-    return [str(name) for name in properties] if isinstance(properties, Mapping) else []
+    return dict(properties) if isinstance(properties, Mapping) else {}
 
 
-def _unknown_tool(name: str, known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {nearest[0]}?" if nearest else ""
-    return f"There is no tool {name!r}.{hint} Type one of: {', '.join(known)}."
+def _required(tool: ToolSpec) -> list[str]:
+    """Return the parameters without a default that the schema does not call optional."""
+    named = tool.parameters.get("required", list(_parameters(tool)))
+    return [name for name, schema in _parameters(tool).items() if name in named and "default" not in schema]
 
 
-def _inline_arguments(text: str, tool: ToolSpec) -> dict[str, str] | str:
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.7)), "")
+
+
+def _unknown_tool(name: str, known: Sequence[str], *, takes_text: bool) -> str:
+    nearest = _nearest(name, known)
+    hint = f" Did you mean {nearest}?" if nearest else ""
+    return f"There is no tool {name!r}.{hint} Type one of: {', '.join(known)}.{f' {_BLOCK}' if takes_text else ''}"
+
+
+def _inline_arguments(text: str, tool: ToolSpec) -> dict[str, Any] | str:
     """Arguments in JSON after the name, or bare text for a tool of one argument. A string back explains a mistake."""
-    names = _parameters(tool)
-    if len(names) == 1 and not text.lstrip().startswith("{"):
-        return {names[0]: text.strip()}
-    example = json.dumps(dict.fromkeys(names, "..."))
+    parameters, required = _parameters(tool), _required(tool)
+    if len(parameters) == 1 and not text.lstrip().startswith("{"):
+        return {name: _typed(text.strip(), schema) for name, schema in parameters.items()}
+    example = json.dumps(dict.fromkeys(parameters, "..."))
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
         return f"That is not JSON ({error}). Type `{tool.name}` alone to be asked, or `{tool.name} {example}`."
-    if not isinstance(given, dict) or set(given) != set(names):
-        return f"{tool.name} takes exactly {', '.join(names)}: `{tool.name} {example}`."
-    return {name: str(given[name]) for name in names}
+    if not isinstance(given, dict) or not set(required) <= set(given) <= set(parameters):
+        optional = [name for name in parameters if name not in required]
+        more = f" and, where wanted, {', '.join(optional)}" if optional else ""
+        return f"{tool.name} takes exactly {', '.join(required) or 'nothing'}{more}: `{tool.name} {example}`."
+    return {name: str(value) if _is_text(parameters[name]) else value for name, value in given.items()}
 
 
-async def _ask_arguments(reader: LineReader, tool: ToolSpec, request: ChatRequest) -> dict[str, str]:
-    arguments: dict[str, str] = {}
-    for name in _parameters(tool):
+async def _ask_arguments(reader: LineReader, tool: ToolSpec, request: ChatRequest) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for name, schema in _parameters(tool).items():
         words = _table_names(request.messages) if name == "table_name" else []
         default = _default(name, request.messages)
-        while not (value := await reader.ask(f"  {name}", words=words, default=default)):
+        optional = name not in _required(tool)
+        label = f"  {name} (may be empty)" if optional else f"  {name}"
+        while not (value := await reader.ask(label, words=words, default=default)) and not optional:
             show(f"{name} must not be empty.")
-        arguments[name] = value
+        if value:
+            arguments[name] = _typed(value, schema)
     return arguments
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "string"
+
+
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """Return what was typed for a parameter: a text where it is one, else the JSON value that the text is."""
+    if _is_text(schema):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _default(name: str, messages: Sequence[Message]) -> str:

@@ -24,11 +24,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 
 from finqa_cli.contracts import uncounted
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import ToolSpec
+from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**18
@@ -55,6 +56,14 @@ class NoFreeSessionError(SandboxError):
     """The server has no session free now."""
 
 
+class _WithoutRedirects(connect):
+    """A connection that goes to no other address: a token is for one server."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Follow nothing."""
+        return exc
+
+
 class OpenEnvClient:
     """One session. Every method but `close` raises SandboxError once the connection is lost."""
 
@@ -63,6 +72,7 @@ class OpenEnvClient:
         url: str,
         *,
         sandbox: str = "",
+        token: str = "",
         connect_timeout_s: float = 30.0,
         reply_timeout_s: float = 60.0,
         tools: Collection[str] = (),
@@ -74,6 +84,7 @@ class OpenEnvClient:
             url: Address of the server.
             sandbox: Id of the sandbox that the server runs in, if any. Errors name it then and not the address, which
                 may hold a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its query.
+            token: Bearer token of a server that needs one; sent to the server of this address only.
             connect_timeout_s: Seconds for the connection to stand.
             reply_timeout_s: Seconds for each reply.
             tools: Names of the server's tools, where they are known: replies of one are no replies of another.
@@ -81,6 +92,7 @@ class OpenEnvClient:
         """
         self._url = websocket_url(url)
         self._sandbox = sandbox
+        self._token = token
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._tools = frozenset(tools)
@@ -98,10 +110,13 @@ class OpenEnvClient:
 
         Raises:
             SandboxError: The server cannot be reached or refuses the connection.
+            AuthenticationError: A running server that is not in a sandbox needs a token, or another one.
         """
+        connecting = _WithoutRedirects if self._token else connect
         try:
-            self._socket = await connect(
+            self._socket = await connecting(
                 self._url,
+                additional_headers={**QUEUE_NOTICES, **authorization(self._token)},
                 open_timeout=self._connect_timeout_s,
                 close_timeout=1.0,
                 max_size=MAX_REPLY_BYTES,
@@ -109,9 +124,11 @@ class OpenEnvClient:
                 ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
                 compression=None,
                 proxy=None if _is_loopback(self._url) else True,
-                additional_headers=QUEUE_NOTICES,
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+            if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403) and not self._sandbox:
+                status, body = error.response.status_code, error.response.body
+                raise refusal(status, bytes(body or b""), where=self._where(), token=self._token) from None
             raise SandboxError(
                 f"Cannot connect to the environment server {self._where()}: {self._reason(error)}"
             ) from error

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from finqa_cli.errors import SandboxError
+from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
 LOOK_S = 2.0
 """Seconds in which a running server answers, or is called mute."""
@@ -34,20 +35,28 @@ class ServerFacts:
     action: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def read_facts(url: str, *, where: str, timeout_s: float = LOOK_S) -> ServerFacts:
+async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s: float = LOOK_S) -> ServerFacts:
     """Ask a server for its name and the form of its actions.
 
     Args:
         url: Address of the server.
-        where: The server as messages call it; signed addresses hold a key.
+        sandbox: Id of the sandbox that it runs in, if any: errors name it, for signed addresses hold a key.
+        token: Bearer token of a server that needs one.
         timeout_s: Seconds for each of both answers.
 
     Raises:
-        SandboxError: It does not answer in time, or what answers is no OpenEnv server.
+        SandboxError: It does not answer in time, or what answers is no OpenEnv server, or it refuses where we ask.
+        AuthenticationError: A running server that is not in a sandbox needs a token, or another one.
     """
-    metadata, schema = await asyncio.gather(
-        _get(url, "metadata", where, timeout_s), _get(url, "schema", where, timeout_s)
-    )
+    where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
+    try:
+        metadata, schema = await asyncio.gather(
+            *(_get(url, path, where, token, timeout_s) for path in ("metadata", "schema"))
+        )
+    except urllib.error.HTTPError as error:
+        if sandbox:  # its address may have expired; the session's connection will tell
+            return ServerFacts()
+        raise refusal(error.code, error.read(MAX_BYTES), where=where, token=token) from None
     action = schema.get("action")
     name, description = str(metadata.get("name") or ""), str(metadata.get("description") or "")
     if description == f"{name} environment":  # what openenv-core says where an environment says nothing
@@ -62,12 +71,14 @@ def http_url(url: str, path: str) -> str:
     return urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/{path}", parts.query, ""))
 
 
-async def _get(url: str, path: str, where: str, timeout_s: float) -> Mapping[str, Any]:
+async def _get(url: str, path: str, where: str, token: str, timeout_s: float) -> Mapping[str, Any]:
     try:
         async with asyncio.timeout(timeout_s + 0.5):
-            return await asyncio.to_thread(_read, http_url(url, path), timeout_s)
+            return await asyncio.to_thread(_read, http_url(url, path), token, timeout_s)
     except (TimeoutError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", error)
+        if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+            raise
         if isinstance(error, urllib.error.HTTPError):
             return {}  # it answers and describes nothing, like servers of older versions
         late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
@@ -80,10 +91,13 @@ async def _get(url: str, path: str, where: str, timeout_s: float) -> Mapping[str
         ) from None
 
 
-def _read(address: str, timeout_s: float) -> Mapping[str, Any]:
+def _read(address: str, token: str, timeout_s: float) -> Mapping[str, Any]:
     if not address.startswith(("http://", "https://")):
         raise ValueError(f"{address} is no address")
-    with urllib.request.urlopen(address, timeout=timeout_s) as reply:
+    request = urllib.request.Request(address)
+    for name, value in authorization(token).items():
+        request.add_unredirected_header(name, value)  # a token is for one server
+    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
         document = json.loads(reply.read(MAX_BYTES))
     if not isinstance(document, dict):
         raise ValueError("no JSON object")

@@ -10,6 +10,8 @@ from typing import Any
 MAX_DEPTH = 4
 _WORD = re.compile(r"[^\W\d_][\w-]*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_ALTERNATIVES = re.compile(r"\^?\(?(?:\?:)?(?P<words>[\w -]+(?:\|[\w -]+)*)\)?\$?")
+_QUOTED = re.compile(r"""(?<!\w)(?P<quote>['"`])(?P<word>[\w-]+)(?P=quote)(?!\w)""")
 
 
 def draw_value(
@@ -18,10 +20,11 @@ def draw_value(
     """Draw a value that fits a schema, as far as its keywords are known; others are not looked at.
 
     Args:
-        schema: A JSON schema: `enum`, `const`, `$ref` into `$defs`, `anyOf`, `oneOf`, `type` and limits of numbers and
-            lengths count.
+        schema: A JSON schema: `enum`, `const`, `$ref` into `$defs`, `anyOf`, `oneOf`, `type`, limits of numbers and
+            lengths, and a `pattern` of fixed words count.
         rng: Source of every choice.
-        text: Texts are words of it, and numbers without limits are numbers of it.
+        text: Texts are words of it, or words that the schema's description has in quotes; numbers without limits are
+            numbers of it.
         root: The schema that `$ref` is looked up in; this one where None.
         depth: Nesting so far; from `MAX_DEPTH` on optional parts are left out.
     """
@@ -62,7 +65,15 @@ def _of_type(schema: Mapping[str, Any], rng: random.Random, text: str, root: Map
         properties = schema.get("properties") or {}
         chosen = [name for name in properties if name in required or (depth < MAX_DEPTH and rng.random() < 0.5)]
         return {name: draw_value(properties[name], rng, text, root=root, depth=depth + 1) for name in chosen}
-    return _word(rng, text)
+    return _text(schema, rng, text)
+
+
+def _text(schema: Mapping[str, Any], rng: random.Random, text: str) -> str:
+    words = _ALTERNATIVES.fullmatch(str(schema.get("pattern") or ""))
+    if words is not None:
+        return str(rng.choice(words["words"].split("|")))
+    quoted = [found["word"] for found in _QUOTED.finditer(str(schema.get("description") or ""))]
+    return str(rng.choice(quoted)) if quoted and rng.random() < 0.5 else _word(rng, text)
 
 
 def _number(schema: Mapping[str, Any], rng: random.Random, text: str, *, whole: bool) -> float:

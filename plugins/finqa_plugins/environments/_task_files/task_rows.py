@@ -64,6 +64,18 @@ class FieldError(RowError):
         super().__init__(f"field {name!r}: {reason}")
 
 
+def required_text(row: Mapping[str, Any], name: str) -> str:
+    """A field that must be a text with something in it.
+
+    Raises:
+        FieldError: It is missing, blank, no text, or has a zero character.
+    """
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip() or "\x00" in value:
+        raise FieldError(name, "must be a text that is not empty")
+    return value
+
+
 def _check_file(path: Path, max_bytes: int) -> None:
     """Check that a path is a file of a size that can be read.
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import ExecutionLimits
-from finqa_plugins.environments._task_files.task_rows import FieldError
+from finqa_plugins.environments._task_files.task_rows import FieldError, required_text
 from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, TestProblem, split_test
 from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import Raised, evaluate
@@ -154,7 +154,9 @@ def read_humaneval(row: Mapping[str, object]) -> CodeProblem:
     Raises:
         RowError: A field is missing or malformed.
     """
-    identity, prompt, function, source = (_text(row, name) for name in ("task_id", "prompt", "entry_point", "test"))
+    identity, prompt, function, source = (
+        required_text(row, name) for name in ("task_id", "prompt", "entry_point", "test")
+    )
     if not function.isidentifier():
         raise FieldError("entry_point", "must be the name of a function")
     solution = row.get("canonical_solution")
@@ -172,13 +174,6 @@ def read_humaneval(row: Mapping[str, object]) -> CodeProblem:
         helpers=helpers,
         public=0,
     )
-
-
-def _text(row: Mapping[str, object], name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or not value.strip() or "\x00" in value:
-        raise FieldError(name, "must be a text that is not empty")
-    return value
 
 
 def _parse(name: str, source: str) -> ast.Module:

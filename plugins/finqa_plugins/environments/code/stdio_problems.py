@@ -25,7 +25,7 @@ from typing import Any
 
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
-from finqa_plugins.environments._task_files.task_rows import FieldError
+from finqa_plugins.environments._task_files.task_rows import FieldError, required_text
 from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, equality_test
 from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import printable
@@ -94,7 +94,7 @@ def read_stdio(row: Mapping[str, Any]) -> CodeProblem:
     if "input_output" in row:
         return _of_apps(row)
     tests = [_case("tests", case) for case in _list("tests", row["tests"])]
-    return _problem(row, ("task_id",), _text(row, "text"), tests, len(tests), str(row.get("code") or ""))
+    return _problem(row, ("task_id",), required_text(row, "text"), tests, len(tests), str(row.get("code") or ""))
 
 
 def same_output(printed: str, expected: str) -> bool:
@@ -132,7 +132,7 @@ def _of_livecodebench(row: Mapping[str, Any]) -> CodeProblem:
     private = _list("private_test_cases", _private(row.get("private_test_cases") or "[]"))
     cases = [*public, *private]
     starter = str(row.get("starter_code") or "")
-    text = _text(row, "question_content")
+    text = required_text(row, "question_content")
     if starter.strip():
         text += f"\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```"
     if not any(isinstance(case, Mapping) and case.get("testtype") == "functional" for case in cases):
@@ -165,7 +165,7 @@ def _of_apps(row: Mapping[str, Any]) -> CodeProblem:
         raise FieldError("input_output", f"has {len(inputs)} inputs and {len(outputs)} outputs")
     solutions = _json("solutions", row.get("solutions") or "[]")
     reference = str(solutions[0]) if isinstance(solutions, list) and solutions else ""
-    text = _text(row, "question")
+    text = required_text(row, "question")
     if not cases.get("fn_name"):
         pairs = [{"input": left, "output": right} for left, right in zip(inputs, outputs, strict=True)]
         tests = [_case("input_output", pair) for pair in pairs]
@@ -208,13 +208,6 @@ def _identity(row: Mapping[str, Any], names: Sequence[str]) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise FieldError(names[0], "must be a text or a number")
     return str(value).strip()
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or not value.strip() or "\x00" in value:
-        raise FieldError(name, "must be a text that is not empty")
-    return value
 
 
 def _list(name: str, value: object) -> list[Any]:

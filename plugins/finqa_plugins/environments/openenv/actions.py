@@ -61,6 +61,16 @@ def text_of_observation(observation: Mapping[str, Any], only: Sequence[str] = ()
     return "\n".join(f"{name}: {_as_text(value)}" for name, value in fields.items())
 
 
+def shorten(text: str, limit: int | None) -> str:
+    """Return a text of at most `limit` characters: its beginning and its end, with a note of what is left out."""
+    if limit is None or len(text) <= limit:
+        return text
+    note = f"\n... {len(text)} characters in all ...\n"
+    kept = max(0, limit - len(note))
+    head = kept // 2
+    return (text[:head] + note + text[len(text) - (kept - head) :])[:limit]
+
+
 def text_of_result(observation: Mapping[str, Any]) -> tuple[str, bool]:
     """Return what the model reads of a tool's reply, and whether that is an error.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,18 +11,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class OpenEnvConfig(BaseModel):
     """Which server, which tasks, and how its rewards become one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # variables.N=3
 
     url: str = Field(
         default="",
         pattern=r"^(https?://.+)?$",
         description="Address of a running server for all sessions; no sandbox is started then",
     )
+    token_env: str = Field(
+        default="",
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        description="Environment variable with the bearer token of the server at url",
+    )
     module: str = Field(
         default="",
         description="The server's ASGI app, package.server.app:app, or the folder of an environment with server/app.py",
     )
-    image: str = Field(default="", description="Container image that serves on port 8000")
+    image: str = Field(default="", description="Container image that serves on port 8000, with --sandbox docker")
+    recipe: Literal["auto", "dockerfile", "packages"] = Field(
+        default="auto",
+        description="How providers that build images make one of the folder: from its own Dockerfile, or by installing "
+        "its project with pip; auto: from the Dockerfile where there is one",
+    )
     python: str = Field(
         default="",
         description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "
@@ -31,12 +41,20 @@ class OpenEnvConfig(BaseModel):
     variables: Mapping[str, str] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"
     )
-    tasks: int = Field(
-        default=200, gt=0, description="Tasks without --data: one for each seed from 0 that the server is reset with"
+    tasks: Annotated[int, Field(gt=0)] | Literal["server"] = Field(
+        default=200,
+        description="Tasks without --data: one for each seed from 0 that the server is reset with; or `server`: those "
+        "that it lists, as environments can from openenv 0.4.1 on",
     )
     reset: Mapping[str, Any] = Field(default_factory=dict, description="Arguments of every reset")
     fields: tuple[str, ...] = Field(
         default=(), description="Fields of a typed observation that the model reads; empty: all but done and reward"
+    )
+    observation_chars: int | None = Field(
+        default=None,
+        ge=40,
+        description="Characters of an observation that the model reads, where the middle of a longer one, such as a "
+        "traceback, is left out; unset: all",
     )
     instructions: str = Field(default="", description="System message; empty: the server's own description")
     discount: float = Field(
@@ -61,6 +79,8 @@ class OpenEnvConfig(BaseModel):
         named = [name for name in ("url", "module", "image") if getattr(self, name)]
         if len(named) > 1:
             raise ValueError(f"give one of url, module and image, not {' and '.join(named)}")
+        if self.token_env and not self.url:
+            raise ValueError("token_env is of a running server: give url too")
         if self.python and not self.module:
             raise ValueError("python is of a module; what runs elsewhere has its own")
         return self

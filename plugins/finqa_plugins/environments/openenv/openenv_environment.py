@@ -20,16 +20,19 @@ from finqa_plugins.environments._openenv.openenv_client import (
     RefusedRequestError,
 )
 from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
+from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv.actions import (
     action_tool,
     only_text,
+    shorten,
     text_of_observation,
     text_of_result,
 )
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_source import server_spec
+from finqa_plugins.environments.openenv.server_tasks import RESET, server_tasks
 
 _OF_TASKS = ("id", "split", "cluster", "kind", "prompt")
 BACKOFF = Backoff(first_s=0.05, longest_s=1.0)
@@ -40,11 +43,12 @@ class OpenEnvEnvironment(Environment):
     """The client side; tasks are seeds, or rows with the arguments of `reset`."""
 
     def __init__(self, config: OpenEnvConfig | None, context: EnvironmentContext) -> None:
-        """Read the tasks; nothing is started yet.
+        """Read the tasks; no sandbox is started yet.
 
         Raises:
-            ConfigError: No server is named, or a reward is given.
+            ConfigError: No server is named, a reward is given, or tasks are wanted of a server that lists none.
             DataError: The file of tasks is missing or malformed.
+            SandboxError: A server whose tasks are wanted does not answer.
         """
         if config is None or not (config.url or config.module or config.image):
             raise ConfigError(
@@ -56,7 +60,7 @@ class OpenEnvEnvironment(Environment):
         self._config = config
         self._source = config.url or config.module or config.image
         self._spec = server_spec(config)
-        rows = _rows(context, config)
+        rows = _rows(context, config, self._spec)
         self._given = {each.task.id: each for each in rows}
         self._splits = group_by_split((each.task.split, each.task) for each in rows)
         self._facts: ServerFacts | None = None
@@ -88,9 +92,10 @@ class OpenEnvEnvironment(Environment):
 
         Raises:
             SandboxError: It does not answer, or is no OpenEnv server.
+            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
         """
         if self._config.url:
-            self._facts = await read_facts(self._config.url, where=f"at {self._config.url.partition('?')[0]}")
+            self._facts = await read_facts(self._config.url, token=read_token(self._config.token_env))
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
         """Connect, reset the server for this task, and find its tools.
@@ -122,6 +127,7 @@ class OpenEnvEnvironment(Environment):
         client = OpenEnvClient(
             url,
             sandbox=sandbox,
+            token=read_token(self._config.token_env),
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
             refusals=(*REFUSALS, FAILED_STEP) if self._config.tool_exceptions == "model" else REFUSALS,
@@ -130,6 +136,8 @@ class OpenEnvEnvironment(Environment):
         try:
             facts = await self._look(client, url, sandbox)
             arguments = {name: value for name, value in given.values.items() if name not in _OF_TASKS}
+            if self._config.tasks == "server":
+                arguments = {**arguments, **arguments.pop(RESET, {})}
             first = await client.reset(**{**self._config.reset, **arguments})
         except BaseException:
             await client.close()
@@ -140,8 +148,9 @@ class OpenEnvEnvironment(Environment):
         """Return what the server says about itself, asked once for all sessions."""
         async with self._looking:
             if self._facts is None:
-                where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
-                self._facts = await read_facts(url, where=where, timeout_s=self._config.reply_timeout_s)
+                token = read_token(self._config.token_env)
+                timeout_s = self._config.reply_timeout_s
+                self._facts = await read_facts(url, sandbox=sandbox, token=token, timeout_s=timeout_s)
             if not self._tools:
                 self._tools = tuple(await client.list_tools()) or (action_tool(self._facts.action),)
             return self._facts
@@ -149,6 +158,7 @@ class OpenEnvEnvironment(Environment):
     def _opening(self, facts: ServerFacts, given: GivenTask, first: Mapping[str, Any]) -> Prompt:
         observation = first.get("observation")
         seen = text_of_observation(observation, self._config.fields) if isinstance(observation, Mapping) else ""
+        seen = shorten(seen, self._config.observation_chars)
         asked = str(given.values.get("prompt") or "")
         system = self._config.instructions or " ".join(filter(None, (_called(facts.name), facts.description)))
         user = "\n\n".join(filter(None, (asked, seen))) or "Begin."
@@ -205,10 +215,10 @@ class OpenEnvSession(Session):
                 reply = await self._client.call_tool(call.name, call.arguments)
                 text, failed = text_of_result(reply["observation"])
         except RefusedRequestError as error:
-            return Observation(text=f"Error: {error}", is_error=True)
+            return Observation(text=shorten(f"Error: {error}", self._config.observation_chars), is_error=True)
         self._rewards.append(_reward(reply))
         self._over = bool(reply["done"])
-        shown = text or ("The episode is over." if self._over else "ok")
+        shown = shorten(text, self._config.observation_chars) or ("The episode is over." if self._over else "ok")
         return Observation(text=shown, done=self._over, is_error=failed and not self._over)
 
     async def reply(self, text: str) -> Observation:
@@ -233,9 +243,11 @@ class OpenEnvSession(Session):
         await self._client.close()
 
 
-def _rows(context: EnvironmentContext, config: OpenEnvConfig) -> list[GivenTask]:
+def _rows(context: EnvironmentContext, config: OpenEnvConfig, spec: ServerSpec | None) -> list[GivenTask]:
+    if context.data is None and config.tasks == "server":
+        return read_tasks(server_tasks(config.url, spec), "the server's list", bare=True)
     if context.data is None:
-        rows: list[Any] = [{"id": f"seed_{seed:04d}", "seed": seed} for seed in range(config.tasks)]
+        rows: list[Any] = [{"id": f"seed_{seed:04d}", "seed": seed} for seed in range(int(config.tasks))]
         return read_tasks(rows, "environment.options.tasks", bare=True)
     try:
         lines = context.data.read_text(encoding="utf-8").splitlines()

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,73 +16,114 @@ from finqa_plugins.environments.openenv.config import OpenEnvConfig
 
 PORT = 8000
 OPENENV = "openenv-core[core]"
+DOCKERFILES = ("server/Dockerfile", "Dockerfile")
+"""Where OpenEnv's tools look for the Dockerfile of an environment, in this order."""
 
 
 def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
     """Return the sandbox of a server; None where the options give the address of a running one.
 
     Raises:
-        ConfigError: There is no such folder or Python.
+        ConfigError: There is no such folder, Dockerfile or Python, or a file of the folder cannot be read.
     """
     if config.url:
         return None
     if config.image:
         return ServerSpec(image=config.image, port=PORT, environment=config.variables)
-    app, folder = _app(config.module)
+    folder = _folder(config.module)
     # Not resolved: the link in a virtual environment is what makes it one.
     python = Path(config.python).expanduser().absolute() if config.python else Path(sys.executable)
     if not python.is_file():
         raise ConfigError(
             f"There is no Python {config.python}.", remedy="--set environment.options.python=VENV/bin/python"
         )
-    root = folder.parent if folder else Path.cwd()
+    root, app, port, source = Path.cwd(), config.module, PORT, None
+    if folder is not None:
+        described = _described(folder / "openenv.yaml")
+        inner = str(described.get("app") or "server.app:app")
+        if not (folder / f"{inner.partition(':')[0].replace('.', '/')}.py").is_file():
+            raise ConfigError(
+                f"{folder} is no environment of OpenEnv: it has no {inner.partition(':')[0].replace('.', '/')}.py.",
+                remedy="name the folder with server/app.py",
+            )
+        root, app = folder.parent, f"{folder.name}.{inner}"
+        port = described["port"] if isinstance(described.get("port"), int) else PORT
+        source = _source(config, folder, inner)
     command = (str(python), "-m", "uvicorn", app, "--app-dir", str(root), "--host", "{host}", "--port", "{port}")
-    source = ServerSource(folder=folder, app=app, requirements=_requirements(folder)) if folder else None
     return ServerSpec(
-        command=(*command, "--log-level", "warning"), source=source, port=PORT, environment=config.variables
+        command=(*command, "--log-level", "warning"), source=source, port=port, environment=config.variables
     )
 
 
-def _app(module: str) -> tuple[str, Path | None]:
-    """The app as uvicorn names it, and its folder; None for an app that is installed."""
+def _folder(module: str) -> Path | None:
+    """Return the folder that the option names; None for an app that is installed."""
     folder = Path(module).expanduser()
-    if not folder.is_dir():
-        if ":" not in module or "/" in module:
-            raise ConfigError(
-                f"There is no folder {module}, and it does not name an app as MODULE:NAME.",
-                remedy="--set environment.options.module=package.server.app:app, or a folder with server/app.py",
-            )
-        return module, None
-    folder = folder.resolve()
-    app = _named_app(folder / "openenv.yaml")
-    if not (folder / f"{app.partition(':')[0].replace('.', '/')}.py").is_file():
+    if folder.is_dir():
+        return folder.resolve()
+    if ":" not in module or "/" in module:
         raise ConfigError(
-            f"{folder} is no environment of OpenEnv: it has no {app.partition(':')[0].replace('.', '/')}.py.",
-            remedy="name the folder with server/app.py",
+            f"There is no folder {module}, and it does not name an app as MODULE:NAME.",
+            remedy="--set environment.options.module=package.server.app:app, or a folder with server/app.py",
         )
-    return f"{folder.name}.{app}", folder
+    return None
 
 
-def _named_app(file: Path) -> str:
-    """The app that openenv.yaml names, as seen from its folder."""
+def _described(file: Path) -> Mapping[str, Any]:
+    """Return what openenv.yaml says; nothing where there is none."""
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        document = {}
+        return {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", remedy=f"correct {file}") from error
-    app = document.get("app") if isinstance(document, Mapping) else None
-    return str(app or "server.app:app")
+    return document if isinstance(document, Mapping) else {}
 
 
-def _requirements(folder: Path) -> tuple[str, ...]:
-    """What the folder's own project requires."""
-    file = folder / "pyproject.toml"
+def _source(config: OpenEnvConfig, folder: Path, app: str) -> ServerSource:
+    """Return what images are made of.
+
+    Raises:
+        ConfigError: A Dockerfile is wanted and there is none, or pyproject.toml cannot be read.
+    """
+    found = next((folder / name for name in DOCKERFILES if (folder / name).is_file()), None)
+    if config.recipe == "dockerfile" and found is None:
+        raise ConfigError(
+            f"{folder} has no {' and no '.join(DOCKERFILES)}.", remedy="--set environment.options.recipe=packages"
+        )
+    project = _project(folder / "pyproject.toml")
+    return ServerSource(
+        folder=folder,
+        app=f"{_package(project) or folder.name}.{app}",
+        requirements=_requirements(folder, project),
+        project="project" in project,
+        dockerfile=None if config.recipe == "packages" else found,
+    )
+
+
+def _project(file: Path) -> Mapping[str, Any]:
+    """Return the document of pyproject.toml; empty where there is none."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return (OPENENV,)
+        return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", remedy=f"correct {file}") from error
-    needed = (document.get("project") or {}).get("dependencies")
-    return tuple(needed) if isinstance(needed, list) and all(isinstance(one, str) for one in needed) else (OPENENV,)
+
+
+def _package(project: Mapping[str, Any]) -> str:
+    """Return the package that a project of setuptools makes of its folder; empty where it names none."""
+    folders = project.get("tool", {}).get("setuptools", {}).get("package-dir", {})
+    return next((name for name, folder in folders.items() if name and folder in (".", "./")), "")
+
+
+def _requirements(folder: Path, project: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the folder's project requires, or else what server/requirements.txt lists."""
+    needed = (project.get("project") or {}).get("dependencies")
+    if isinstance(needed, list) and all(isinstance(one, str) for one in needed):
+        return tuple(needed)
+    file = folder / "server" / "requirements.txt"
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", remedy=f"correct {file}") from error
+    return tuple(line for line in lines if line and not line.startswith("#")) or (OPENENV,)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from finqa_cli.grading import Profile, versioned
 
 _OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
 
@@ -22,6 +24,11 @@ class FinQAConfig(BaseModel):
         pattern=r"^(https?://.+)?$",
         description="Address of a running server for all sessions; no sandbox is started then",
     )
+    token_env: str = Field(
+        default="",
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        description="Environment variable with the bearer token of the server at url",
+    )
     max_deals: int = Field(
         default=0,
         ge=0,
@@ -36,9 +43,10 @@ class FinQAConfig(BaseModel):
         default=False,
         description="A query may join all tables of its company; OpenEnv's sees only the table that it names",
     )
-    grader: Literal["openenv", "strict"] = Field(
+    grader: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="openenv",
-        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge",
+        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge; "
+        "'strict-1' and 'strict-2' are its versions, and 'strict' is the newest",
     )
 
     prompt_file: Path | None = Field(
@@ -61,4 +69,6 @@ class FinQAConfig(BaseModel):
         changed = [name for name in _OF_THE_SERVER if getattr(self, name) != fields[name].default]
         if self.url and changed:
             raise ValueError(f"with url, {', '.join(changed)} cannot be set here: the server at that address decides")
+        if self.token_env and not self.url:
+            raise ValueError("token_env is of a running server: give url too")
         return self

@@ -30,15 +30,17 @@ from finqa_cli.types import (
 )
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.environments._openenv.server_facts import read_facts
+from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.task_rows import group_by_split
-from finqa_plugins.environments.openenv_finqa.assign_task import assign_task, is_about
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
-from finqa_plugins.environments.openenv_finqa.plugin import OPENENV
+from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEEDS
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
+CONNECTIONS_PER_PEER = 8192
+"""Of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
 NO_ANSWER = "no answer submitted"
 _FIELDS = ("id", "company", "user_query", "split")
 
@@ -71,12 +73,15 @@ class FinQAEnvironment(Environment):
             "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
+            # The pool is the only client of its sandboxes, and comes from one address.
+            "FINQA_CONNECTIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
+            "FINQA_SESSIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
         }
         return ServerSpec(
             snapshot=self._snapshot,
             module=SERVER_MODULE,
             environment=environment,
-            requires=(OPENENV,),
+            requires=SERVER_NEEDS,
             extra=OPENENV,
         )
 
@@ -108,13 +113,14 @@ class FinQAEnvironment(Environment):
 
         Raises:
             SandboxError: It does not answer within 2 s, or is no OpenEnv server.
+            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
             ConfigError: It is another environment.
         """
         url = self._config.url
         if not url:
             return
         where = f"at {url.partition('?')[0]}"
-        facts = await read_facts(url, where=where)
+        facts = await read_facts(url, token=read_token(self._config.token_env))
         if not facts.name or "finqa" in facts.name.lower():
             return
         client = self._client(url, None)  # of a server that calls itself something else, an episode tells
@@ -136,6 +142,7 @@ class FinQAEnvironment(Environment):
         return OpenEnvClient(
             url,
             sandbox="" if self._config.url or sandbox is None else sandbox.id,
+            token=read_token(self._config.token_env),
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
             tools=TOOLS,
@@ -146,6 +153,7 @@ class FinQAEnvironment(Environment):
 
         Raises:
             SandboxError: The server cannot be reached or has no session free.
+            AuthenticationError: The server needs a token, or another one.
             EnvironmentFault: The server does not know the task, or never yields it.
         """
         if isinstance(sandbox, ServingSandbox):
@@ -327,7 +335,7 @@ class Judge:
             DataError: The snapshot has no truth for the task, or its file is damaged.
             EnvironmentFault: The reward itself failed.
         """
-        extra = {"question_type": task.kind}
+        extra = {"question_type": task.kind, "question": task.prompt}
         request = RewardRequest(task=task, solution=answer, truth=self._truths.of(task), extra_info=extra)
         return self._reward.score_beside(request, verdict)
 
@@ -394,3 +402,35 @@ def _farewell(call: ToolCall) -> str:
     if call.name == SUBMIT:
         return f"Answer submitted: {call.arguments.get('answer')}"
     return "The episode is over: the step limit is reached."
+
+
+async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: int) -> None:
+    """Reset, at most `limit` times, until the server's question is the task's.
+
+    OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its
+    own, one a reset, and only `state` tells which. So the state is always requested.
+
+    Raises:
+        SandboxError: The connection is lost.
+        EnvironmentFault: The server refuses, has another question under this id, or never yields it.
+    """
+    for _ in range(limit):
+        await client.reset(question_id=task.id, seed=seed)
+        if is_about(await client.state(), task):
+            return
+    raise EnvironmentFault(f"The environment server did not yield question {task.id!r} in {limit} resets.")
+
+
+def is_about(state: Mapping[str, Any], task: Task) -> bool:
+    """Whether this is the state of an episode of the task; by text and company where the server gives no id.
+
+    Raises:
+        EnvironmentFault: The id is right, but text or company differs: its data are not those of the snapshot.
+    """
+    question_id, company, text = (state.get(key) for key in ("question_id", "current_company", "current_question"))
+    same = (company, text) == (task.cluster, task.prompt)
+    if question_id is None or question_id == "":
+        return same
+    if str(question_id) == task.id and not same:
+        raise EnvironmentFault(f"The environment server has another question under the id {task.id!r}.")
+    return str(question_id) == task.id

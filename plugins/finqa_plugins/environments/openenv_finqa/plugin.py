@@ -10,6 +10,8 @@ from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME, OPENENV = "finqa", "openenv"
+SERVER_NEEDS = (OPENENV, "httptools")
+"""Import names that the server needs; the extra `openenv` brings them."""
 
 
 @hookimpl
@@ -33,9 +35,10 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     """Check that the server can run where sandboxes are processes of this machine; see `Component.readiness`."""
     chosen = settings["environment"]
     elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == NAME and chosen["options"].get("url"))
-    if elsewhere or importlib.util.find_spec(OPENENV) is not None:
+    missing = [name for name in SERVER_NEEDS if importlib.util.find_spec(name) is None]
+    if elsewhere or not missing:
         return []
-    detail = f"its server needs {OPENENV}, which is not installed"
+    detail = f"its server needs {' and '.join(missing)}, which is not installed"
     return [Check(name="environment", status="fail", detail=detail, remedy=f"pip install 'finqa[{OPENENV}]'")]
 
 

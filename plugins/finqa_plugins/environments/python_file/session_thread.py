@@ -65,6 +65,8 @@ def _serve(work: queue.SimpleQueue[_Work | None]) -> None:
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():  # nothing waits for it any more
+        if inspect.iscoroutine(result):
+            result.close()
         return
     if error is None:
         future.set_result(result)

@@ -144,17 +144,6 @@ def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -
     return [[bearing[row] for row in rows] for rows in batch.microbatches]
 
 
-def predicting_states(causal: Any, inputs: Inputs) -> torch.Tensor:
-    """[N, H] last hidden states that predict the targets.
-
-    Padded rows get no attention mask: with right padding and causal attention it would change nothing, and without it
-    PyTorch uses its fastest kernel.
-    """
-    packed = {} if inputs.segments is None else {"position_ids": inputs.position_ids, "segments": inputs.segments}
-    hidden: torch.Tensor = causal.base_model(input_ids=inputs.token_ids, use_cache=False, **packed).last_hidden_state
-    return hidden.flatten(0, 1).index_select(0, inputs.positions)
-
-
 def state_logprobs(
     causal: Any,
     states: torch.Tensor,

@@ -18,20 +18,16 @@ estimate is a mean over all that was sampled.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_plugins.learners.torch.forward import Inputs
 from finqa_plugins.learners.torch.step_metrics import TokenLoss
 
-LARGEST_LOG_RATIO = 20.0
-"""exp(20) = 4.9e8: beyond it a ratio is only a danger to the arithmetic."""
-
-Sums = dict[str, torch.Tensor]
+Sums = dict[str, Tensor]
 
 
-def policy_gradient(
-    loss: PolicyGradientLoss, logprobs: torch.Tensor, entropy: torch.Tensor, inputs: Inputs
-) -> TokenLoss:
+def policy_gradient(loss: PolicyGradientLoss, logprobs: Tensor, entropy: Tensor, inputs: Inputs) -> TokenLoss:
     """-(w (f(r) A - kl_coef KL) + entropy_coef H), each token times its weight in the batch.
 
     Three policies: the sampler, which w corrects for; the anchor, around which steps are clipped; the current one.
@@ -64,12 +60,8 @@ def policy_gradient(
 
 
 def surrogate_objective(
-    loss: PolicyGradientLoss,
-    logprobs: torch.Tensor,
-    anchor: torch.Tensor,
-    inputs: Inputs,
-    weights: torch.Tensor | float,
-) -> tuple[torch.Tensor, Sums]:
+    loss: PolicyGradientLoss, logprobs: Tensor, anchor: Tensor, inputs: Inputs, weights: Tensor | float
+) -> tuple[Tensor, Sums]:
     """[N] w f(r) A with gradient, and sums about the ratio without; r = exp(logp - anchor).
 
     - `ppo`: min(r A, clip(r, 1 - low, 1 + high) A), PPO, arXiv 1707.06347, equation 7, per token, with a bound for each
@@ -84,19 +76,18 @@ def surrogate_objective(
     Weights multiply the ratio after its clip: with one step the product is then the ratio to the sampler, to the bit.
     """
     advantages, current = inputs.advantages, logprobs.detach()
-    if loss.form == "cispo":
-        ratio = bounded_ratio(current - anchor)
-        clipped = _clip(loss, ratio)
-        sums = {"ratio_mean": ratio.sum(), "clip_fraction": (clipped != ratio).sum()}
-        return clipped * weights * advantages * logprobs, sums
     if loss.form == "gspo":
         means = torch.stack([part.mean() for part in inputs.by_sequence(current - anchor)])
         ratio = inputs.spread(bounded_ratio(means)) * (logprobs - current).exp()
     else:
-        ratio = bounded_ratio(logprobs - anchor)
-    clipped = _clip(loss, ratio)
+        ratio = bounded_ratio((current if loss.form == "cispo" else logprobs) - anchor)
+    low, high = loss.clip_low, loss.clip_high
+    clipped = ratio.clamp(1.0 - low if low else None, 1.0 + high if high else None) if low or high else ratio
+    sums = {"ratio_mean": ratio.detach().sum()}
+    if loss.form == "cispo":
+        return clipped * weights * advantages * logprobs, sums | {"clip_fraction": (clipped != ratio).sum()}
     objective = torch.minimum(ratio * weights * advantages, clipped * weights * advantages)
-    sums = {"ratio_mean": ratio.detach().sum(), "clip_fraction": (clipped * advantages < ratio * advantages).sum()}
+    sums["clip_fraction"] = (clipped * advantages < ratio * advantages).sum()
     if loss.dual_clip:
         floor = loss.dual_clip * weights * advantages
         held = (advantages < 0) & (objective < floor)
@@ -104,9 +95,7 @@ def surrogate_objective(
     return objective, sums
 
 
-def importance_weights(
-    loss: PolicyGradientLoss, anchor: torch.Tensor, inputs: Inputs
-) -> tuple[torch.Tensor | float, Sums, Sums]:
+def importance_weights(loss: PolicyGradientLoss, anchor: Tensor, inputs: Inputs) -> tuple[Tensor | float, Sums, Sums]:
     """W [N] without gradient, or 1.0; and sums over tokens and over sequences, by name."""
     if loss.off_policy == "none":
         return 1.0, {}, {}
@@ -127,9 +116,7 @@ def importance_weights(
     return weights, {"importance_weight_mean": weights.sum()}, {"sequences_masked": masked.sum()}
 
 
-def kl_term(
-    loss: PolicyGradientLoss, logprobs: torch.Tensor, anchor: torch.Tensor, reference: torch.Tensor
-) -> torch.Tensor:
+def kl_term(loss: PolicyGradientLoss, logprobs: Tensor, anchor: Tensor, reference: Tensor) -> Tensor:
     """[N] coefficient times an estimate of KL(current || reference), whose gradient is that of a divergence.
 
     k3 is GRPO's term: exp(reference - logp) - 1 - (reference - logp) (DeepSeekMath, arXiv 2402.03300, equation 4).
@@ -143,7 +130,7 @@ def kl_term(
     return loss.kl_coef * k3(logprobs, reference)
 
 
-def k3(logprobs: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def k3(logprobs: Tensor, other: Tensor) -> Tensor:
     """[N] k3 estimate of KL(policy || other): r - 1 - log r with r = other / policy (Schulman, "Approximating KL
     divergence", 2020).
     """
@@ -151,11 +138,9 @@ def k3(logprobs: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return bounded_ratio(difference) - 1.0 - difference
 
 
-def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
-    """exp, kept within exp(-20) and exp(20); beyond them its gradient is 0."""
-    return log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
+def bounded_ratio(log_ratio: Tensor) -> Tensor:
+    """exp, kept within exp(-20) and exp(20), with a gradient of 0 beyond them.
 
-
-def _clip(loss: PolicyGradientLoss, ratio: torch.Tensor) -> torch.Tensor:
-    low, high = loss.clip_low, loss.clip_high
-    return ratio.clamp(1.0 - low if low else None, 1.0 + high if high else None) if low or high else ratio
+    exp(20) is 4.9e8: a larger ratio is only a danger to the arithmetic.
+    """
+    return log_ratio.clamp(-20.0, 20.0).exp()

@@ -86,6 +86,18 @@ async def access(config: CoreWeaveSandboxConfig) -> Access:
     return Access(base_url(), AuthHeaders({"Authorization": f"Bearer {api_key(config)}"}, "api_key"))
 
 
+def check_key(config: CoreWeaveSandboxConfig) -> None:
+    """Look for the key that the options name, without a request.
+
+    Raises:
+        AuthenticationError: There is none.
+    """
+    if config.auth != "wandb":
+        api_key(config)
+    elif not has_wandb_key(os.environ):
+        raise AuthenticationError(f"No W&B key: {WANDB_KEY_VARIABLE} is not set.", remedy=WANDB_REMEDY)
+
+
 def api_key(config: CoreWeaveSandboxConfig) -> str:
     """CoreWeave's key, of the options, else of the environment.
 
@@ -116,8 +128,7 @@ def base_url() -> str:
 
 
 def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:
-    if not has_wandb_key(os.environ):
-        raise AuthenticationError(f"No W&B key: {WANDB_KEY_VARIABLE} is not set.", remedy=WANDB_REMEDY)
+    check_key(config)
     try:
         auth = WandbAuth(entity=config.entity or None, project=config.project or None)
         return auth.resolve_auth(base_url=base_url())

@@ -12,7 +12,7 @@ from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
-from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud
+from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud, check_key
 from finqa_plugins.sandboxes.coreweave.coreweave_errors import is_refusal
 from finqa_plugins.sandboxes.coreweave.coreweave_sandbox import CoreWeaveSandbox
 from finqa_plugins.sandboxes.coreweave.tags import (
@@ -136,6 +136,10 @@ class CoreWeaveSandboxProvider(SandboxProvider):
         self._reached = False
         self._first_look = asyncio.Lock()
         self._closed = False
+
+    def check_key(self) -> None:
+        """Raise an AuthenticationError without a key."""
+        check_key(self._config)
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> CoreWeaveSandbox:
         """A running sandbox; one that is used once is made by its first execution. Cancelled, it leaves nothing.

@@ -19,12 +19,13 @@ from pydantic import ValidationError
 from finqa_cli.errors import AuthenticationError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Check
+from finqa_plugins.sandboxes._images.image_recipe import content_digest, name_of
 from finqa_plugins.sandboxes.daytona.config import KEY_VARIABLE, DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_errors import LIMITS_PAGE, OTHER_QUOTA_REMEDIES, QUOTA_REMEDY
 from finqa_plugins.sandboxes.daytona.daytona_images import ACTIVE, Images
 from finqa_plugins.sandboxes.daytona.daytona_listing import execution_image
-from finqa_plugins.sandboxes.daytona.image_recipe import content_digest, name_of
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_options
 
 DEADLINE_S = 5.0
 PATIENCE_S = 1.0
@@ -152,7 +153,7 @@ async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[s
     except (FinqaError, DaytonaError) as error:
         return Check(name="daytona image", status="warn", detail=str(error.args[0]), remedy=build)
     if digest:
-        name = await asyncio.to_thread(lambda: name_of(snapshot, content_digest(str(digest), config)))
+        name = await asyncio.to_thread(lambda: name_of(snapshot, content_digest(str(digest), image_options(config))))
         others, images = len(images), [image for image in images if image.name == name]
         if others and not images:
             detail = f"there is no {name}; {others} of snapshot {snapshot} hold other data or another version of finqa"

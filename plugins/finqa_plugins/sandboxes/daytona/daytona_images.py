@@ -16,10 +16,11 @@ from daytona import CreateSnapshotParams, DaytonaError, DaytonaNotFoundError, Da
 
 from finqa_cli.errors import FinqaError, SandboxError, ServiceUnavailableError
 from finqa_cli.types import ImageInfo, ServerSpec
+from finqa_plugins.sandboxes._images.image_recipe import Recipe, parse_name, write_context
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
 from finqa_plugins.sandboxes.daytona.daytona_errors import LIMITS_PAGE, QUOTA_REMEDY, is_passing
-from finqa_plugins.sandboxes.daytona.image_recipe import Recipe, make_recipe, parse_name, write_context
+from finqa_plugins.sandboxes.daytona.daytona_recipe import make_recipe
 
 if TYPE_CHECKING:
     from daytona.common.snapshot import Snapshot

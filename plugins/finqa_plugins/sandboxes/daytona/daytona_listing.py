@@ -17,9 +17,9 @@ from daytona import (
 )
 
 from finqa_cli.types import SandboxInfo, ServerSpec
+from finqa_plugins.sandboxes._images.image_recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_create import SANDBOX_LABEL
-from finqa_plugins.sandboxes.daytona.image_recipe import BASE_IMAGE, SNAPSHOT_FOLDER
 
 RUN_LABEL = "finqa.run"
 CREATED_LABEL = "finqa.created"
@@ -49,6 +49,9 @@ def server_params(
             **spec.environment,
             "HOST": "0.0.0.0",  # the server is alone in its sandbox, and the sandbox's proxy comes from outside
             "PORT": str(spec.port),
+            # That proxy asks for a key, and requests that it lets through name it as their host.
+            "FINQA_REQUIRE_TOKEN": "0",
+            "FINQA_ALLOWED_HOSTS": "*",
             **({"FINQA_SNAPSHOT": SNAPSHOT_FOLDER} if spec.snapshot else {}),
         },
         **_common(name, labels, config),

@@ -14,8 +14,9 @@ from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
 from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
+from finqa_plugins.sandboxes._images.image_recipe import build_command, served_name
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud, api_key
 from finqa_plugins.sandboxes.daytona.daytona_create import Creation
 from finqa_plugins.sandboxes.daytona.daytona_images import Images
 from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, Leftovers, OpenName, forget, open_names
@@ -27,9 +28,9 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
     query_labels,
     server_params,
 )
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name, image_options
 from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaExecutingSandbox, DaytonaSandbox, DaytonaSandboxBase
 from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
-from finqa_plugins.sandboxes.daytona.image_recipe import build_command, image_name, served_name
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
 
@@ -63,12 +64,17 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._prober = Prober()
         self._upkeep = Upkeep(self._cloud, self._config)
         self._images = Images(self._cloud, self._config)
+        self._image_options = image_options(self._config)
         self._image_names: dict[tuple[object, ...], str] = {}
         self._starts: set[asyncio.Task[DaytonaSandboxBase]] = set()
         self._sandboxes: set[DaytonaSandboxBase] = set()
         self._gone: set[str] = set()
         self._said_why = False
         self._closed = False
+
+    def check_key(self) -> None:
+        """Raise an AuthenticationError without a key."""
+        api_key(self._config)
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
         """A new sandbox whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of
@@ -177,9 +183,9 @@ class DaytonaSandboxProvider(SandboxProvider):
         name = f"finqa-{secrets.token_hex(6)}"
         timeout_s = self._config.create_timeout_s
         if isinstance(spec, ServerSpec):
-            snapshot = served_name(spec)
+            snapshot = served_name(spec, self._image_options)
             params = server_params(name, await self._image(spec), spec, labels, self._config)
-            build = build_command(spec)
+            build = build_command(spec, self._image_options)
             creation = Creation(self._cloud, self._gate, params, snapshot=snapshot, build=build, timeout_s=timeout_s)
         else:
             image_params = execution_params(name, labels, self._config)
@@ -280,7 +286,8 @@ class DaytonaSandboxProvider(SandboxProvider):
         await asyncio.to_thread(forget, [name for name in written if name.name == remote.name])
 
     async def _image(self, spec: ServerSpec) -> str:
-        key = (served_name(spec), spec.snapshot.digest if spec.snapshot else "", spec.module, spec.command)
+        name = served_name(spec, self._image_options)
+        key = (name, spec.snapshot.digest if spec.snapshot else "", spec.module, spec.source)
         if key not in self._image_names:
             self._image_names[key] = await asyncio.to_thread(image_name, spec, self._config)
         return self._image_names[key]

@@ -10,8 +10,8 @@ from daytona import AsyncSandbox, DaytonaConflictError, DaytonaError, DaytonaNot
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.types import ServerSpec
+from finqa_plugins.sandboxes._images.image_recipe import server_command
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud
-from finqa_plugins.sandboxes.daytona.image_recipe import SERVER_FOLDER
 
 SESSION = "finqa-server"
 PROBE_TIMEOUT_S = 5.0
@@ -53,7 +53,7 @@ async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) ->
         with contextlib.suppress(DaytonaConflictError):  # an earlier try made it
             await sandbox.process.create_session(SESSION, request_timeout=REQUEST_TIMEOUT_S)
 
-    request = SessionExecuteRequest(command=server_command(spec), run_async=True)
+    request = SessionExecuteRequest(command=shlex.join(server_command(spec)), run_async=True)
     doing = f"starting the server in sandbox {sandbox.id}"
     try:
         await cloud.call(doing, session)
@@ -63,14 +63,6 @@ async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) ->
     except DaytonaNotFoundError as error:
         raise SandboxError(f"Daytona: {doing} failed: the sandbox is gone or its toolbox does not answer.") from error
     return reply.cmd_id
-
-
-def server_command(spec: ServerSpec) -> str:
-    """The command line that starts the server of a spec."""
-    if spec.source is None:
-        return f"python -m {spec.module}"
-    where = ["--app-dir", SERVER_FOLDER, "--host", "0.0.0.0", "--port", str(spec.port), "--log-level", "warning"]
-    return shlex.join(["python", "-m", "uvicorn", spec.source.app, *where])
 
 
 async def exit_code(sandbox: AsyncSandbox, command: str) -> int | None:

@@ -83,7 +83,7 @@ def sandbox_command(
     command = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     if isolation.sealed:
         command.append("--disable-userns")
-    command += ["--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--clearenv"]
+    command += ["--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
         command += ["--setenv", name, value]
     command += _system(isolation)

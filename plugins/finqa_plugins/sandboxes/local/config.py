@@ -27,7 +27,9 @@ class LocalSandboxConfig(BaseModel):
 
     sandboxes_per_process: int = Field(default=64, ge=1, description="Sandboxes on a process before another is started")
     processes: int = Field(
-        default_factory=lambda: os.cpu_count() or 1, ge=1, description="Most server processes at once (default: cores)"
+        default_factory=lambda: max(2, os.cpu_count() or 1),
+        ge=1,
+        description="Most server processes at once (default: cores, at least two); two from the second sandbox on",
     )
     commands: int = Field(
         default_factory=lambda: 4 * (os.cpu_count() or 1),

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
+from finqa_plugins.sandboxes._execution.seccomp import filter_program
 from finqa_plugins.sandboxes.local.bubblewrap import USER, Isolation
 from finqa_plugins.sandboxes.local.config import ISOLATION, PROGRAMS
 from finqa_plugins.sandboxes.local.launches import BareLauncher, BubblewrapLauncher, Launcher
-from finqa_plugins.sandboxes.local.seccomp import filter_program
 from finqa_plugins.sandboxes.local.supervision import supervise
 
 OLDEST_PYTHON = (3, 11)

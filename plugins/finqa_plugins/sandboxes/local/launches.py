@@ -14,6 +14,7 @@ from typing import Protocol
 from finqa_cli.errors import SandboxError
 from finqa_cli.processes import count_threads
 from finqa_cli.types import ExecutionRequest
+from finqa_plugins.sandboxes._execution.seccomp import filter_program
 from finqa_plugins.sandboxes.local.bubblewrap import (
     ENVIRONMENT,
     UNPRIVILEGED,
@@ -24,7 +25,6 @@ from finqa_plugins.sandboxes.local.bubblewrap import (
     sandbox_command,
 )
 from finqa_plugins.sandboxes.local.control_groups import ControlGroups, Group
-from finqa_plugins.sandboxes.local.seccomp import filter_program
 from finqa_plugins.sandboxes.local.supervision import Launch
 
 ENTER = """

@@ -12,6 +12,9 @@ from pathlib import Path
 from finqa_cli.errors import StorageError
 from finqa_cli.processes import start_time
 
+_SANDBOXES = "boxes"
+"""The key of a server's sandboxes in its file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxEntry:
@@ -34,7 +37,7 @@ class ServerEntry:
     pid: int
     started: int
     port: int
-    boxes: Mapping[str, SandboxEntry]
+    sandboxes: Mapping[str, SandboxEntry]
 
 
 class Ledger:
@@ -53,7 +56,9 @@ class Ledger:
         Raises:
             StorageError: The disk is full or the folder cannot be written.
         """
-        write_record(self._path(entry.pid), {"schema_version": 1, **asdict(entry)})
+        record = asdict(entry)
+        record[_SANDBOXES] = record.pop("sandboxes")
+        write_record(self._path(entry.pid), {"schema_version": 1, **record})
 
     def remove(self, entry: ServerEntry) -> None:
         """Forgets a process and its log. Idempotent."""
@@ -97,13 +102,12 @@ def _read(path: Path) -> ServerEntry | None:
     """None for a file that vanished meanwhile or that is not ours."""
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
-        boxes = {
+        sandboxes = {
             id_: SandboxEntry(labels=dict(sandbox["labels"]), created=float(sandbox["created"]))
-            for id_, sandbox in row["boxes"].items()
+            for id_, sandbox in row[_SANDBOXES].items()
         }
-        return ServerEntry(
-            id=str(row["id"]), pid=int(row["pid"]), started=int(row["started"]), port=int(row["port"]), boxes=boxes
-        )
+        pid, started, port = (int(row[name]) for name in ("pid", "started", "port"))
+        return ServerEntry(id=str(row["id"]), pid=pid, started=started, port=port, sandboxes=sandboxes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -18,15 +18,20 @@ import structlog
 from finqa_cli.contracts import SandboxContext, SandboxProvider, ServingSandbox
 from finqa_cli.errors import ConfigError, MissingDependencyError, SandboxError, StorageError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
+from finqa_plugins.sandboxes._serving.server_health import POLL_S
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox, LocalExecutingSandboxes
 from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry, is_running
-from finqa_plugins.sandboxes.local.server_process import POLL_S, ServerProcess
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 log = structlog.get_logger(__name__)
 
 ANSWER_HOLDS_S = 1.0
 """Seconds for which the good answer of a server to a health check is the answer for all its sandboxes."""
+
+
+FEWEST_PROCESSES = 2
+"""Server processes of a spec that has more than one sandbox."""
 
 
 class LocalSandboxProvider(SandboxProvider):
@@ -70,7 +75,7 @@ class LocalSandboxProvider(SandboxProvider):
         if spec.image:
             raise ConfigError(
                 f"Local sandboxes are processes of this machine; they cannot start the image {spec.image}.",
-                remedy="name the server by a command or a module",
+                remedy="--sandbox docker, or name the server by a command or a module",
             )
         _check_installed(spec)
         server = self._choose(spec)
@@ -92,7 +97,7 @@ class LocalSandboxProvider(SandboxProvider):
         serving = [
             SandboxInfo(id=sandbox_id, state="started", labels=sandbox.labels, created=sandbox.created)
             for entry in self._ledger.entries()
-            for sandbox_id, sandbox in entry.boxes.items()
+            for sandbox_id, sandbox in entry.sandboxes.items()
         ]
         return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
 
@@ -103,7 +108,7 @@ class LocalSandboxProvider(SandboxProvider):
                 await self._release(server, sandbox_id)
                 return
         for entry in self._ledger.entries():
-            if sandbox_id in entry.boxes:
+            if sandbox_id in entry.sandboxes:
                 await _end_foreign(entry, self._config.stop_timeout_s)
                 self._ledger.remove(entry)
                 return
@@ -120,7 +125,8 @@ class LocalSandboxProvider(SandboxProvider):
         shared = not spec.command  # a stranger's server may keep one state, and often takes one session
         candidates = [server for server in self._servers if shared and server.key == key and server.usable()]
         least = min(candidates, key=lambda server: len(server.sandboxes), default=None)
-        full = least is None or len(least.sandboxes) >= self._config.sandboxes_per_process
+        alone = len(candidates) < FEWEST_PROCESSES  # else the death of one process would be that of all sandboxes
+        full = least is None or alone or len(least.sandboxes) >= self._config.sandboxes_per_process
         if least is not None and not (full and len(candidates) < self._config.processes):
             return least
         server = _Server(key, spec, self._ledger, self._config)
@@ -146,6 +152,11 @@ class LocalSandbox(ServingSandbox):
     def id(self) -> str:
         """Unique over processes."""
         return self._id
+
+    @property
+    def server_id(self) -> str:
+        """The server process behind the sandbox."""
+        return self._server.id
 
     @property
     def pid(self) -> int:
@@ -241,7 +252,7 @@ class _Server:
     def _entry(self) -> ServerEntry:
         process = self.process
         return ServerEntry(
-            id=self.id, pid=process.pid, started=process.started, port=process.port, boxes=dict(self.sandboxes)
+            id=self.id, pid=process.pid, started=process.started, port=process.port, sandboxes=dict(self.sandboxes)
         )
 
 

@@ -16,10 +16,15 @@ from pathlib import Path
 from finqa_cli.errors import SandboxError
 from finqa_cli.processes import start_time
 from finqa_cli.types import ServerSpec
+from finqa_plugins.sandboxes._serving.server_health import (
+    HEALTH_TIMEOUT_S,
+    HOST,
+    POLL_S,
+    answers,
+    output_sentence,
+    wait_until_healthy,
+)
 
-HOST = "127.0.0.1"
-POLL_S = 0.02
-HEALTH_TIMEOUT_S = 10.0
 INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
 
 
@@ -56,7 +61,7 @@ class ServerProcess:
 
     async def healthy(self, timeout_s: float = HEALTH_TIMEOUT_S) -> bool:
         """True when it answers its health path with 200 in time. Never raises."""
-        return self.running() and await _answers(self.port, self._spec.health_path, timeout_s)
+        return self.running() and await answers(self.port, self._spec.health_path, timeout_s)
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
         """Waits for the first good answer.
@@ -64,13 +69,18 @@ class ServerProcess:
         Raises:
             SandboxError: It exited or took too long; the message ends with what it last wrote.
         """
-        deadline = time.monotonic() + timeout_s
-        while not await self.healthy(timeout_s=1.0):
-            if not self.running():
-                raise SandboxError(f"The server {self._spec.server} exited at start. {self.tail()}")
-            if time.monotonic() > deadline:
-                raise SandboxError(f"The server {self._spec.server} was not ready in {timeout_s:g} s. {self.tail()}")
-            await asyncio.sleep(POLL_S)
+
+        async def ended() -> SandboxError | None:
+            if self.running():
+                return None
+            return SandboxError(f"The server {self._spec.server} exited at start. {self.tail()}")
+
+        async def last_output() -> str:
+            return self.tail()
+
+        await wait_until_healthy(
+            self._spec.server, timeout_s, healthy=self.healthy, ended=ended, last_output=last_output
+        )
 
     async def stop(self, timeout_s: float) -> None:
         """SIGTERM, then SIGKILL to the whole process group. Nothing is left even when this is cancelled. Idempotent."""
@@ -88,10 +98,10 @@ class ServerProcess:
     def tail(self) -> str:
         """The end of what it wrote, in a sentence."""
         try:
-            text = self._log_path.read_text(encoding="utf-8", errors="replace").strip()
+            text = self._log_path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             text = ""
-        return f"Its last output:\n{text[-2000:]}" if text else "It wrote nothing."
+        return output_sentence(text)
 
     def _unreaped(self) -> bool:
         return self._popen.returncode is None
@@ -142,17 +152,3 @@ def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mappin
         **({"FINQA_SNAPSHOT": str(spec.snapshot.path.absolute())} if spec.snapshot else {}),
         "FINQA_PARENT_PID": str(os.getpid()),
     }
-
-
-async def _answers(port: int, path: str, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            try:
-                writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
-                status = await reader.readline()
-            finally:
-                writer.transport.abort()
-    except (OSError, TimeoutError, ValueError):
-        return False
-    return status.startswith(b"HTTP/") and status.split()[1:2] == [b"200"]

@@ -26,6 +26,12 @@ SCHEMAS: list[tuple[Any, Any]] = [
     ({"type": "number", "maximum": -1}, lambda value: value <= -1),
     ({"type": "integer"}, lambda value: isinstance(value, int)),
     ({"type": "string"}, lambda value: value in ("two", "bolts")),
+    ({"type": "string", "pattern": "^(reveal|flag)$"}, lambda value: value in ("reveal", "flag")),
+    ({"type": "string", "pattern": r"^\\d+$"}, lambda value: value in ("two", "bolts")),
+    (
+        {"type": "string", "description": "One of 'left' or \"right\"; don't guess."},
+        lambda value: value in ("two", "bolts", "left", "right"),
+    ),
     ({"type": ["null", "string"]}, lambda value: value is None or isinstance(value, str)),
     ({"anyOf": [{"type": "null"}, {"enum": [1]}]}, lambda value: value in (None, 1)),
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2}, lambda value: 1 <= len(value) <= 2),

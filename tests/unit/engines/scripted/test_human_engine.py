@@ -12,7 +12,7 @@ from prompt_toolkit.output import DummyOutput
 from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import EpisodeError
 from finqa_cli.extend import registry
-from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall, ToolSpec
+from finqa_cli.types import AssistantTurn, ChatRequest, Message, Sampling, ToolCall, ToolSpec
 from finqa_plugins.engines.human.human_engine import (
     HumanEngine,
     PersonLeftError,
@@ -150,6 +150,55 @@ async def test_on_a_terminal_ctrl_c_and_ctrl_d_end_the_episode(keys: PipeInput, 
     keys.send_text(key)
     with pytest.raises(PersonLeftError):
         await engine.respond(request())
+
+
+COUNT = ToolSpec(
+    name="count",
+    description="",
+    parameters={
+        "type": "object",
+        "properties": {"item": {"type": "string"}, "shelf": {"type": "integer", "default": 1}, "sizes": {}},
+        "required": ["item", "sizes"],
+    },
+)
+
+
+async def respond(monkeypatch: pytest.MonkeyPatch, text: str, *, takes_text: bool = True) -> AssistantTurn:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    asked = ChatRequest(key="k", messages=OPENING, tools=(COUNT,), sampling=Sampling(), takes_text=takes_text)
+    return await HumanEngine(None, EngineContext()).respond(asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("there are 7 of them\n", "there are 7 of them"),
+        ("\n42\n", "42"),
+        ("```\ncount nothing\n  twice\n```\n", "count nothing\n  twice"),
+        ("```python\nx\n```\n", "```python\nx\n```"),
+        ("cuont bolts\nthen 7\n", "then 7"),
+    ],
+)
+async def test_a_line_that_is_no_call_is_a_reply_where_the_episode_takes_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    turn = await respond(monkeypatch, text)
+    assert turn.text == said and turn.tool_call is None
+    shown = capsys.readouterr().err
+    assert "Any other line is a reply in words" in shown
+    assert ("Did you mean count?" in shown) == text.startswith("cuont")
+
+
+async def test_words_are_no_reply_where_the_episode_takes_calls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = await respond(monkeypatch, "seven\ncount\nbolts\n\n[1, 2]\n", takes_text=False)
+    assert turn.tool_call == ToolCall(name="count", arguments={"item": "bolts", "sizes": [1, 2]})
+
+
+async def test_arguments_are_of_the_types_of_the_schema_and_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = await respond(monkeypatch, 'count {"item": 7, "sizes": "all"}\n')
+    assert turn.tool_call == ToolCall(name="count", arguments={"item": "7", "sizes": "all"})
+    turn = await respond(monkeypatch, 'count {"item": "a"}\ncount\nbolts\n3\nall of them\n')
+    assert turn.tool_call == ToolCall(name="count", arguments={"item": "bolts", "shelf": 3, "sizes": "all of them"})
 
 
 CODE = "```python\ndef double(x):\n    return 2 * x\n```"

@@ -13,10 +13,10 @@ from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.rollout.pool import SandboxPool
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, ExecutionSpec
+from finqa_plugins.sandboxes._images.image_recipe import BASE_IMAGE
 from finqa_plugins.sandboxes.daytona import daytona_sandbox
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_listing import execution_params
-from finqa_plugins.sandboxes.daytona.image_recipe import BASE_IMAGE
 
 ROOMY = ExecutionLimits(cpu_s=10.0, wall_s=30.0)
 

@@ -39,6 +39,8 @@ def test_a_box_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest.Mon
         "FINQA_MAX_STEPS": "20",
         "HOST": "0.0.0.0",
         "PORT": "8000",
+        "FINQA_REQUIRE_TOKEN": "0",
+        "FINQA_ALLOWED_HOSTS": "*",
         "FINQA_SNAPSHOT": "/opt/finqa/snapshot",
     }
 

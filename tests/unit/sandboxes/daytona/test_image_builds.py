@@ -19,7 +19,7 @@ from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud as DaytonaClient
 from finqa_plugins.sandboxes.daytona.daytona_images import Images, _BuildLog
 from finqa_plugins.sandboxes.daytona.daytona_provider import DaytonaSandboxProvider
-from finqa_plugins.sandboxes.daytona.image_recipe import image_name, make_recipe
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name, make_recipe
 
 BUILD = "POST /api/snapshots"
 SLOW = Latency(build=Delay(median_s=0.7))

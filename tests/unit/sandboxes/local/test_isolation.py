@@ -90,7 +90,7 @@ print(json.dumps({
     seen = json.loads(result.stdout)
     assert set(seen["root"]) <= {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "tmp", "usr"}
     assert set(seen["etc"]) <= {"alternatives", "ld.so.cache", "localtime"}
-    assert (seen["home"], seen["ids"], seen["name"]) == ("/tmp", [1000, 1000, 1000], "box")
+    assert (seen["home"], seen["ids"], seen["name"]) == ("/tmp", [1000, 1000, 1000], "sandbox")
     assert not set(seen["usr"]) & {"src", "include", "games"} and seen["packages"] == []  # no project, no solutions
     assert seen["descriptors"] == [0, 1, 2]  # no channel of ours
     assert set(seen["groups"]) <= {1000, 65534}

@@ -65,6 +65,14 @@ async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: P
     assert not files(tmp_path)
 
 
+async def test_from_the_second_sandbox_on_there_are_two_processes(spec: ServerSpec, tmp_path: Path) -> None:
+    local = provider(tmp_path)
+    boxes = [await local.start(spec, RUN) for _ in range(5)]
+    assert [len({box.server_id for box in boxes[:count]}) for count in (1, 2, 5)] == [1, 2, 2]
+    assert {(box.pid, box.server_id) for box in boxes} == {(box.pid, box.server_id) for box in boxes[:2]}
+    await local.close()
+
+
 async def test_different_specs_share_nothing(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
     first = await local.start(spec, RUN)
@@ -251,7 +259,7 @@ async def test_foreign_files_in_the_ledger_are_ignored(spec: ServerSpec, tmp_pat
 
 
 async def test_a_ledger_that_cannot_be_written_starts_nothing(spec: ServerSpec, tmp_path: Path) -> None:
-    local = provider(tmp_path)
+    local = provider(tmp_path, processes=1)
     (tmp_path / "local").mkdir()
     first = await local.start(spec, RUN)
     (tmp_path / "local" / f"{first.pid}.json").unlink()

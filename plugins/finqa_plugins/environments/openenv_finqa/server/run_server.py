@@ -1,26 +1,27 @@
 """Entry of the server process.
 
 Reads HOST, PORT, FINQA_SNAPSHOT (folder), FINQA_SNAPSHOT_NAME and FINQA_SNAPSHOT_DIGEST (what is expected there, both
-optional), those of `ServerOptions` and, when the socket is inherited from the process that started this one,
-FINQA_LISTEN_FD.
+optional), those of `ServerOptions` and `ServerLimits` and, when the socket is inherited from the process that started
+this one, FINQA_LISTEN_FD. `docs/server.md` lists them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService, positive
+from finqa_plugins.environments.openenv_finqa.server.server_limits import MAX_BODY_BYTES, ServerLimits
+from finqa_plugins.environments.openenv_finqa.server.server_middlewares import Application
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
-if TYPE_CHECKING:
-    from finqa_plugins.environments.openenv_finqa.server.server_app import Application
-
-MAX_FRAME_BYTES = 2**20
+MOST_OPEN_FILES = 65_536
 LAST_PORT = 65535
 EX_CONFIG = 78
 EX_DATAERR = 65
@@ -32,8 +33,16 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         port = positive(environment, "PORT", 8000)
         if port > LAST_PORT:
             raise ValueError(f"PORT must be at most {LAST_PORT}, got {port}")
+        host = environment.get("HOST", "127.0.0.1")
         sockets = _inherited(environment)
-        app = application(environment)
+        limits = ServerLimits.from_variables(environment)
+        peers = Peers(limits)
+        app = application(environment, peers)
+        if not limits.serves(address := sockets[0].getsockname()[0] if sockets else host):
+            raise ValueError(
+                f"HOST {address[:64]!r} can be reached from other machines, so FINQA_TOKEN must be set: "
+                "export FINQA_TOKEN=$(openssl rand -hex 32), or FINQA_REQUIRE_TOKEN=0 to serve without one"
+            )
     except ValueError as error:
         print(f"bad environment variable: {error}", file=sys.stderr)
         return EX_CONFIG
@@ -42,13 +51,22 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return EX_DATAERR
     import uvicorn
 
+    from finqa_plugins.environments.openenv_finqa.server.uvicorn_protocols import limited_protocols
+
+    _raise_file_limit()
+    http, websockets = limited_protocols(limits, peers)
     config = uvicorn.Config(
         app,
-        host=environment.get("HOST", "127.0.0.1"),
+        host=host,
         port=port,
+        http=http,
+        ws=websockets,
         log_level="warning",
         access_log=False,
-        ws_max_size=MAX_FRAME_BYTES,
+        # Else anyone on loopback could choose the address that limits are counted by.
+        proxy_headers="FORWARDED_ALLOW_IPS" in environment,
+        forwarded_allow_ips=environment.get("FORWARDED_ALLOW_IPS"),
+        ws_max_size=MAX_BODY_BYTES,
         ws_per_message_deflate=False,
         ws_ping_interval=60.0,
         ws_ping_timeout=600.0,  # a client whose loop is busy generating is not gone
@@ -59,14 +77,19 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def application(environment: Mapping[str, str]) -> Application:
+def application(environment: Mapping[str, str], peers: Peers | None = None) -> Application:
     """Return the ASGI application that these variables describe.
+
+    Args:
+        environment: The variables of the server.
+        peers: What each peer has open, where the protocols of the server count in it too; None: it is made here.
 
     Raises:
         ValueError: A variable is missing or malformed.
         SnapshotError: The folder is no readable snapshot.
     """
     options = ServerOptions.from_variables(environment)
+    limits = ServerLimits.from_variables(environment)
     if not environment.get("FINQA_SNAPSHOT"):
         raise ValueError("FINQA_SNAPSHOT, the folder of a snapshot, is missing")
     snapshot = SnapshotReader(
@@ -77,7 +100,7 @@ def application(environment: Mapping[str, str]) -> Application:
     # Imported after the checks: openenv-core takes seconds, which a bad variable or snapshot need not wait for.
     from finqa_plugins.environments.openenv_finqa.server.server_app import build_app
 
-    return build_app(ToolService(snapshot, options), options)
+    return build_app(ToolService(snapshot, options), options, limits, peers or Peers(limits))
 
 
 def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
@@ -88,6 +111,15 @@ def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
         return [socket.socket(fileno=int(text))]
     except (ValueError, OSError) as error:
         raise ValueError(f"FINQA_LISTEN_FD is no open socket ({error}), got {text[:64]!r}") from None
+
+
+def _raise_file_limit() -> None:
+    """Every connection is an open file, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

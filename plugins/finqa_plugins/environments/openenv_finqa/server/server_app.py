@@ -7,6 +7,8 @@
   by `openenv/session/create` on `/mcp`, joins it by `/ws?session_id=` for reset, step and state, and calls tools on
   `/mcp`. openenv-core 0.3.0 ignores the query, so reset and tools would be in two sessions.
 - Bad HTTP requests are answered with 4xx, briefly, and leave no traceback in the server's log.
+
+What keeps strangers out is around all of it: `server_middlewares`.
 """
 
 from __future__ import annotations
@@ -18,23 +20,33 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections import Counter
+from collections.abc import Iterator
 from contextvars import ContextVar
 from types import ModuleType, TracebackType
 from typing import Any
-from urllib.parse import parse_qs
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.queue_notices import FIRST_NOTICE_S, QueueNotices
 from finqa_plugins.environments.openenv_finqa.server.server_episode import (
     Episode,
     RefusedCallError,
     ServerOptions,
     ToolService,
+)
+from finqa_plugins.environments.openenv_finqa.server.server_limits import ServerLimits, peer_of
+from finqa_plugins.environments.openenv_finqa.server.server_middlewares import (
+    Application,
+    Event,
+    Receive,
+    Send,
+    guard,
+    wanted_session,
 )
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotQuestion
 
@@ -70,6 +82,7 @@ def _unused_libraries() -> Iterator[None]:
 os.environ["ENABLE_WEB_INTERFACE"] = "false"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 with _unused_libraries():
+    from openenv.core.env_server.exceptions import SessionCapacityError
     from openenv.core.env_server.http_server import HTTPEnvServer
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.mcp_types import (
@@ -88,21 +101,25 @@ LONGEST_EPISODE_ID = 255  # as in openenv-core's ResetRequest
 MAX_SESSIONS = 4096
 LONGEST_MESSAGE = 300
 MAX_PROBLEMS = 5
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-Application = Callable[[Event, Receive, Send], Awaitable[None]]
-
+LONGEST_ECHO = 64
 MAX_DEPTH = 64
 LONGEST_ERROR = 2048
 _NOT_JSON = "{"  # HTTPEnvServer answers INVALID_JSON to it and keeps the session
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _wanted: ContextVar[str] = ContextVar("_wanted", default="")
+_peer: ContextVar[str] = ContextVar("_peer", default="")
 _unseeded = itertools.count()
 
 
-def build_app(service: ToolService, options: ServerOptions) -> Application:
-    """Build an application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface."""
+def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits, peers: Peers) -> Application:
+    """Build an application that serves `/ws`, `/health`, `/metadata`, `/schema` and `/mcp`; no web interface.
+
+    Args:
+        service: The data and its tools.
+        options: Options of the sessions.
+        limits: Who may ask, and how much.
+        peers: What each peer has open; the protocols of the server count in it too.
+    """
     app = FastAPI(title="finqa_env", version="1.0.0")
     server = JoinableSessions(
         functools.partial(FinQAServerEnvironment, service, options),
@@ -111,10 +128,11 @@ def build_app(service: ToolService, options: ServerOptions) -> Application:
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=MAX_SESSIONS, session_timeout=options.session_timeout_s
         ),
+        per_peer=limits.sessions_per_peer,
     )
     server.register_routes(app)
     answer_bad_requests(app)
-    return QuietWebSockets(QueueNotices(SessionInAddress(app)))
+    return guard(QuietWebSockets(QueueNotices(SessionOrigin(app))), limits, peers)
 
 
 class QuietWebSockets:
@@ -197,44 +215,77 @@ def _brief(text: str) -> str:
 
 
 class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core ships no types
-    """A session that was joined outlives the websocket: its client closes it, or it expires."""
+    """A session that was joined outlives the websocket: its client closes it, or it expires.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    One peer has at most `per_peer` sessions. More are refused as a full server refuses them.
+    """
+
+    def __init__(self, *arguments: Any, per_peer: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._per_peer = per_peer
         self._joined: set[str] = set()
+        self._peers: dict[str, str] = {}
+        self._made: Counter[str] = Counter()
 
     async def _create_session(self) -> tuple[str, Any]:
         wanted = _wanted.get()
         if not wanted:
-            session: tuple[str, Any] = await super()._create_session()
-            return session
+            return await self._create_for_peer(_peer.get())
         async with self._session_lock:
             environment = self._sessions.get(wanted)
             if environment is None:
-                raise LookupError(f"Unknown session_id: {wanted[:64]}")
+                raise LookupError(f"Unknown session_id: {wanted[:LONGEST_ECHO]}")
             if wanted in self._joined:
                 raise RuntimeError(f"Session {wanted} has a websocket already")
             self._joined.add(wanted)
         self._update_session_activity(wanted)
         return wanted, environment
 
+    async def _create_for_peer(self, peer: str) -> tuple[str, Any]:
+        if self._made[peer] >= self._per_peer or len(self._peers) >= 2 * MAX_SESSIONS:
+            self._forget_ended()
+        if self._made[peer] >= self._per_peer:
+            message = f"This peer has {self._per_peer} sessions, as many as it may have."
+            raise SessionCapacityError(self._made[peer], self._per_peer, message)
+        self._made[peer] += 1
+        try:
+            session_id, environment = await super()._create_session()
+        except BaseException:
+            self._made[peer] -= 1
+            raise
+        self._peers[session_id] = peer
+        return session_id, environment
+
     async def _destroy_session(self, session_id: str) -> None:
         self._joined.discard(session_id)
         if _wanted.get() != session_id:
             await super()._destroy_session(session_id)
+            self._release(session_id)
+
+    def _release(self, session_id: str) -> None:
+        peer = self._peers.pop(session_id, None)
+        if peer is not None:
+            self._made[peer] -= 1
+            if not self._made[peer]:
+                del self._made[peer]
+
+    def _forget_ended(self) -> None:
+        """Release sessions that a client has closed on `/mcp`, which openenv-core reports by no call."""
+        for session_id in [each for each in self._peers if each not in self._sessions]:
+            self._release(session_id)
 
 
-class SessionInAddress:
-    """ASGI middleware: notes which session a websocket wants to join, for the task that serves it."""
+class SessionOrigin:
+    """ASGI middleware: notes the peer, and the session that its websocket wants to join, for what serves them."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One connection or request."""
-        if scope["type"] == "websocket" and scope["path"].endswith("/ws"):
-            query = parse_qs(scope["query_string"].decode("latin-1"))
-            _wanted.set(query.get("session_id", [""])[-1])
+        if scope["type"] in ("http", "websocket"):
+            _peer.set(peer_of(scope.get("client")))
+            _wanted.set(wanted_session(scope) if scope["type"] == "websocket" else "")
         await self._application(scope, receive, send)
 
 
@@ -342,12 +393,19 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         wanted = options.get("question_id")
         if wanted is not None:
             if not isinstance(wanted, str) or wanted not in questions:
-                raise LookupError(f"Unknown question_id {str(wanted)[:64]!r}")
+                raise LookupError(f"Unknown question_id {_echo(wanted)}")
             return questions[wanted]
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
             raise LookupError("seed must be an integer")
         split = options.get("split") or ""
-        return self._service.snapshot.choose(str(split), f"unseeded {next(_unseeded)}" if seed is None else str(seed))
+        if not isinstance(split, str):
+            raise LookupError(f"Unknown split {_echo(split)}")
+        return self._service.snapshot.choose(split, f"unseeded {next(_unseeded)}" if seed is None else str(seed))
+
+
+def _echo(value: object) -> str:
+    """Return a value of a request as errors show it. Only texts are shown, and cut before they are formatted."""
+    return repr(value[:LONGEST_ECHO]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 class _McpClient:

@@ -10,9 +10,9 @@ import math
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
-from finqa_cli.grading import Verdict, grade
+from finqa_cli.grading import PROFILES, Profile, Verdict, grade, versioned
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.server import hints
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Pandas, SnapshotQuestion, SnapshotReader
@@ -23,7 +23,6 @@ COMPANIES_SHOWN = 30
 LONGEST_REPLY = 16_384
 
 Number = TypeVar("Number", int, float)
-Grader = Literal["openenv", "strict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class ServerOptions:
     session_timeout_s: float = 1800.0
     hints: bool = False
     joins: bool = False
-    grader: Grader = "openenv"
+    grader: Profile = "openenv"
     pandas: Pandas = 2
 
     @classmethod
@@ -59,7 +58,7 @@ class ServerOptions:
             session_timeout_s=positive(environment, "FINQA_SESSION_TIMEOUT", default.session_timeout_s),
             hints=_choice(environment, "FINQA_HINTS", ("0", "1")) == "1",
             joins=_choice(environment, "FINQA_JOINS", ("0", "1")) == "1",
-            grader=cast(Grader, _choice(environment, "FINQA_GRADER", get_args(Grader))),
+            grader=versioned(cast(Profile, _choice(environment, "FINQA_GRADER", PROFILES))),
             pandas=3 if _choice(environment, "FINQA_PANDAS", ("2", "3")) == "3" else 2,
         )
 
@@ -68,7 +67,7 @@ class ServerOptions:
         deviations = {
             "hints": self.hints,
             "joins within a company": self.joins,
-            "strict grader": self.grader == "strict",
+            f"{self.grader} grader": self.grader != "openenv",
         }
         return ", ".join(name for name, given in deviations.items() if given)
 
@@ -95,7 +94,8 @@ def positive(environment: Mapping[str, str], name: str, default: Number) -> Numb
 def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     value = environment.get(name, choices[0])
     if value not in choices:
-        raise ValueError(f"{name} must be {' or '.join(choices)}, got {value[:64]!r}")
+        known = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ValueError(f"{name} must be {known}, got {value[:64]!r}")
     return value
 
 
@@ -179,7 +179,7 @@ class Episode:
             return await self._service.call(name, texts, self._sql)
         if self._question is None:
             raise RefusedCallError("execution_error", "There is no question yet; reset first.")
-        self._verdict = grade(texts["answer"], self._question.answer, self._grader)
+        self._verdict = grade(texts["answer"], self._question.answer, self._grader, self._question.user_query)
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:

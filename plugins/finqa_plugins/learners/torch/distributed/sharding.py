@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from finqa_plugins.learners.torch.forward import Inputs, predicting_states, state_logprobs
+from finqa_plugins.learners.torch.forward import Inputs, state_logprobs
 
 
 class PolicyForward(nn.Module):
@@ -34,8 +34,15 @@ class PolicyForward(nn.Module):
         return states, logprobs.clone(), entropy  # FSDP2 hooks on to what is returned, and warns of views
 
     def states(self, inputs: Inputs) -> torch.Tensor:
-        """States [N, H] that predict the targets."""
-        return predicting_states(self.causal, inputs)
+        """Last hidden states [N, H] that predict the targets.
+
+        Padded rows get no attention mask: with right padding and causal attention it would change nothing, and without
+        it PyTorch uses its fastest kernel.
+        """
+        packed = {} if inputs.segments is None else {"position_ids": inputs.position_ids, "segments": inputs.segments}
+        found = self.causal.base_model(input_ids=inputs.token_ids, use_cache=False, **packed)
+        hidden: torch.Tensor = found.last_hidden_state
+        return hidden.flatten(0, 1).index_select(0, inputs.positions)
 
 
 def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:

@@ -175,9 +175,15 @@ async def main(library: str, source: str, arguments: Mapping[str, Any]) -> None:
 
 def _load(library: str, source: str, arguments: Mapping[str, Any]) -> Library:
     if library == "verifiers":
-        from .verifiers_library import VerifiersEnvironment
+        import verifiers
 
-        return VerifiersEnvironment(source, arguments)
+        if hasattr(verifiers, "load_environment"):
+            from .verifiers_library import VerifiersEnvironment
+
+            return VerifiersEnvironment(source, arguments)
+        from .verifiers_tasksets import VerifiersTaskset
+
+        return VerifiersTaskset(source, arguments)
     from .inspect_library import InspectTask
 
     return InspectTask(source, arguments)

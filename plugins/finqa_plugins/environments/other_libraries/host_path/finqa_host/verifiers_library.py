@@ -17,11 +17,6 @@ class VerifiersEnvironment:
         import verifiers
 
         self.version = f"verifiers {verifiers.__version__}"
-        if not hasattr(verifiers, "load_environment"):
-            raise RefusalError(
-                f"{self.version} has no load_environment, which environments up to 0.2 are made for.",
-                "pip install 'verifiers>=0.1.14,<0.3'",
-            )
         _refuse_judges()
         try:
             self._environment: Any = verifiers.load_environment(name, **arguments)

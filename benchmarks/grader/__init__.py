@@ -1,0 +1,1 @@
+"""Measurements of the graders: corpora of honest forms and hacks, hostile inputs, random answers."""

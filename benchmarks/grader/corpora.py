@@ -1,0 +1,111 @@
+"""Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
+
+`dev/` is what the author of `strict-2` saw while writing it, `blind/` is what nobody saw who did. `DIGESTS` froze both
+before the first measurement: lines of `sha256sum`. A half that is not here is left out; a file that is here and has
+another digest is an error, so that no row is changed to suit a grader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from finqa_cli.grading import grade
+from finqa_cli.statistics.intervals import Interval, clustered_interval
+
+FOLDER = Path(__file__).parent
+HALVES = ("dev", "blind")
+Kind = Literal["honest", "hacks"]
+KINDS: tuple[Kind, ...] = ("honest", "hacks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An answer to a question with the truth that it is held against.
+
+    Attributes:
+        id: Of the row.
+        question: The question.
+        truth: As a data set writes it.
+        answer: As a policy submits it.
+        form: What kind of form or hack it is.
+        why: Why it is right or wrong.
+    """
+
+    id: str
+    question: str
+    truth: str
+    answer: str
+    form: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a profile makes of one half.
+
+    Attributes:
+        refused: Honest rows that are refused.
+        paid: Hacks that are paid.
+        honest: Share of the honest rows that is accepted, with its 95 % interval.
+        false_accepts: Share of the hacks that is paid, with its 95 % interval.
+    """
+
+    refused: tuple[Row, ...]
+    paid: tuple[Row, ...]
+    honest: Interval
+    false_accepts: Interval
+
+
+def read_corpora(folder: Path = FOLDER) -> dict[str, dict[Kind, tuple[Row, ...]]]:
+    """Reads the halves that are in the folder: half -> kind -> rows.
+
+    Raises:
+        ValueError: A file has not the digest of `DIGESTS`, or is not named there, or a half has one of its files only.
+    """
+    digests = _digests(folder / "DIGESTS")
+    found: dict[str, dict[Kind, tuple[Row, ...]]] = {}
+    for half in HALVES:
+        files: Mapping[Kind, Path] = {kind: folder / half / f"{kind}.jsonl" for kind in KINDS}
+        there = [path for path in files.values() if path.is_file()]
+        if not there:
+            continue
+        if len(there) < len(files):
+            raise ValueError(f"{folder / half} has {there[0].name} only.")
+        found[half] = {kind: _rows(path, digests.get(f"{half}/{path.name}", "")) for kind, path in files.items()}
+    return found
+
+
+def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
+    """Grades the rows of one half. Each row is a cluster of its own in the intervals."""
+    right = {kind: [_is_paid(row, profile) for row in rows[kind]] for kind in KINDS}
+    return Measured(
+        refused=tuple(row for row, paid in zip(rows["honest"], right["honest"], strict=True) if not paid),
+        paid=tuple(row for row, paid in zip(rows["hacks"], right["hacks"], strict=True) if paid),
+        honest=_share(right["honest"], rows["honest"]),
+        false_accepts=_share(right["hacks"], rows["hacks"]),
+    )
+
+
+def _is_paid(row: Row, profile: str) -> bool:
+    return grade(row.answer, row.truth, profile, row.question).reward > 0
+
+
+def _share(paid: Sequence[bool], rows: Sequence[Row]) -> Interval:
+    return clustered_interval([float(one) for one in paid], [row.id for row in rows])
+
+
+def _digests(path: Path) -> dict[str, str]:
+    lines = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return {name.strip(): digest for digest, name in lines}
+
+
+def _rows(path: Path, digest: str) -> tuple[Row, ...]:
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"{path} has not the digest that DIGESTS froze.")
+    return tuple(Row(**json.loads(line)) for line in content.decode("utf-8").splitlines() if line.strip())

@@ -1,0 +1,49 @@
+"""The verdict on a submitted answer, profile `strict-1`: one answer has one meaning, and it is right or wrong.
+
+Version 1 of `strict`, kept for the runs that were begun with it, and for the replies of `finqa-text` and
+ConvFinQA. Its verdicts are frozen by a table. What it decides, beside the meaning of written numbers and units
+(`numbers.py`) and how near is near enough (`closeness.py`):
+
+- As many values as the truth has, no more: a list, a range, `5 or 6`, `~5` or a second boxed value has not decided.
+- A list with years or names is matched by them, in any order, when the truth has the same ones; each stands once.
+- A list without them, or with years against a truth without any, is matched by position. Names that the truth does
+  not have are refused: `No: yes` has not decided.
+- A number may have a unit, a currency or `The answer is` around it; other prose only around a boxed value.
+- Words are compared without case, quotes and full stops. Nothing matches an empty truth, nor one such as NaN.
+"""
+
+from __future__ import annotations
+
+from finqa_cli.grading.closeness import same_item
+from finqa_cli.grading.items import Item, answer_items, bare_text, pair_up, truth_items
+from finqa_cli.grading.verdict import Verdict, shown
+
+
+def grade(answer: str, truth: str) -> Verdict:
+    """Compares an answer with the truth. Never raises."""
+    if not (text := bare_text(answer)):
+        return Verdict(0.0, "The answer is empty, or not a number.")
+    if text == bare_text(truth) and "\\boxed" not in text:
+        return Verdict(1.0, f"{shown(answer)} matches.")
+    submitted, expected = answer_items(answer), truth_items(truth)
+    if isinstance(submitted, str):
+        return Verdict(0.0, submitted)
+    pairs = pair_up(submitted, expected)
+    if isinstance(pairs, str):
+        return Verdict(0.0, pairs)
+    if len(pairs) == 1:
+        return _single(answer, *pairs[0])
+    wrong = [place for place, (given, wanted) in enumerate(pairs, start=1) if not same_item(given, wanted)]
+    if wrong:
+        return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
+    return Verdict(1.0, f"All {len(pairs)} values match.")
+
+
+def _single(answer: str, given: Item, expected: Item) -> Verdict:
+    if same_item(given, expected):
+        return Verdict(1.0, f"{shown(answer)} matches.")
+    if isinstance(expected.value, str):
+        return Verdict(0.0, f"{shown(answer)} is not the expected text.")
+    if isinstance(given.value, str):
+        return Verdict(0.0, f"{shown(answer)} is not one number.")
+    return Verdict(0.0, f"{shown(answer)} is outside the tolerance, or in another unit.")

@@ -1,0 +1,19 @@
+r"""The verdict on a submitted answer, profile `strict-2`: any honest form of exactly one decision, and nothing else.
+
+An answer is reduced in stages, and each stage may refuse it:
+
+1. `surface.py`: typographic variants become plain; hidden characters, digits of other scripts and LaTeX that hides or
+   strikes out are refused.
+2. `wrappers.py`, `json_form.py`: thinking, end tokens, fences, one pair of answer tags, JSON with one answer, `\boxed`.
+3. `refused_words.py`: hedges, alternatives, conditions, questions and talk to the judge are refused anywhere.
+4. For a number (`lexer.py`, `values.py`, `statement.py`, `direction.py`, `numbers_read.py`): the values of the
+   statement that decides, with signs, units and years; one value, or two notations of the same amount. For a word
+   (`words_read.py`): one yes or no, or one name.
+5. `closeness.py`: the tolerance of version 1.
+
+With the question (`question.py`) a value is read in the scale that it asks for, the numbers that only repeat it are not
+candidates, and a value that is given to a year, measure or quantity that it does not ask for is refused. Two boxed
+values, a range, `5 or 6`, all numbers of a table, both signs or both scales never pass. A unit in the answer is taken
+at its word: 5.25% is 0.0525 and never 5.25, and `-77 billion` is not -77 million. Any answer takes time linear in its
+length.
+"""

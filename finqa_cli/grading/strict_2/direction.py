@@ -1,0 +1,122 @@
+"""Signs in words: `a decrease of 77`, `fell by 3.4%`, `3.4% lower`, `minus 5`, and bounds such as `over 5`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from finqa_cli.grading.numbers import Number
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
+from finqa_cli.grading.strict_2.values import Element, Sort, Value
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_NEGATIVE = frozenset(("minus", "negative"))
+DOWN = word_set(
+    "decrease decreases decreased decreasing decline declines declined declining fall falls fell fallen "
+    "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
+    "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
+    "sank deteriorated worsened drain downturn downward dip dipped less fewer weaker outflowing"
+)
+UP = word_set(
+    "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "
+    "inflow inflows jumped climbed surged expanded expansion improvement improved advanced positive "
+    "upward plus"
+)
+_FILLERS = word_set(
+    "by of was is were a an the about approximately approx approx. around roughly circa ca ca. some : = ~ "
+    "→ at just exactly precisely stood came in only net total ( $ \" ' → >"
+)
+_AFTER_FILLERS = word_set("( , in year over yoy points relative")
+_REACH = 6
+
+
+def signed(one: Element, found: Sequence[Element], question: Question, *, is_listed: bool = False) -> Value | str:
+    """A value with the sign that the words around it give it, or why they leave it open.
+
+    Args:
+        one: The value.
+        found: The statement that it is in.
+        question: What is asked.
+        is_listed: It is one of several; `from 1% in 2022 to 2% in 2023` then names two levels.
+    """
+    assert one.value is not None
+    place = found.index(one)
+    before = _word_before(found, place)
+    if is_listed and before in ("from", "to"):
+        return one.value
+    if before in BOUNDS or _bounded_after(found, place):
+        return "The answer is a bound."
+    after = _after(found, place)
+    clause = _clause(found, place)
+    if (
+        before not in DOWN | UP
+        and not after
+        and place
+        and found[place - 1].text == "by"
+        and any(word in DOWN for word in clause)
+    ):
+        before = next(word for word in clause if word in DOWN)  # `declined from 1,020 to 943, i.e. by 77`
+    downs = [word for word in (before, after) if word in DOWN or word in _NEGATIVE]
+    ups = [word for word in (before, after) if word in UP]
+    if question.is_about_decline and not _NEGATIVE & set(downs):
+        return one.value if not ups else "The direction contradicts the question."
+    if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
+        return "Two signs stand at the value."
+    if downs:
+        return replace(one.value, number=_negated(one.value.number), signed=True)
+    if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
+        return "Its sign is not clear."
+    return one.value
+
+
+def _negated(number: Number) -> Number:
+    return replace(number, mantissa=-number.mantissa)
+
+
+def _word_before(found: Sequence[Element], place: int) -> str:
+    """The nearest word before a value that is no filler; `up to` is a bound."""
+    at = _place_before(found, place)
+    if at < 0:
+        return ""
+    return "exceeding" if found[at].text == "to" and at and found[at - 1].text == "up" else found[at].text
+
+
+def _place_before(found: Sequence[Element], place: int) -> int:
+    """Where the nearest word before a value stands that is no filler, or -1."""
+    back = place - 1
+    while back >= 0 and place - back <= _REACH:
+        word = found[back]
+        if word.sort in (Sort.WORD, Sort.SYMBOL) and word.text in _FILLERS:
+            back -= 1
+            continue
+        return back if word.sort is Sort.WORD else -1
+    return -1
+
+
+def _after(found: Sequence[Element], place: int) -> str:
+    for one in found[place + 1 : place + 4]:
+        if one.sort not in (Sort.WORD, Sort.SYMBOL):
+            return ""
+        if one.text in DOWN or one.text in UP:
+            return one.text
+        if one.text not in _AFTER_FILLERS:
+            return ""
+        if one.text in (",",):
+            return ""
+    return ""
+
+
+def _bounded_after(found: Sequence[Element], place: int) -> bool:
+    words = " ".join(one.text for one in found[place + 1 : place + 4])
+    return words.startswith(BOUNDS_AFTER)
+
+
+def _clause(found: Sequence[Element], place: int) -> list[str]:
+    """Words of the clause around a value, without the word that gives another value its sign."""
+    ends = [at for at, one in enumerate(found) if one.sort is Sort.BREAK or one.text in (".", ";")]
+    start = max((at for at in ends if at < place), default=-1)
+    end = min((at for at in ends if at > place), default=len(found))
+    values = [at for at in range(start + 1, end) if found[at].sort is Sort.VALUE and at != place]
+    taken = {_place_before(found, at) for at in values if at > place or _word_before(found, at) in _NEGATIVE}
+    return [found[at].text for at in range(start + 1, end) if found[at].sort is Sort.WORD and at not in taken]

@@ -1,0 +1,195 @@
+"""Answers in JSON or as Python prints them, rewritten as the text that they decide on.
+
+An object decides by its one answer key, or, without one, by its only other key; keys that describe (unit, explanation,
+year) may stand beside it. Objects with years or names as keys, rows and records become `key: value` pairs. Everything
+else, such as two answer keys, a key that is given twice or a draft beside the answer, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_ANSWERS = word_set(
+    "answer final_answer finalanswer final result final_result value response output prediction solution"
+)
+_UNIT_KEYS = frozenset(("unit", "units", "scale", "currency"))
+_DESCRIBING = word_set(
+    "explanation reasoning rationale thought thoughts steps working calculation formula notes note "
+    "comment source sources question metric name label year fiscal_year period company confidence type "
+    "format id program sql query tool table column description decimals"
+)
+_CALLS = word_set("arguments args parameters params input data")
+"""What a tool call or a reply keeps its one object under."""
+_KEYS_OF_ROWS = word_set("year fiscal_year period fy date name label segment key category company item")
+_NEUTRAL = frozenset(("", "ratio", "decimal", "number", "none", "fraction", "count", "units", "unitless", "float"))
+_PYTHON_WORDS = {"(": "[", ")": "]", "None": "null", "True": "true", "False": "false"}
+_PYTHON = re.compile(
+    r"(?P<string>'[^'\"\\\n]*'|\"[^\"\\\n]*\")|(?P<key>[0-9]{1,9})\s{0,4}:|(?P<word>[()]|\bNone\b|\bTrue\b|\bFalse\b)"
+)
+_TUPLE = re.compile(r",(?:[ \n]|\))")
+_END_COMMA = re.compile(r",\s{0,8}(\]|\})")
+_TRUNCATED = re.compile(r"\A\{\s{0,8}['\"][a-zA-Z_]{1,20}['\"]\s{0,8}:")
+_YEAR = re.compile(r"(?:fy|fiscal year|year)?[ _]?(?:19|20)[0-9]{2}", re.IGNORECASE)
+_MOST = 100
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer that is JSON and has no one decision."""
+
+    why: str
+
+
+class _RefusedError(ValueError):
+    pass
+
+
+def read(text: str) -> str | Refused | None:
+    """The decision of a text that is JSON or a Python literal; None when it is neither."""
+    text = text.strip()
+    if not text.startswith(("{", "[", "(")) and not (text.startswith('"') and text.endswith('"') and len(text) > 2):
+        return None
+    try:
+        value = _load(text)
+    except _RefusedError as error:
+        return Refused(str(error))
+    except (ValueError, RecursionError):
+        return None
+    if text.startswith("(") and not _TUPLE.search(text):
+        return None  # `(5)` and `(1,100)` are no tuples
+    try:
+        return _decision(value)
+    except _RefusedError as error:
+        return Refused(str(error))
+
+
+def _load(text: str) -> Any:
+    """JSON, also where its end was cut off, or else what Python prints; a tuple of one is a list.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    ends = ("", "}", '"}') if _TRUNCATED.match(text) else ("",)
+    for candidate in (*(text + end for end in ends), _as_json(text)):
+        try:
+            return json.loads(
+                candidate,
+                parse_float=_written,
+                parse_int=_written,
+                parse_constant=_no_number,
+                object_pairs_hook=_unique,
+            )
+        except json.JSONDecodeError:
+            continue
+    raise ValueError
+
+
+def _as_json(text: str) -> str:
+    """What Python prints, as JSON: quotes, tuples, None, True, False, numbers as keys and commas before an end."""
+    return _END_COMMA.sub(r"\1", _PYTHON.sub(_token_as_json, text))
+
+
+def _token_as_json(token: re.Match[str]) -> str:
+    if token["string"]:
+        return json.dumps(token["string"][1:-1])
+    if token["key"]:
+        return f'"{token["key"]}":'
+    return _PYTHON_WORDS[token["word"]]
+
+
+class _Number(str):
+    """A number as it was written in JSON."""
+
+
+def _written(text: str) -> _Number:
+    return _Number(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise _RefusedError(f"{text} is no number.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise _RefusedError("A key is given twice.")
+    return dict(pairs)
+
+
+def _decision(value: Any) -> str:
+    if isinstance(value, dict):
+        return _of_object(value)
+    if isinstance(value, list):
+        return _of_list(value, 0)
+    return _scalar(value)
+
+
+def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
+    if depth > _DEEPEST:
+        raise _RefusedError("The JSON is too deep.")
+    if not all(isinstance(key, str | int) and not isinstance(key, bool) for key in value):
+        raise _RefusedError("A key is no text.")
+    named = {str(key).strip().lower().replace(" ", "_"): inner for key, inner in value.items()}
+    answers = [key for key in named if key in _ANSWERS]
+    beside = [key for key in named if key not in _ANSWERS | _UNIT_KEYS | _DESCRIBING]
+    if not answers and not beside and len(named) == 1:
+        beside = list(named)  # `{"year": 2021}`
+    if not answers and len(beside) == 1 and beside[0] in _CALLS and isinstance(named[beside[0]], dict):
+        return _of_object(named[beside[0]], depth + 1)
+    unit = " ".join(str(named[key]) for key in named if key in _UNIT_KEYS and str(named[key]).lower() not in _NEUTRAL)
+    if len(answers) > 1 or (answers and beside) or not (answers or beside):
+        raise _RefusedError("The JSON holds more or less than one answer.")
+    if answers:
+        inner = named[answers[0]]
+        text = _decision(inner) if isinstance(inner, dict | list) else _scalar(inner)
+        return f"{text} {unit}".strip()
+    if len(beside) == 1 and not _YEAR.fullmatch(beside[0]):
+        inner = named[beside[0]]
+        if isinstance(inner, dict | list):
+            raise _RefusedError("The JSON holds no plain answer.")
+        return f"{beside[0].replace('_', ' ')}: {_scalar(inner)} {unit}".strip()
+    return _pairs([(key.replace("_", " "), named[key]) for key in beside], unit)
+
+
+def _of_list(values: list[Any], depth: int) -> str:
+    if not values or len(values) > _MOST or depth > _DEEPEST:
+        raise _RefusedError("The list is empty, or too long.")
+    if all(isinstance(one, dict) for one in values):
+        return _pairs([_record(one) for one in values], "")
+    if len(values) == 1 and isinstance(values[0], list):
+        return _of_list(values[0], depth + 1)
+    if all(isinstance(one, list) for one in values):
+        if all(len(one) == 1 for one in values):
+            return "; ".join(_scalar(one[0]) for one in values)
+        if not all(len(one) == 2 for one in values):
+            raise _RefusedError("The rows are no pairs.")
+        return _pairs([(_scalar(one[0]), one[1]) for one in values], "")
+    return "; ".join(_scalar(one) for one in values)
+
+
+def _record(row: dict[Any, Any]) -> tuple[str, Any]:
+    keys = [key for key in row if str(key).lower() in _KEYS_OF_ROWS]
+    values = [key for key in row if key not in keys]
+    if len(keys) != 1 or len(values) != 1:
+        raise _RefusedError("A record is not a year or name with its value.")
+    return _scalar(row[keys[0]]), row[values[0]]
+
+
+def _pairs(pairs: list[tuple[str, Any]], unit: str) -> str:
+    return "; ".join(f"{key}: {_scalar(value)} {unit}".strip() for key, value in pairs)
+
+
+def _scalar(value: Any) -> str:
+    """A number or text as it stands; JSON's true and false are words."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) and abs(value) < 10**30:
+        return repr(value)
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise _RefusedError("A value is missing, or is no number and no text.")

@@ -1,0 +1,326 @@
+"""The numbers that an answer decides on, each with its year or name; or why it has not decided."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from finqa_cli.grading.items import MOST_ITEMS, Item
+from finqa_cli.grading.numbers import Kind
+from finqa_cli.grading.strict_2 import refused_words, statement
+from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.lexer import tokens
+from finqa_cli.grading.strict_2.question import Question, quantities
+from finqa_cli.grading.strict_2.units import SCALES
+from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
+_BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
+_EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
+_ABSOLUTE = re.compile(r"\s*\|[^|\n]*-[^|\n]*\|\s*")
+_OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
+_YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value of an answer with its key: a year, two, a name, or nothing."""
+
+    key: str
+    value: Value
+
+    @property
+    def is_of_years(self) -> bool:
+        """The key is a year, or two."""
+        return self.key[:4].isdigit()
+
+
+def read_one(text: str, question: Question) -> Given | str:
+    """The one number that a text in lower case decides on."""
+    start, end = statement.region(text)
+    found = elements(text, tokens(text), counts=question.asks_how_many)
+    if why := _unreadable(text, found):
+        return why
+    within = [one for one in found if start <= one.start < end]
+    kept, dropped = statement.without_contrasts(statement.without_spans(within), lambda one: one.sort is Sort.VALUE)
+    if len(_amounts(kept, question)) > 1:
+        later = statement.weak_start(text, start, end)
+        if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
+            kept, start = [one for one in kept if one.start >= later], later
+    result = statement.result_of(statement.without_working(kept))
+    if isinstance(result, str):
+        return result
+    values = statement.merge_notations(statement.candidates(result, question), result)
+    if any(one.text == refused_words.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
+        return "The answer names alternatives."
+    if len(values) != 1:
+        return f"1 value is expected, got {len(values)}."
+    if why := _rejected(text, start, values[0], dropped) or _announced_otherwise(text, found, values[0]):
+        return why
+    value = signed(values[0], kept, question)
+    if isinstance(value, str):
+        return value
+    if why := _another_time(kept, values[0], question) or _another_quantity(kept, values[0], question):
+        return why
+    return Given("", value)
+
+
+def _announced_otherwise(text: str, found: Sequence[Element], final: Element) -> str:
+    """Why an earlier `answer is` contradicts the last one, or nothing."""
+    start, end = statement.announced_before(text)
+    for one in found:
+        differs = one.value is not None and final.value is not None and not is_same(one.value, final.value)
+        if start <= one.start < end and one.sort is Sort.VALUE and differs:
+            return "Two different answers are announced."
+    return ""
+
+
+def read_year(text: str) -> str | None:
+    """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
+
+    Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
+    """
+    found = elements(text, tokens(text))
+    start, end = statement.region(text)
+    if _unreadable(text, found):
+        return None
+    within = [one for one in found if start <= one.start < end]
+    sides = statement.result_after_arrow(within)
+    kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
+    kept = [_as_year(one) for one in kept]
+    years = [one for one in kept if one.sort is Sort.YEAR]
+    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one)]
+    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
+        return None
+    place = kept.index(years[0])
+    before = kept[place - 1].text if place else ""
+    if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
+        return None
+    return None if before in _YEAR_BOUNDS else years[0].text
+
+
+def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
+    """The numbers of a list in lower case, with the years or names that they have."""
+    start, end = statement.region(text)
+    found = elements(text, tokens(text))
+    if why := _unreadable(text, found):
+        return why
+    found = _with_names([one for one in found if start <= one.start < end], truths)
+    found = _with_year_spans(found, truths)
+    if any(one.sort is Sort.OPERATION for one in found):
+        return "An expression is not computed."
+    found = _years_as_values(found, len(truths))
+    values = [one for one in found if one.sort is Sort.VALUE]
+    merged = statement.merge_notations(values, found)
+    if len(merged) != len(truths):
+        return f"{len(truths)} values are expected, got {len(merged)}."
+    if any(one.text == refused_words.OR_EQUAL for one in found):
+        return "The answer names alternatives."
+    if refused_words.REJECTED.search(text[start:]) or refused_words.NO_AS_DETERMINER.search(text):
+        return "The answer rejects a value."
+    given = _keyed([one for one in found if one.sort is not Sort.VALUE or one in merged], found)
+    if isinstance(given, str):
+        return given
+    return _signed_all(given, found, question)
+
+
+def _values(found: Sequence[Element]) -> list[Element]:
+    return [one for one in found if one.sort is Sort.VALUE]
+
+
+def _unreadable(text: str, found: Sequence[Element]) -> str:
+    if sum(one.value is not None for one in found) > MOST_ITEMS:
+        return f"There are more than {MOST_ITEMS} values."
+    if any(one.sort is Sort.MALFORMED for one in found):
+        return "A number is malformed, or stands beside what changes it."
+    if any(sign in text for sign in _INEQUALITIES):
+        return "There is an inequality."
+    if _EMPTY_ITEM.search(text):
+        return "A value of a list is missing."
+    if _ABSOLUTE.fullmatch(text):
+        return "An absolute value is not computed."
+    if refused_words.WORDS_OF_DECISIONS.search(text):
+        return "There is a yes or no beside a number."
+    return ""
+
+
+def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
+    return statement.merge_notations(statement.candidates(found, question), found)
+
+
+def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
+    """Why the statement around a value takes it back, or nothing."""
+    around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
+    for part in dropped.split("\n"):
+        around = _without(around, part)
+    is_zero = one.value is not None and one.value.number.value == 0
+    if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
+        return "The answer rejects a value."
+    return ""
+
+
+def _without(text: str, dropped: str) -> str:
+    """A text without the cue words of contrasts that were taken out."""
+    for cue in ("not", "instead of", "rather than", "than"):
+        if cue in dropped:
+            text = text.replace(f"{cue} ", " ", 1)
+    return text
+
+
+def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why a value is given to a time that the question does not ask for, or nothing."""
+    words = " ".join(element.text for element in found)
+    if refused_words.ANOTHER_TIME.search(words):
+        return "The value is of another time."
+    working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
+    years = {
+        element.text
+        for at, element in enumerate(found)
+        if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
+    }
+    if years and question.years and not years & question.years:
+        return "The value is of another year."
+    return ""
+
+
+def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    place = found.index(one)
+    start = place
+    while start and found[start - 1].sort in (Sort.WORD, Sort.SYMBOL, Sort.YEAR) and found[start - 1].text not in _ENDS:
+        start -= 1
+    label = " ".join(element.text for element in found[start:place] if element.sort is Sort.WORD)
+    if "/" in {element.text for element in found[start:place]} or "divided" in label:
+        return ""
+    named = quantities(label)
+    if named and question.quantities and not named & question.quantities:
+        return "The value is labelled as another quantity."
+    return ""
+
+
+_ENDS = frozenset((".", ";", ",", "("))
+
+
+def _as_year(one: Element) -> Element:
+    """A year that is spelled, as in `two thousand twenty-one`."""
+    value = one.value
+    if one.sort is Sort.VALUE and value is not None and "words" in value.written and _YEAR.fullmatch(one.text):
+        return Element(Sort.YEAR, one.text, one.start, one.end, value)
+    return one
+
+
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+
+
+def _is_amount(one: Element) -> bool:
+    value = one.value
+    return value is not None and (bool(value.currency or value.measure) or value.at_word or not value.number.is_whole)
+
+
+def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
+    """Replaces the words of each name that the truth has as a key by one element."""
+    names = [(tuple(item.key.split()), item.key) for item in truths if item.key and not item.is_of_years]
+    kept: list[Element] = []
+    place = 0
+    while place < len(found):
+        for words, key in names:
+            run = found[place : place + len(words)]
+            if tuple(one.text for one in run) == words:
+                kept.append(Element(Sort.NAME, key, run[0].start, run[-1].end))
+                place += len(words)
+                break
+        else:
+            kept.append(found[place])
+            place += 1
+    return kept
+
+
+def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:
+    """Joins `2022 to 2023` to one key where the truth has such keys."""
+    if not any(" to " in item.key for item in truths):
+        return found
+    kept: list[Element] = []
+    for one in found:
+        if (
+            one.sort is Sort.YEAR
+            and len(kept) > 1
+            and kept[-1].text in ("to", "-", "→", "/")
+            and kept[-2].sort is Sort.YEAR
+        ):
+            first = kept[-2]
+            kept[-2:] = [Element(Sort.NAME, f"{first.text} to {one.text}", first.start, one.end)]
+            continue
+        kept.append(one)
+    return kept
+
+
+def _years_as_values(found: list[Element], wanted: int) -> list[Element]:
+    """Takes a bare number that looks like a year for a value: right after `2022:`, or where all values are years."""
+    bare = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
+    has_values = any(one.sort is Sort.VALUE for one in found)
+    if not has_values and len(bare) == wanted:
+        return [_as_value(one) if one in bare else one for one in found]
+    kept: list[Element] = []
+    for one in found:
+        is_after_key = len(kept) > 1 and kept[-1].text in _BETWEEN_KEY_AND_VALUE and kept[-2].sort in _KEYS
+        kept.append(_as_value(one) if one in bare and is_after_key else one)
+    return kept
+
+
+_KEYS = (Sort.YEAR, Sort.NAME)
+
+
+def _as_value(one: Element) -> Element:
+    return Element(Sort.VALUE, one.text, one.start, one.end, one.value)
+
+
+def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str, Element]] | str:
+    """Each value with the key before it or after it, whichever way all of them stand; or all without."""
+    parts = [one for one in kept if one.sort is Sort.VALUE or one.sort in _KEYS]
+    values = [one for one in parts if one.sort is Sort.VALUE]
+    keys = [one for one in parts if one.sort in _KEYS]
+    if not keys:
+        places = [found.index(one) for one in values]
+        if (
+            sum(place > 1 and found[place - 1].text == ":" and found[place - 2].sort is Sort.WORD for place in places)
+            > 1
+        ):
+            return "A name or another word stands before a value, and none is expected."
+        return [("", one) for one in values]
+    if len(keys) != len(values):
+        return "Some values come with a year or name and some without."
+    if len({one.text for one in keys}) < len(keys):
+        return "A year or name comes twice."
+    shape = "".join("v" if one.sort is Sort.VALUE else "k" for one in parts)
+    count = len(values)
+    if shape not in ("kv" * count, "vk" * count, "k" * count + "v" * count, "v" * count + "k" * count):
+        return "It is not clear which value belongs to which year or name."
+    return [(key.text, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _signed_all(
+    given: Sequence[tuple[str, Element]], found: Sequence[Element], question: Question
+) -> list[Given] | str:
+    scale = _common_scale(found)
+    values: list[Given] = []
+    for key, one in given:
+        value = signed(one, found, question, is_listed=True)
+        if isinstance(value, str):
+            return value
+        values.append(Given(key, value))
+    if scale and all(one.value.number.unit.kind is not Kind.SCALE for one in values):
+        return (
+            values if question.scale.kind is Kind.SCALE and question.scale.factor == scale else "The scale is unclear."
+        )
+    return values
+
+
+def _common_scale(found: Sequence[Element]) -> int:
+    """The scale of `(in millions)` after a whole list; 0 without one."""
+    words = [one.text for one in found]
+    for place, word in enumerate(words[1:], start=1):
+        if word in SCALES and len(word) > 3 and words[place - 1] in ("in", "(", "$"):
+            return SCALES[word]
+    return 0

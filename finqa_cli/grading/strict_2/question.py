@@ -1,0 +1,144 @@
+"""What the question says about the form of its answer: scale, years, points, direction, measures, its own numbers.
+
+A truth is often a bare number in a unit that only the question names, as in `By how much did net income change, in
+millions?` and `-77`. With the question, `-$77 million` is right and `-77 billion` is not. Without it nothing is known,
+and the truth alone is compared.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
+from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES
+
+LONGEST = 600
+"""Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
+
+_SCALE = re.compile(
+    r"\b(?:in|\(in|as|to the nearest|expressed in)\s+(?:us |u\.s\. )?(?:[$€£¥₹]\s?|usd |eur )?(?:whole )?"
+    rf"({'|'.join(word for word in SCALES if len(word) > 3)})\b"
+)
+_YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
+_SHORT_YEARS = re.compile(r"\b(?:fy|cy) ?'?([0-9]{2})\b")
+_NUMBERS = re.compile(r"(?<![\w.,])[0-9][0-9,]*(?:\.[0-9]+)?")
+_POINTS = re.compile(r"\bbasis[ -]points?|\bbps\b")
+_PERCENTAGE_POINTS = re.compile(r"\bpercentage[ -]points?|\bpercent[ -]points?|\bpp\b|\bppts?\b")
+_WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,2}years?\b(?! (?:over|on|to)\b)|\bwhen\b")
+_COUNTS = re.compile(
+    r"\bhow many (?!percent|basis|points|times|dollars|million|billion|thousand|euros|days|months|years)"
+)
+_DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|loss|lost|lower|outflow|deficit|contract)\w*")
+_UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed)\w*")
+_ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
+_SHARES = re.compile(r"\bshares?\b|\bstock\b|\beps\b")
+_TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
+_MONEY_WORDS = re.compile(
+    r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
+)
+
+_QUANTITIES = {
+    "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
+    "gross profit": r"gross profit|gross income",
+    "cost of sales": r"cost of (?:goods sold|sales|revenue)|cogs",
+    "operating income": r"operating (?:income|profit|earnings)|ebit",
+    "net income": r"net (?:income|profit|earnings|loss)|earnings",
+    "ebitda": r"ebitda",
+    "assets": r"assets",
+    "liabilities": r"liabilities",
+    "equity": r"equity",
+    "debt": r"debt|borrowings",
+    "cash": r"cash",
+    "capital expenditure": r"capital expenditures?|capex",
+    "dividends": r"dividends?|payout",
+    "inventory": r"inventor(?:y|ies)",
+    "margin": r"margin",
+    "tax": r"tax(?:es)?",
+}
+_QUANTITY = {name: re.compile(rf"(?<![a-z])(?:{words})(?![a-z])") for name, words in _QUANTITIES.items()}
+
+
+def quantities(text: str) -> frozenset[str]:
+    """The quantities of a statement that a text in lower case names, by one name for all their words."""
+    return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Facts of a question; the defaults say that there is none.
+
+    Attributes:
+        known: There is a question.
+        scale: The unit in which a bare truth is counted: a scale, points, or none.
+        years: The years that it names.
+        numbers: The other numbers that it names, as digits.
+        asks_year: The answer is a year.
+        asks_how_many: It says so.
+        counts: It asks how many things there are, so the answer is whole.
+        direction: 1 when it asks whether something rose or is above, -1 for fell or below, 0 for neither or both.
+        is_about_decline: It asks for the size of a decrease, so that `a decrease of 5` is 5.
+        measures: Which of shares, time and money it asks for.
+        quantities: Those of a statement that it names.
+        currencies: Codes of the currencies that it names.
+    """
+
+    known: bool = False
+    scale: Unit = NO_UNIT
+    years: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+    asks_year: bool = False
+    asks_how_many: bool = False
+    counts: bool = False
+    direction: int = 0
+    is_about_decline: bool = False
+    measures: frozenset[str] = field(default=frozenset())
+    quantities: frozenset[str] = frozenset()
+    currencies: frozenset[str] = frozenset()
+
+    def counted(self, truth: Number) -> Number:
+        """The truth in the unit that the question names; as it is when it has one of its own.
+
+        A truth that is already written out (`77,000,000` for a question in millions) is unchanged.
+        """
+        if truth.unit is not NO_UNIT or self.scale is NO_UNIT:
+            return truth
+        if self.scale.kind is Kind.SCALE and abs(truth.mantissa) >= 10**7:
+            return truth
+        return Number(truth.mantissa, self.scale, truth.is_whole, truth.digits, truth.place)
+
+
+def read_question(text: str) -> Question:
+    """Reads a question; an empty one says nothing, nor does one longer than `LONGEST`."""
+    text = " ".join(text.lower().replace("’", "'").split()) if len(text) <= LONGEST else ""  # noqa: RUF001
+    if not text:
+        return Question()
+    measures = {name for name, words in (("shares", _SHARES), ("time", _TIME)) if words.search(text)}
+    measures |= {stem for stem in MEASURES if stem in text}
+    if not re.search(r"\bhow many\b", text) or _MONEY_WORDS.search(text):
+        measures.add("money")
+    years = _YEARS.findall(text) + [f"20{short}" for short in _SHORT_YEARS.findall(text)]
+    return Question(
+        known=True,
+        scale=_scale(text),
+        years=frozenset(years),
+        numbers=frozenset(found.replace(",", "") for found in _NUMBERS.findall(_YEARS.sub(" ", text))),
+        asks_year=bool(_WHICH_YEAR.search(text)) and "how many" not in text,
+        asks_how_many="how many" in text,
+        counts=bool(_COUNTS.search(text)),
+        direction=bool(_ROSE.search(text)) - bool(_DOWN.search(text)),
+        is_about_decline=bool(_DOWN.search(text)) and not _UP.search(text),
+        measures=frozenset(measures),
+        quantities=quantities(text),
+        currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
+    )
+
+
+def _scale(text: str) -> Unit:
+    if _POINTS.search(text):
+        return Unit(Kind.POINTS, Fraction(1, 10_000))
+    if _PERCENTAGE_POINTS.search(text):
+        return Unit(Kind.POINTS, Fraction(1, 100))
+    match = _SCALE.search(text)
+    return Unit(Kind.SCALE, Fraction(SCALES[match[1]])) if match else NO_UNIT

@@ -1,0 +1,243 @@
+"""The part of an answer that decides on numbers, and the values that it states.
+
+Steps, each of which only narrows the text: after the last `answer is` or `so`; without the explanation after it;
+without what is named only to be set apart (`, not 85`, `vs. 74`); the result of an equation or an arrow. What is left
+holds one value, written once or in two notations of the same amount, or it has not decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
+from finqa_cli.grading.strict_2.values import Element, Sort, is_same, precision
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_IS = r"(?:\s*(?:is|was|are|were|equals|be|comes to|=|:|→)\s*(?:that |=|:)?)"
+_LABEL = (
+    r"(?:final|correct|right|actual|resulting|requested|overall|exact|computed|calculated)[ _](?:answer|value|result|"
+    r"figure|number|ratio|amount|percentage|count|output|solution)|answer|result|conclusion|solution"
+)
+STRONG = re.compile(
+    rf"(?<![\w-])(?:{_LABEL})"
+    rf"(?: to (?:the|this) question| for [^.,;:\n]{{1,40}}| of (?:the|this) [^.,;:\n]{{1,40}})?{_IS}"
+    r"|(?:最终|最終|正确)?(?:答案|答え|回答|结果)\s*(?:是|为|は|:)|réponse\s*(?:finale)?\s*:|respuesta(?: final)?\s*:"
+    r"|antwort\s*:|risposta\s*:|resposta\s*:|ответ\s*:|정답\s*:|antwoord\s*:|####\s*"
+)
+"""What an answer announces its decision with."""
+FIRM = re.compile(r"answer|final|conclusion|correct|####|答|réponse|respuesta|antwort|risposta|resposta|ответ|정답")
+"""Announcements of which two with different values are two decisions; a `result` before an `answer` is working."""
+WEAK = re.compile(
+    r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
+    r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
+    r"|which means|returned|works out (?:to|at)|therefore|consequently)(?![\w-])"
+)
+"""What a result follows, when its working stands before it."""
+_EXPLAINS = re.compile(
+    r"(?:\n\s*|\s--\s|[.;]\s+)(?=(?:explanation|reasoning|reason|calculation|workings?|computation|derivation|notes?"
+    r"|because|computed|calculated|steps|formula|method|source)\b)"
+)
+CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*(?:but|so)\b|(?<=\s)--?(?=\s)|—")
+
+_CONTRASTS = (
+    ("not",), ("rather", "than"), ("instead", "of"), ("versus",), ("vs",), ("vs.",), ("compared",), ("against",),
+    ("up", "from"), ("down", "from"), ("from",), ("than",), ("as", "opposed"), ("prior",), ("and", "not"),
+)  # fmt: skip
+_CONTRAST_REACH = 6
+_SPAN_REACH = 12
+_SAME_LINKS = word_set("= ~ ( oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
+
+
+def region(text: str) -> tuple[int, int]:
+    """Where the text decides: from after its last announcement up to its explanation."""
+    strong = list(STRONG.finditer(text))
+    start = strong[-1].end() if strong else 0
+    end = len(text)
+    explained = _EXPLAINS.search(text, start)
+    if explained and any(character.isdigit() for character in text[start : explained.start()]):
+        end = explained.start()
+    return start, end
+
+
+def announced_before(text: str) -> tuple[int, int]:
+    """Where the announcements before the last one announce; an empty place when there is none."""
+    found = list(STRONG.finditer(text))
+    firm = [match for match in found if FIRM.search(match[0])] or found
+    return (firm[0].end(), firm[-1].start()) if firm else (0, 0)
+
+
+def without_spans(found: Sequence[Element]) -> list[Element]:
+    """Takes out `from 100 to 105` where another value stands beside it: it is what the value was computed from."""
+    for place, one in enumerate(found):
+        if one.text != "from" or one.sort is not Sort.WORD:
+            continue
+        stop = min(place + _SPAN_REACH, len(found))
+        values = [at for at in range(place, stop) if found[at].sort is Sort.VALUE][:2]
+        others = [*found[:place], *(found[values[-1] + 1 :] if values else ())]
+        if len(values) == 2 and _values(others) and any(o.text == "to" for o in found[values[0] : values[1]]):
+            return others
+    return list(found)
+
+
+def weak_start(text: str, start: int, end: int) -> int:
+    """Where the result begins that follows the last `so`, `gives` and the like, if digits do follow it."""
+    for match in reversed(list(WEAK.finditer(text, start, end))):
+        return match.end()
+    return start
+
+
+def clause_start(text: str, place: int) -> int:
+    """Where the clause begins that a place of the text is in."""
+    starts = [match.end() for match in CLAUSE_END.finditer(text, 0, place)]
+    return starts[-1] if starts else 0
+
+
+def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bool]) -> tuple[list[Element], str]:
+    """Takes out values that are named only to be set apart from the one before, and returns their text as well."""
+    kept: list[Element] = []
+    dropped: list[str] = []
+    place, has_value = 0, False
+    while place < len(found):
+        length = _contrast(found, place) if has_value else 0
+        if length:
+            stop = place + length
+            ahead = range(stop, min(stop + _CONTRAST_REACH, len(found)))
+            target = next((one for one in ahead if is_value(found[one])), None)
+            between = found[stop:target] if target is not None else []
+            if target is not None and all(one.sort in (Sort.WORD, Sort.SYMBOL, Sort.YEAR) for one in between):
+                dropped += [one.text for one in found[place : target + 1]]
+                place = target + 1
+                while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
+                    place += 1  # `vs. 74 the year before`
+                continue
+        kept.append(found[place])
+        has_value = has_value or is_value(found[place])
+        place += 1
+    return kept, " ".join(dropped)
+
+
+def _contrast(found: Sequence[Element], place: int) -> int:
+    for words in _CONTRASTS:
+        if all(place + offset < len(found) and found[place + offset].text == word for offset, word in enumerate(words)):
+            return len(words)
+    return 0
+
+
+def without_working(found: Sequence[Element]) -> list[Element]:
+    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`."""
+    kept: list[Element] = []
+    place = 0
+    while place < len(found):
+        if found[place].text == "(" and any(one.sort is Sort.VALUE for one in kept[-2:]):
+            close = next((one for one in range(place, len(found)) if found[one].text == ")"), None)
+            if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
+                place = close + 1
+                continue
+        kept.append(found[place])
+        place += 1
+    return kept
+
+
+def result_of(found: Sequence[Element]) -> list[Element] | str:
+    """The result of an equation or after an arrow; the elements themselves when there is neither.
+
+    The result of `100 - 20 = 80` and of `80 = 100 - 20` is the side that is a value. Two sides that are different
+    values are two answers.
+    """
+    sides = _split(found, "→")
+    found = sides[-1]
+    if len(sides) > 1 and _is_plain_value(sides[-2]):  # from one notation or one value to another
+        found = [*sides[-2], _link(sides[-2]), *found]
+    sides = _split(found, "=")
+    if len(sides) == 1:
+        return "The expression is not computed." if _has_operation(found) else list(found)
+    plain = [side for side in sides if _values(side) and not _has_operation(side)]
+    if not plain:
+        return "The equation has no value on either side."
+    joined = [one for side in plain for one in (*side, _link(side))]
+    return joined[:-1]
+
+
+def result_after_arrow(found: Sequence[Element]) -> list[Element]:
+    """What stands after the last arrow, or everything."""
+    return _split(found, "→")[-1]
+
+
+def _link(side: Sequence[Element]) -> Element:
+    end = side[-1].end
+    return Element(Sort.SYMBOL, "=", end, end)
+
+
+def _split(found: Sequence[Element], mark: str) -> list[list[Element]]:
+    sides: list[list[Element]] = [[]]
+    for one in found:
+        if one.text == mark:
+            sides.append([])
+        else:
+            sides[-1].append(one)
+    return sides
+
+
+def _values(found: Sequence[Element]) -> list[Element]:
+    return [one for one in found if one.sort is Sort.VALUE]
+
+
+def _is_plain_value(found: Sequence[Element]) -> bool:
+    return len(_values(found)) == 1 and all(one.sort in (Sort.VALUE, Sort.SYMBOL) for one in found)
+
+
+def _has_operation(found: Sequence[Element]) -> bool:
+    return any(one.sort is Sort.OPERATION for one in found)
+
+
+def candidates(found: Sequence[Element], question: Question) -> list[Element]:
+    """The values of a statement without those that only repeat a number of the question."""
+    values = _values(found)
+    if not values:
+        years = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
+        return years if len(years) == 1 else []
+    others = [one for one in values if not _is_echo(one, question)]
+    return others or values
+
+
+def _is_echo(one: Element, question: Question) -> bool:
+    return one.text in question.numbers or _DIGIT_WORDS.get(one.text, one.text) in question.numbers
+
+
+_DIGIT_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "ten": "10"}
+
+
+def merge_notations(values: Sequence[Element], found: Sequence[Element]) -> list[Element]:
+    """Joins values that are two notations of one amount, such as `0.05 (5%)`; the more precise one stays.
+
+    They must be linked by brackets, an equals sign or `i.e.`, and be written differently: `5, 5` are two values.
+    """
+    merged: list[Element] = []
+    places = {one.start: place for place, one in enumerate(found)}
+    for one in values:
+        last = merged[-1] if merged else None
+        between = found[places[last.start] + 1 : places[one.start]] if last is not None else ()
+        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links):
+            assert last.value and one.value
+            merged[-1] = one if precision(one.value) < precision(last.value) else last
+            continue
+        merged.append(one)
+    return merged
+
+
+def _links(between: Sequence[Element]) -> set[str]:
+    """The words between two values that say that they are one."""
+    words = {word for one in between for word in one.text.split()}
+    if "(" not in words and any(one.sort is Sort.BREAK for one in between):
+        return set()
+    return words if {"that", "is"} <= words else words & _SAME_LINKS
+
+
+def _say_the_same(first: Element, second: Element, is_exact: bool) -> bool:
+    if first.value is None or second.value is None or first.value.written == second.value.written:
+        return False
+    if is_exact:  # `5.25% or 5.3%` are alternatives
+        return first.value.number.value == second.value.number.value
+    return is_same(first.value, second.value)

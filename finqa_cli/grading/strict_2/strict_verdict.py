@@ -1,0 +1,158 @@
+"""The verdict of profile `strict-2`: what the deciding text says, compared with the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from finqa_cli.grading.closeness import is_within, same_item, unit_readings
+from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
+from finqa_cli.grading.numbers import Kind, Number
+from finqa_cli.grading.strict_2 import refused_words, surface
+from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
+from finqa_cli.grading.strict_2.question import Question, read_question
+from finqa_cli.grading.strict_2.values import Value, is_points
+from finqa_cli.grading.strict_2.words_read import is_name, yes_or_no
+from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
+from finqa_cli.grading.verdict import Verdict, shown
+
+_HEDGED = "The answer hedges, names alternatives, or talks of something else."
+
+
+def grade(answer: str, truth: str, question: str = "") -> Verdict:
+    """Compares an answer with the truth of a question. Never raises."""
+    expected = truth_items(truth)
+    wrapped = _unwrapped(answer)
+    if isinstance(wrapped, str):
+        return Verdict(0.0, wrapped)
+    if len(expected) == 1 and isinstance(expected[0].value, str):
+        return _word(answer, wrapped, truth, expected[0].value, read_question(question))
+    if any(isinstance(item.value, str) for item in expected):
+        return _mixed(answer, wrapped, expected)
+    return _numbers(answer, wrapped, expected, read_question(question))
+
+
+def _unwrapped(answer: str) -> Wrapped | str:
+    """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
+    text = surface.without_hidden(answer)
+    if text is None:
+        return "There is a hidden character, or a digit of another script."
+    wrapped = unwrap(text)
+    if isinstance(wrapped, str):
+        return wrapped
+    parts = [surface.plain(part) for part in (wrapped.decision, wrapped.before, wrapped.after)]
+    if any(part is None for part in parts):
+        return "There is LaTeX or Markdown that hides or strikes out, or is not known."
+    decision, before, after = (part or "" for part in parts)
+    if not any(character.isalnum() for character in decision):
+        return "The answer is empty, or not a number."
+    beside = f"{before}\n{after}".lower()
+    if refused_words.undecided(beside) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
+        return "What stands beside the answer takes it back."
+    if any(character.isdigit() for character in after) or refused_words.WORDS_OF_DECISIONS.search(beside):
+        return "There are other values beside the answer."
+    return Wrapped(decision, before, after, wrapped.boxed_count)
+
+
+def _denies(before: str) -> bool:
+    """The clause that leads to a tag or a boxed value is a negation."""
+    clause = before[refused_words.last_clause(before) :]
+    return bool(refused_words.REJECTED.search(clause) or refused_words.NO_AS_DETERMINER.search(clause))
+
+
+def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Question) -> Verdict:
+    text = wrapped.decision
+    if not expected:
+        return Verdict(0.0, "There is nothing that the answer could match.")
+    if expected in ("yes", "no"):
+        right = yes_or_no(text.lower(), question) == expected
+    else:
+        name = bare_text(boxed_parts(truth)[0].content if boxed_parts(truth) else truth)
+        right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name))
+    if wrapped.boxed_count > 1 or not right:
+        return Verdict(0.0, f"{shown(answer)} is not the expected text.")
+    return Verdict(1.0, f"{shown(answer)} matches.")
+
+
+def _mixed(answer: str, wrapped: Wrapped, expected: list[Item]) -> Verdict:
+    """A list with words in it, such as `Yes, 5`: read as in version 1, after all refused_words."""
+    if refused_words.undecided(wrapped.decision.lower()):
+        return Verdict(0.0, _HEDGED)
+    given = answer_items(wrapped.decision)
+    pairs = given if isinstance(given, str) else pair_up(given, expected)
+    if isinstance(pairs, str):
+        return Verdict(0.0, pairs)
+    right = all(same_item(one, item) for one, item in pairs)
+    return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'does not match'}.")
+
+
+def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Question) -> Verdict:
+    text = refused_words.without_equivalents(wrapped.decision.lower())
+    if refused_words.undecided(text) or refused_words.foreign(text):
+        return Verdict(0.0, _HEDGED)
+    if len(expected) == 1 and wrapped.boxed_count > 1:
+        return Verdict(0.0, f"1 value is expected, got {wrapped.boxed_count}.")
+    if len(expected) == 1 and question.asks_year and _is_year(expected[0].value):
+        right = read_year(text) == str(_number(expected[0]).mantissa)
+        return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'is not the expected year'}.")
+    given: list[Given] | str
+    if len(expected) == 1 and expected[0].is_of_years:
+        question = replace(question, years=frozenset(expected[0].key.split(" to ")))
+    if len(expected) == 1:
+        one = read_one(text, question)
+        given = one if isinstance(one, str) else [one]
+    else:
+        given = read_many(text, expected, question)
+    pairs = given if isinstance(given, str) else pair_up(given, expected)
+    if isinstance(pairs, str):
+        return Verdict(0.0, pairs)
+    wrong = [place for place, (one, item) in enumerate(pairs, start=1) if not _is_right(one.value, item, question)]
+    if not wrong:
+        return Verdict(1.0, f"{shown(answer)} matches." if len(pairs) == 1 else f"All {len(pairs)} values match.")
+    if len(pairs) == 1:
+        return Verdict(0.0, f"{shown(answer)} is outside the tolerance, or in another unit.")
+    return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
+
+
+def _is_year(value: Number | str) -> bool:
+    return isinstance(value, Number) and value.is_exact and value.unit.kind is Kind.PLAIN and 1900 <= value.value < 2100
+
+
+def _number(item: Item) -> Number:
+    assert isinstance(item.value, Number)
+    return item.value
+
+
+def _is_right(value: Value, item: Item, question: Question) -> bool:
+    if _measures_something_else(value, question):
+        return False
+    truth = question.counted(_number(item))
+    if not value.number.place and truth.is_exact:
+        return False  # `10/2` is not computed
+    if question.counts and truth.is_exact and truth.unit.kind is Kind.PLAIN and value.number.value.denominator > 1:
+        return False  # there are no half stores
+    return any(is_within(value.number, factor, truth) for factor in _readings(value, truth, question))
+
+
+def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction, ...]:
+    """What one of the answer's unit is worth: as in version 1, but a named unit is always at its word.
+
+    Points are counted against a bare truth only while the question is not known; a question that asks for points has
+    made the truth points.
+    """
+    if is_points(value) and question.known:
+        return (value.number.unit.factor,)
+    if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
+        return (value.number.unit.factor,)  # `$77` is no 77 million
+    if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
+        return (value.number.unit.factor,)
+    return unit_readings(value.number, truth)
+
+
+def _measures_something_else(value: Value, question: Question) -> bool:
+    """Shares for dollars, days for a debt, dollars for yen."""
+    if not question.known:
+        return False
+    if value.currency and value.currency not in (question.currencies or {"usd"}):
+        return True
+    return bool(value.measure) and value.measure not in question.measures

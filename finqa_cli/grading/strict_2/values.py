@@ -1,0 +1,353 @@
+"""Tokens as elements of a statement: values with sign, currency and unit, years, names, words and symbols.
+
+A sign is one where no value stands before it; between two values it is an operation. Brackets right around a value
+make it negative, as in accounts, where no value stands before them. `Page 12` and `Step 1` are words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+
+from finqa_cli.grading.items import MOST_ITEMS
+from finqa_cli.grading.numbers import Kind, Number, decimal_number
+from finqa_cli.grading.strict_2 import number_words
+from finqa_cli.grading.strict_2.lexer import Mark, Token
+from finqa_cli.grading.strict_2.refused_words import OPERATIONS, PLACES, PLACES_OF_ANY_NUMBER
+from finqa_cli.grading.strict_2.units import CURRENCIES, CURRENCY_BEFORE, Units, units_after
+
+
+class Sort(Enum):
+    """Kinds of elements."""
+
+    VALUE = "value"
+    YEAR = "year"
+    NAME = "name"
+    """A name that the truth has as a key."""
+    WORD = "word"
+    SYMBOL = "symbol"
+    OPERATION = "operation"
+    BREAK = "break"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number as the answer writes it.
+
+    Attributes:
+        number: The number with its sign.
+        written: Its digits or words and its unit, to tell a second notation from a repetition.
+        at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
+        signed: A sign or brackets stand at it.
+        measure: money, shares, time or nothing.
+        currency: Code, or nothing.
+    """
+
+    number: Number
+    written: str
+    at_word: bool = False
+    signed: bool = False
+    measure: str = ""
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A part of a statement, and where it stands; `value` of values and of bare years."""
+
+    sort: Sort
+    text: str
+    start: int
+    end: int
+    value: Value | None = None
+
+
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+_SIGNS = ("-", "+")
+_ABOUT = ("~", "=")
+_CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
+_RATIO = re.compile(r"[ ]?(?::|to|-to-)[ ]?1(?:\.0+)?(?![0-9:%]|[.,][0-9]|[ ]?(?:million|billion|thousand|percent|%))")
+_PART = re.compile(r"[ ](?:out of|of)[ ]([0-9]{1,9})(?![0-9%]|[.,][0-9])(?![ ]?(?:million|billion|thousand|percent))")
+_NOT_COUNTED = re.compile(
+    r"[ -]?(?:dozens?|score|pairs?|couples?|odd|halves|thirds|(?:ten|hundred|thousand|[a-z]*illion)ths?)\b"
+)
+_OVER = re.compile(r"[ ]?/[ ]?([0-9]{1,20})(?![0-9.,/]*[0-9]|[ ]?/)")
+_DECIMALS_NOTE = re.compile(
+    r"(?:rounded )?(?:to|at) (?:[0-9]|one|two|three|four|five|six) "
+    r"(?:decimals?(?: places?| points?)?|d\.?p\.?|significant (?:figures|digits)|s\.?f\.?|digits)|\([0-9]{1,3} rows?\)|"
+    r"rounded to the nearest (?:hundredth|tenth|thousandth|integer|whole number|cent|dollar|million|thousand|percent)"
+)
+_SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
+"""Any other symbol may change a value: a root, a negation, an empty square."""
+_NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
+_GLUED_OPERATORS = "^²³%‰"
+
+
+def elements(text: str, tokens: Sequence[Token], *, counts: bool = False) -> list[Element]:
+    """Reads the tokens of a text in lower case, as far as its 101st value. Linear time; never raises.
+
+    Args:
+        text: The text.
+        tokens: Its tokens.
+        counts: The question asks how many, so that `7 out of 9` is 7 and not a fraction.
+    """
+    return _Reader(text, tokens, counts).read()
+
+
+class _Reader:
+    def __init__(self, text: str, tokens: Sequence[Token], counts: bool) -> None:
+        self._text = text
+        self._counts = counts
+        self._tokens = tokens
+        self._place = 0
+        self._values = 0
+        self._found: list[Element] = []
+        self._notes = {match.start(): match.end() for match in _DECIMALS_NOTE.finditer(text)}
+
+    def read(self) -> list[Element]:
+        while self._place < len(self._tokens) and self._values <= MOST_ITEMS:
+            token = self._tokens[self._place]
+            if token.start in self._notes:
+                self._add(Sort.WORD, token.start, self._notes[token.start])
+            elif not (self._value() or self._place_name(token)):
+                self._other(token)
+        return self._found
+
+    def _add(self, sort: Sort, start: int, end: int, value: Value | None = None, text: str = "") -> None:
+        self._found.append(Element(sort, text or self._text[start:end], start, end, value))
+        self._values += value is not None
+        while self._place < len(self._tokens) and self._tokens[self._place].start < end:
+            self._place += 1
+
+    def _other(self, token: Token) -> None:
+        sorts = {Mark.WORD: Sort.WORD, Mark.LINE: Sort.BREAK, Mark.YEAR: Sort.YEAR, Mark.SYMBOL: Sort.SYMBOL}
+        sort = sorts.get(token.mark, Sort.MALFORMED)
+        if self._separates_year(token):
+            sort = Sort.SYMBOL
+        elif (sort is Sort.SYMBOL and self._after_value() and token.text in "+-*×÷/^") or (  # noqa: RUF001
+            sort is Sort.WORD and token.text in OPERATIONS and self._after_value()
+        ):
+            sort = Sort.OPERATION
+        elif sort is Sort.SYMBOL and token.text not in _SYMBOLS:
+            sort = Sort.MALFORMED
+        self._add(sort, token.start, token.end, text=token.text)
+
+    def _separates_year(self, token: Token) -> bool:
+        """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""
+        last = self._found[-1] if self._found else None
+        if token.text != "-" or last is None or last.sort is not Sort.YEAR:
+            return False
+        spaced = self._text[token.start - 1 : token.end + 1] == " - "
+        return spaced and not _YEAR.match(self._text, token.end + 1)
+
+    def _after_value(self) -> bool:
+        """A value stands right before, be it in brackets."""
+        last = self._found[-1] if self._found else None
+        if last is not None and last.sort is Sort.SYMBOL and last.text == ")":
+            return any(one.sort is Sort.VALUE for one in self._found[-12:])
+        return last is not None and last.sort in (Sort.VALUE, Sort.YEAR)
+
+    def _place_name(self, token: Token) -> bool:
+        """`page 12`, `step 1:` and `note #7` are words."""
+        if token.mark is not Mark.WORD or token.text not in PLACES:
+            return False
+        place = self._place + 1
+        while place < len(self._tokens) and self._tokens[place].text in (".", "#"):
+            place += 1
+        if place < len(self._tokens) and self._tokens[place].mark is Mark.NUMERAL:
+            number = self._tokens[place]
+            is_small = number.text.isdigit() and len(number.text) < 4
+            if is_small or token.text in PLACES_OF_ANY_NUMBER:
+                self._add(Sort.WORD, token.start, number.end)
+                return True
+        return False
+
+    def _value(self) -> bool:
+        """Adds the value that begins here, if one does: sign, currency, brackets, digits or words, units."""
+        place, start = self._place, self._tokens[self._place].start
+        sign, currency, brackets, position, signs = 1, "", False, start, 0
+        if self._tokens[place].text in ("~",):
+            position = self._skip_blank(position + 1)
+        while position < len(self._text):
+            character = self._text[position]
+            if match := CURRENCY_BEFORE.match(self._text, position):
+                if currency or not self._starts_here(position):
+                    return False
+                currency = CURRENCIES.get(match[0].strip(), match[0].strip())
+                position = self._skip_blank(match.end())
+            elif character in _SIGNS:
+                if self._after_value() or (signs and not brackets) or brackets:
+                    return self._refuse(position) if (signs or brackets) and not self._after_value() else False
+                signs, sign = signs + 1, -1 if character == "-" else 1
+                if self._is_dash(position):
+                    return self._refuse(position)
+                position = self._skip_blank(position + 1)
+            elif character == "(" and not brackets and not self._after_value() and self._closes(position):
+                if signs:
+                    return self._refuse(position)
+                brackets, sign = True, -1
+                position = self._skip_blank(position + 1)
+            else:
+                break
+        found = self._digits(position) or self._spelled(position)
+        if found is None:
+            negates = signs > 0 and self._text[position : position + 1] == "("
+            return self._refuse(position) if signs > 1 or negates else False
+        written, end, words = found
+        return self._finish(start, written, end, sign, signs > 0 or brackets, currency, brackets, words)
+
+    def _refuse(self, position: int) -> bool:
+        """Signs that contradict, or a dash that may be a minus, before a number."""
+        rest = self._text[position : position + 4].lstrip("-+ (~")
+        if rest[:1].isdigit() or rest[:1] in (".", "$"):
+            self._add(Sort.MALFORMED, self._tokens[self._place].start, position + 1)
+            return True
+        return False
+
+    def _skip_blank(self, position: int) -> int:
+        return position + 1 if self._text[position : position + 1] in (" ", "\x1f") else position
+
+    def _starts_here(self, position: int) -> bool:
+        return position == 0 or not self._text[position - 1].isalnum()
+
+    def _is_dash(self, position: int) -> bool:
+        """A hyphen with blanks on both sides after a word: a dash as likely as a minus."""
+        last = self._found[-1] if self._found else None
+        spaced = self._text[position + 1 : position + 2] in (" ", "\x1f")
+        return spaced and last is not None and last.sort is Sort.WORD
+
+    def _closes(self, position: int) -> bool:
+        """The bracket holds one amount and nothing else."""
+        inner = self._skip_blank(position + 1)
+        if currency := CURRENCY_BEFORE.match(self._text, inner):
+            inner = self._skip_blank(currency.end())
+        token = self._token_at(inner)
+        if token is None or token.mark is not Mark.NUMERAL or _YEAR.fullmatch(self._text[token.start : token.end]):
+            return False
+        return self._text[self._skip_blank(units_after(self._text, token.end).end) :].startswith(")")
+
+    def _token_at(self, position: int) -> Token | None:
+        place = self._place
+        while place < len(self._tokens) and self._tokens[place].start < position:
+            place += 1
+        token = self._tokens[place] if place < len(self._tokens) else None
+        return token if token is not None and token.start == position else None
+
+    def _digits(self, position: int) -> tuple[str, int, bool] | None:
+        token = self._token_at(position)
+        if token is None or token.mark is not Mark.NUMERAL:
+            return None
+        end = token.end
+        if token.text.isdigit() and (over := _OVER.match(self._text, end)):
+            return f"{token.text}/{over[1]}", over.end(), False
+        if token.text.isdigit() and (part := _PART.match(self._text, end)) and int(token.text) <= int(part[1]):
+            if self._counts:
+                return token.text, part.end(), False
+            if not _YEAR.fullmatch(part[1]):
+                return f"{token.text}/{part[1]}", part.end(), False
+        ratio = None if _YEAR.fullmatch(token.text) else _RATIO.match(self._text, end)
+        if ratio and "e" not in token.text and Fraction(token.text) > 1:
+            end = ratio.end()
+        return token.text, end, False
+
+    def _spelled(self, position: int) -> tuple[str, int, bool] | None:
+        token = self._token_at(position)
+        if token is None or token.mark is not Mark.WORD or not number_words.starts_number(token.text):
+            return None
+        first = self._tokens.index(token, self._place)
+        run = [token]
+        for following in self._tokens[first + 1 : first + 24]:
+            if following.mark is not Mark.WORD or following.start != run[-1].end + 1:
+                break
+            run.append(following)
+        read = number_words.read([one.text for one in run])
+        if read is None:  # `one two`: no number, and no other reading either
+            others = (place for place, one in enumerate(run) if not number_words.starts_number(one.text))
+            return "", run[next(others, len(run)) - 1].end, True
+        return read[0], run[read[1] - 1].end, True
+
+    def _finish(
+        self, start: int, written: str, end: int, sign: int, signed: bool, currency: str, brackets: bool, words: bool
+    ) -> bool:
+        units = units_after(self._text, end)
+        if _YEAR.fullmatch(self._text[start:end]) and self._text[end : units.end].strip().startswith("("):
+            units = units_after("", 0)  # `in 2023 (in millions)`
+            units = replace(units, end=end)
+        if brackets:
+            close = self._text.find(")", units.end)
+            end = close + 1
+            outer = units_after(self._text, end)
+            units = outer if not units.named else replace(units, end=max(end, units.end)) if not outer.named else units
+            end = max(end, units.end)
+        else:
+            end = units.end
+        if self._text[end : end + 1] == "$" and not self._text[end + 1 : end + 2].isalnum():
+            end += 1
+        number = None if units.contradict or not written else _number(written, sign, units)
+        if number is None or self._is_glued(start, end) or (currency and units.currency not in ("", currency)):
+            self._add(Sort.MALFORMED, start, max(end, start + 1))
+            return True
+        is_year = bool(_YEAR.fullmatch(self._text[start:end])) and not words
+        value = Value(
+            number=number,
+            written=f"{written} {'words' if words else ''} {units.unit.kind.value} {units.unit.factor}",
+            at_word=units.named or (bool(currency) and bool(_CENTS.fullmatch(written))),
+            signed=signed,
+            measure=units.measure or ("money" if currency else ""),
+            currency=currency or units.currency,
+        )
+        self._add(Sort.YEAR if is_year else Sort.VALUE, start, end, value, written)
+        return True
+
+    def _is_glued(self, start: int, end: int) -> bool:
+        """Letters, digits or powers right beside it: `5i`, `a5`, `5^5`, `5-ish`, `5.something`."""
+        before, after = self._text[start - 1 : start], self._text[end : end + 2]
+        if after[:1] == "!" and self._text[end - 1 : end].isdigit():
+            return True  # a factorial
+        if before.isalnum() or before == "_" or after[:1].isalnum() or (after[:1] and after[:1] in _GLUED_OPERATORS):
+            return True
+        if after[:1] in ("-", ".", "'", "_", "+") and after[1:].isalpha():
+            return True
+        last = self._found[-1] if self._found else None
+        if before == "(" and self._text[start - 2 : start - 1].isalpha() and len(self._found) > 1:
+            return self._found[-2].sort is Sort.WORD  # a function, as in `abs(-5)`
+        if (self._text[start : start + 1] == "(" and before.isalpha()) or _NOT_COUNTED.match(self._text, end):
+            return True
+        if _NOT_ASKED.match(self._text, end) or (before == "#" and self._text[start - 2 : start - 1] != "#"):
+            return True
+        if self._text[start : start + 1] in _SIGNS and before.isalpha():
+            return True  # `top-5`
+        if self._text[start : start + 1] == "(" == before:
+            return True  # `((5))`
+        return before == "." or after[:1] == "+" or (before == "/" and not (last and last.sort is Sort.OPERATION))
+
+
+def _number(written: str, sign: int, units: Units) -> Number | None:
+    if "/" in written:
+        top, _, bottom = written.partition("/")
+        if not int(bottom):
+            return None
+        return Number(sign * Fraction(int(top), int(bottom)), units.unit, False, 0, Fraction(0))
+    digits, _, exponent = written.partition("e")
+    power = int(exponent or 0)
+    return decimal_number(digits, power, not exponent, Fraction(sign), units.unit) if abs(power) < 100 else None
+
+
+def is_same(one: Value, other: Value) -> bool:
+    """Two notations of one amount: equal, or one is the other rounded to the digits that it has."""
+    return abs(one.number.value - other.number.value) <= max(precision(one), precision(other)) / 2
+
+
+def precision(value: Value) -> Fraction:
+    """What one in the last written digit is worth; 0 for fractions."""
+    number = value.number
+    return (Fraction(1) if number.is_whole else number.place) * number.unit.factor
+
+
+def is_points(value: Value) -> bool:
+    """Written in percentage points or basis points."""
+    return value.number.unit.kind is Kind.POINTS

@@ -1,0 +1,173 @@
+r"""What models and programs put around an answer: thinking, tags, fences, JSON, `\boxed`, function calls.
+
+Each step is taken only when it leaves no choice. Tags that hide text or strike it out are unknown tags, and an answer
+with an unknown tag is refused; so is one with two answer tags, or a boxed value within another.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from finqa_cli.grading.items import BoxedPart, boxed_parts
+from finqa_cli.grading.strict_2 import json_form, surface
+from finqa_cli.grading.strict_2.units import units_after
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_ANSWER = "answer|final_answer|final-answer|finalanswer|final|result|output|solution|response"
+_THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratchpad|analysis)>", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
+_TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
+_END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
+_SQUARE = re.compile(rf"\[(/?)({_ANSWER})\]", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([a-zA-Z!][\w:-]{0,30})([^<>]{0,400})>")
+_FORMATTING = word_set("b strong i em u p code pre br div span sup sub tt big small center")
+_LINES = frozenset(["br", "p", "div", "pre"])
+_FENCE = re.compile(r"\A\s*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*\n(.*?)\n?[ ]*(?:```|~~~)\s*\Z", re.DOTALL)
+_FENCES = re.compile(r"(?m)^[ ]*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*$")
+_CALL = re.compile(
+    r"\b(?:(?:np|numpy)\.)?(?:float64|float32|int64|int32|float|int|Decimal|Fraction|str)"
+    r"\(\s{0,4}(['\"]?)([-+]?[0-9][-+0-9.eE/, ]{0,60})\1\s{0,4}\)"
+)
+_DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")
+_COMMAND_AROUND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|displaystyle)\s?\{\s?\Z")
+_SUBMIT = re.compile(
+    r"\A\s*(?:submit_answer|submit|final_answer|answer|finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
+    r"\s*[)\]]\s*;?\s*\Z",
+    re.IGNORECASE,
+)
+_RESIDUE = re.compile(r"(?<=[\w%.)])['\"]?\s{0,4}\}+\s*\Z")
+"""The end of a JSON object whose beginning was cut off."""
+_BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
+# Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
+_BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
+_BEHIND = tuple("-+<>≤≥±/^%&*×÷≠?‰")  # noqa: RUF001
+_MOST_LAYERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    r"""The text that decides, and the texts beside it, which only may not contradict it.
+
+    Attributes:
+        decision: What stands in the tag or in `\boxed`, or the whole answer.
+        before: What stands before it; working may.
+        after: What stands after it.
+        boxed_count: How many boxed values the decision came from.
+    """
+
+    decision: str
+    before: str = ""
+    after: str = ""
+    boxed_count: int = 0
+
+
+def unwrap(text: str) -> Wrapped | str:
+    r"""Takes thinking, end tokens, fences, tags, JSON and `\boxed` from an answer, or returns why it is refused.
+
+    Args:
+        text: An answer as `surface.without_hidden` returns it.
+    """
+    before, after = "", ""
+    for _ in range(_MOST_LAYERS):
+        text = _without_turns(text)
+        if match := _FENCE.match(text):
+            text = match[1]
+        if match := _SUBMIT.match(text):
+            text = match[2]
+        form = json_form.read(_CALL.sub(r"\2", text))
+        if isinstance(form, json_form.Refused):
+            return form.why
+        inner = form if form is not None else _tagged(text)
+        if inner is None:
+            break
+        if isinstance(inner, Wrapped):
+            before, after = f"{before}\n{inner.before}", f"{inner.after}\n{after}"
+            decision: str | None = inner.decision
+        else:
+            decision = surface.without_hidden(inner)  # JSON has escapes
+        if decision is None:
+            return "There is a hidden character, or a digit of another script."
+        if decision == text:
+            break
+        text = decision
+    formatted = _without_formatting(text)
+    if formatted is None or _without_formatting(before + after) is None:
+        return "There is a tag that is not known, or a tag twice."
+    text = _FENCES.sub("\n", _CALL.sub(r"\2", formatted)).strip()
+    return _boxed(text if "{" in text else _RESIDUE.sub("", text), before, after)
+
+
+def _without_turns(text: str) -> str:
+    if match := _THOUGHT.match(text):
+        closing = f"</{match[1]}>"
+        place = text.lower().rfind(closing.lower())
+        text = text[place + len(closing) :] if place >= 0 else text
+    text = _CHANNEL.split(text)[-1]
+    for pattern in (_TURN, _END):
+        for _ in range(_MOST_LAYERS):
+            text = pattern.sub("", text, count=1)
+    return text.strip()
+
+
+def _tagged(text: str) -> Wrapped | None:
+    """What stands in the answer's tags; None without any, or when they are not one pair."""
+    text = _SQUARE.sub(r"<\1\2>", text)
+    tags = [tag for tag in _TAG.finditer(text) if re.fullmatch(_ANSWER, tag[2], re.IGNORECASE)]
+    opening = [tag for tag in tags if not tag[1]]
+    if any(tag[3] for tag in tags) or len(opening) > 1 or len(tags) - len(opening) > 1 or not tags:
+        return None
+    start = opening[0] if opening else None
+    end = next((tag for tag in tags if tag[1]), None)
+    if start and end and (end.start() < start.end() or start[2].lower() != end[2].lower()):
+        return None
+    inner = text[start.end() if start else 0 : end.start() if end else len(text)]
+    return Wrapped(inner.strip(), text[: start.start()] if start else "", text[end.end() :] if end else "")
+
+
+def _without_formatting(text: str) -> str | None:
+    tags = list(_TAG.finditer(text))
+    if any(tag[2].lower() not in _FORMATTING or tag[3].strip(" /") for tag in tags) or "<!--" in text:
+        return None
+    return _TAG.sub(lambda tag: "\n" if tag[2].lower() in _LINES else "**", text)
+
+
+def _boxed(text: str, before: str, after: str) -> Wrapped | str:
+    text = _BOX.sub(r"\\boxed", text)
+    found = boxed_parts(text)
+    if not found:
+        return "A boxed value is not closed." if "\\boxed" in text else Wrapped(text, before, after)
+    if any("\\boxed" in part.content for part in found) or "\\boxed" in "".join(
+        (found[0].before, *(part.after for part in found))
+    ):
+        return "There is a boxed value within another, or one that is not closed."
+    if any(_is_glued(part) for part in found):
+        return "Something stands right beside a boxed value."
+    if len(found) > 1:
+        return Wrapped(
+            found[0].before + "".join(f"{part.content} {part.after}" for part in found), before, after, len(found)
+        )
+    return _single(found[0], before, after)
+
+
+def _is_glued(part: BoxedPart) -> bool:
+    letters = part.after[:1].isalnum() and not units_after(part.after.lower(), 0).named
+    return part.before[-1:].isalnum() or letters or part.before.endswith((".", ","))
+
+
+def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
+    """A boxed value takes what changes its value from beside it: signs and symbols, and the unit after it."""
+    outside = _COMMAND_AROUND.search(part.before)
+    if outside:  # `\\text{\\boxed{5}}`
+        part = BoxedPart(part.before[: outside.start()], part.content, part.after.lstrip().removeprefix("}"))
+    head = re.sub(r"(?:\s|\$|\\[\[(]|\*\*)+\Z", "", part.before)
+    sign = head[-1] if head.endswith(_BESIDE) else ""
+    outer = f"{before}\n{head[: len(head) - len(sign)]}"
+    tail = surface.plain(_DELIMITER.sub("", part.after))
+    if tail is None:
+        return "There is LaTeX beside the boxed value that is not known."
+    tail = tail if part.after[:1] in (tail[:1], "$", "*") or tail[:1] == "%" else f" {tail}"
+    units = units_after(tail.lower(), 0)
+    rest = tail[units.end :]
+    symbol = rest[0] if rest.startswith(_BEHIND) or (sign == "(" and rest[:1] == ")") else ""
+    return Wrapped(f"{sign}{part.content} {tail[: units.end]}{symbol}".strip(), outer, f"{rest}\n{after}", 1)

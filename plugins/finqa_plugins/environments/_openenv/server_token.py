@@ -1,0 +1,68 @@
+"""The bearer token of a running server: which variable has it, and what a refusal says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
+
+_LONGEST_DETAIL = 200
+
+
+def read_token(variable: str) -> str:
+    """Return the token that a variable of the environment has; empty where no variable is named.
+
+    Raises:
+        AuthenticationError: The variable is not set, or its value can be no token.
+    """
+    if not variable:
+        return ""
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise AuthenticationError(
+            f"No token for the environment server: the variable {variable} is not set.",
+            remedy=f"export {variable}=...",
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise AuthenticationError(
+            f"The variable {variable} holds no token: a token is printable ASCII without spaces.",
+            remedy=f"export {variable}=...",
+        )
+    return token
+
+
+def authorization(token: str) -> Mapping[str, str]:
+    """Return the header that carries a token; none without one."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def refusal(status: int, body: bytes | None, *, where: str, token: str) -> FinqaError:
+    """Return the error of an answer with 401 or 403.
+
+    Args:
+        status: The HTTP status.
+        body: Body of the answer; our server says why in `detail`.
+        where: The server as messages call it.
+        token: The token that was sent, if any; it is not shown.
+    """
+    if status == 401 and token:
+        return AuthenticationError(
+            f"The environment server {where} refuses the token (HTTP 401).",
+            remedy="set the variable that environment.options.token_env names to the token of the server",
+        )
+    if status == 401:
+        return AuthenticationError(
+            f"The environment server {where} needs a token (HTTP 401).",
+            remedy="export SERVER_TOKEN=... and --set environment.options.token_env=SERVER_TOKEN",
+        )
+    return SandboxError(f"The environment server {where} refuses us (HTTP {status}){_detail(body)}")
+
+
+def _detail(body: bytes | None) -> str:
+    try:
+        detail = json.loads(body or b"")["detail"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return "."
+    return f": {detail[:_LONGEST_DETAIL]}" if isinstance(detail, str) else "."

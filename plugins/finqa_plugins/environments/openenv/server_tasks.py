@@ -1,0 +1,122 @@
+"""The tasks that an OpenEnv server lists: its Task API, from openenv 0.4.1 on (https://huggingface.co/docs/openenv).
+
+`reset(split=..., index=...)` begins an episode of one of them. What a server says about a task besides is not read: it
+may hold the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from finqa_cli.errors import ConfigError, SandboxError
+from finqa_cli.types import ServerSpec
+from finqa_plugins.environments._openenv.server_facts import MAX_BYTES, http_url
+
+HOST = "127.0.0.1"
+TIMEOUT_S = 10.0
+START_S = 120.0
+POLL_S = 0.1
+MAX_TASKS = 1_000_000
+RESET = "reset"
+"""Key of a row with the arguments of its reset."""
+
+_INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
+_NO_LIST = "--set environment.options.tasks=200 resets it with seeds, and --data FILE with the arguments in each row"
+
+
+def server_tasks(url: str, spec: ServerSpec | None) -> list[dict[str, Any]]:
+    """Return a row for each task that a server lists: `id`, `split` and the arguments of `reset`.
+
+    Args:
+        url: Address of a running server; empty: the server of the spec runs on this machine while it is asked.
+        spec: How it is started.
+
+    Raises:
+        ConfigError: It lists no tasks, or cannot be started here.
+        SandboxError: It does not answer, or what it answers is no list of tasks.
+    """
+    if url:
+        return _listed(url, f"at {url.partition('?')[0]}")
+    if spec is None or not spec.command:
+        raise ConfigError("The tasks of an image are not known before it runs.", remedy=_NO_LIST)
+    with _running(spec) as address:
+        return _listed(address, f"of {' '.join(spec.command[2:4])}")
+
+
+def _listed(url: str, where: str) -> list[dict[str, Any]]:
+    try:
+        names = _ask(url, "list_environments")
+        name = str(names[0])
+        rows: list[dict[str, Any]] = []
+        for split in _ask(url, f"{name}/splits"):
+            count = int(_ask(url, f"{name}/num_tasks", {"split": split["name"]})["num_tasks"])
+            if not 0 <= count <= MAX_TASKS - len(rows):
+                raise ConfigError(f"The server {where} lists {count} tasks in {split['name']}.", remedy=_NO_LIST)
+            kind, label = str(split.get("type") or split["name"]), str(split["name"])
+            rows += [
+                {"id": f"{label}_{index:05d}", "split": kind, RESET: {"split": label, "index": index}}
+                for index in range(count)
+            ]
+    except urllib.error.HTTPError as error:
+        if error.code not in (404, 405, 501):
+            raise SandboxError(f"The server {where} did not list its tasks: HTTP status {error.code}.") from None
+        raise ConfigError(f"The server {where} has no list of tasks.", remedy=_NO_LIST) from None
+    except (OSError, TimeoutError) as error:
+        reason = getattr(error, "reason", error)
+        raise SandboxError(
+            f"The server {where} cannot be reached: {reason}", remedy="start it, or correct its address"
+        ) from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise SandboxError(f"What the server {where} answers is no list of tasks.", remedy=_NO_LIST) from None
+    return rows
+
+
+def _ask(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(http_url(url, path), data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+        return json.loads(reply.read(MAX_BYTES))
+
+
+@contextlib.contextmanager
+def _running(spec: ServerSpec) -> Iterator[str]:
+    """Run a server on loopback for the block, and yield its address. It gets no variable that may be a secret."""
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    process = subprocess.Popen(
+        [part.replace("{host}", HOST).replace("{port}", str(port)) for part in spec.command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**inherited, **spec.environment, "HOST": HOST, "PORT": str(port)},
+        start_new_session=True,
+    )
+    try:
+        _wait_until_healthy(process, f"http://{HOST}:{port}{spec.health_path}")
+        yield f"http://{HOST}:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], address: str) -> None:
+    deadline = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1.0):
+            return
+        time.sleep(POLL_S)
+    state = "exited" if process.poll() is not None else f"was not ready in {START_S:g} s"
+    raise ConfigError(
+        f"The server was started on this machine for its list of tasks, and {state}.",
+        remedy="--set environment.options.python=VENV/bin/python with its packages, or environment.options.tasks=200",
+    )

@@ -1,0 +1,65 @@
+"""Whether a server on this machine's loopback answers, and the wait for its first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from finqa_cli.errors import SandboxError
+
+HOST = "127.0.0.1"
+POLL_S = 0.02
+HEALTH_TIMEOUT_S = 10.0
+FIRST_ANSWER_TIMEOUT_S = 1.0
+"""Seconds for one answer while a server starts: it may have taken the connection before it could serve it."""
+
+
+async def wait_until_healthy(
+    server: str,
+    timeout_s: float,
+    *,
+    healthy: Callable[[float], Awaitable[bool]],
+    ended: Callable[[], Awaitable[SandboxError | None]],
+    last_output: Callable[[], Awaitable[str]],
+) -> None:
+    """Wait for the first good answer of a server.
+
+    Args:
+        server: What messages call it.
+        timeout_s: Seconds that it may take.
+        healthy: Whether it answers within so many seconds.
+        ended: The error to raise once it has ended; None while it runs.
+        last_output: The end of what it wrote, in a sentence.
+
+    Raises:
+        SandboxError: It ended or took too long; the message ends with what it last wrote.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not await healthy(FIRST_ANSWER_TIMEOUT_S):
+        if (error := await ended()) is not None:
+            raise error
+        if time.monotonic() > deadline:
+            raise SandboxError(f"The server {server} was not ready in {timeout_s:g} s. {await last_output()}")
+        await asyncio.sleep(POLL_S)
+
+
+async def answers(port: int, path: str, timeout_s: float) -> bool:
+    """Return whether a GET of the path on this machine's loopback is answered with 200 in time. Never raises."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+                status = await reader.readline()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return status.startswith(b"HTTP/") and status.split()[1:2] == [b"200"]
+
+
+def output_sentence(text: str) -> str:
+    """The end of what a server wrote, as the end of a message."""
+    text = text.strip()
+    return f"Its last output:\n{text[-2000:]}" if text else "It wrote nothing."

@@ -1,0 +1,1 @@
+"""Sandboxes as containers of this machine, by docker or podman."""

@@ -1,0 +1,69 @@
+"""Options of the `docker` sandbox provider, and whether there is a program for containers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from finqa_cli.types import Check
+
+PROGRAMS = ("docker", "podman")
+INSTALL_REMEDY = "sudo apt-get install podman, or https://docs.docker.com/engine/install"
+_OURS = re.compile(r"--(name|publish|publish-all|detach|rm|pull|restart|network|label-file)(=.*)?|-[dpP].*")
+"""Arguments of `run` that are set here: others would lose containers, or open them to the network."""
+
+
+class DockerSandboxConfig(BaseModel):
+    """How containers are started, limited and ended."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str = Field(
+        default="", description="Program that runs containers (default: docker where its daemon answers, else podman)"
+    )
+    containers: int = Field(
+        default_factory=lambda: 4 * (os.cpu_count() or 1),
+        ge=1,
+        description="Most containers at once (default: four a core)",
+    )
+    memory_mib: int = Field(default=1024, ge=0, description="Memory of a container in MiB, without swap; 0: no limit")
+    cpus: float = Field(default=1.0, ge=0, description="CPUs of a container; 0: no limit")
+    pids: int = Field(default=512, ge=0, description="Processes and threads of a container; 0: no limit")
+    network: str = Field(default="", description="Network of the containers (default: the program's own)")
+    arguments: tuple[str, ...] = Field(
+        default=(), description="Further arguments of docker run, such as --gpus=all or --ulimit=nofile=4096:4096"
+    )
+    pull: Literal["missing", "never"] = Field(
+        default="missing", description="Whether an image that is not on this machine is pulled from its registry"
+    )
+    base_image: str | None = Field(
+        default=None, description="Image with Python to build upon (default: python:3.12-slim, pinned)"
+    )
+    pull_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds for an image to be pulled")
+    build_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds for an image to be built")
+    create_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for a container to be created")
+    start_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for its server to become healthy")
+    delete_timeout_s: float = Field(default=60.0, gt=0, description="Seconds for an ended container to be gone")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.network in ("host", "none"):
+            raise ValueError(f"network {self.network}: a container's port could not be published on 127.0.0.1")
+        if taken := [argument for argument in self.arguments if _OURS.fullmatch(argument)]:
+            raise ValueError(f"{taken[0].partition('=')[0]} is set by finqa for every container")
+        return self
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Whether a program for containers is installed; see `Component.readiness`. `finqa doctor` tries it."""
+    chosen = settings["sandbox"]
+    command = chosen["options"].get("command") if chosen["name"] == "docker" else None
+    if any(shutil.which(program) for program in ([command] if command else PROGRAMS)):
+        return []
+    detail = f"needs {command or 'docker or podman'}"
+    return [Check(name="docker", status="fail", detail=detail, remedy=INSTALL_REMEDY)]

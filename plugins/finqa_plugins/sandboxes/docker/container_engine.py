@@ -1,0 +1,254 @@
+"""The program that runs containers: found, and called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, SandboxError, ServiceUnavailableError
+from finqa_plugins.sandboxes.docker.config import INSTALL_REMEDY, PROGRAMS
+from finqa_plugins.sandboxes.docker.container_commands import (
+    Container,
+    listing_command,
+    parse_containers,
+    remove_command,
+)
+
+REQUEST_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 30.0
+"""Seconds for a first answer: podman answers nothing while it stores a large layer of an image."""
+DAEMON_REMEDY = "sudo systemctl start docker, or --set sandbox.options.command=podman"
+DOCTOR_REMEDY = "finqa doctor --sandbox docker"
+_POLL_S = 0.2
+_AT_ONCE = 16
+"""Programs at once: each is a process of some 30 MB."""
+_LINE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a program replied.
+
+    Attributes:
+        code: Its exit code.
+        out: What it wrote to stdout, of a `merged` call to stderr as well.
+        err: What it wrote to stderr.
+    """
+
+    code: int
+    out: str
+    err: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Its error in one line."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        told = [line for line in lines if "rror" in line] or lines
+        return " ".join(told)[:500] or f"it ended with code {self.code}"
+
+
+class Engine:
+    """docker or podman on this machine."""
+
+    def __init__(self, program: str, *, podman: bool, version: str) -> None:
+        self.program = program
+        self.podman = podman
+        self.version = version
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    @property
+    def name(self) -> str:
+        """What messages and remedies call it."""
+        return "podman" if self.podman else "docker"
+
+    async def call(
+        self,
+        *arguments: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        variables: Mapping[str, str] | None = None,
+        merged: bool = False,
+        on_line: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """Run the program to its end. Cancelled, it ends the program, but not what a daemon does for it.
+
+        Args:
+            arguments: Its arguments.
+            timeout_s: Seconds that it may take.
+            variables: Its environment; that of this process by default.
+            merged: Whether stdout and stderr are one text, in the order in which they were written.
+            on_line: Receives that text a line at a time; with it `out` is the end of the text.
+
+        Raises:
+            SandboxError: It cannot be started, or took too long.
+        """
+        async with self._places:
+            return await _call((self.program, *arguments), timeout_s, variables, merged or on_line is not None, on_line)
+
+    async def containers(self, labels: Mapping[str, str]) -> Sequence[Container]:
+        """The containers of this product with all these labels, also those that have ended.
+
+        Raises:
+            SandboxError: The engine does not answer.
+        """
+        ids = await self._ids(listing_command(labels))
+        return await self.inspect(*ids) if ids else ()
+
+    async def running(self, labels: Mapping[str, str]) -> frozenset[str]:
+        """Ids of the running containers with all these labels.
+
+        Raises:
+            SandboxError: The engine does not answer.
+        """
+        return frozenset(await self._ids(listing_command(labels, running=True)))
+
+    async def inspect(self, *containers: str) -> Sequence[Container]:
+        """The containers of these names or ids that there are.
+
+        Raises:
+            SandboxError: The engine does not answer.
+        """
+        reply = await self.call("container", "inspect", *containers)
+        if reply.code and not reply.out.strip():
+            raise self._failed("looking for containers", reply)
+        return parse_containers(reply.out)
+
+    async def last_output(self, container: str) -> str:
+        """The end of what a container wrote; empty where that cannot be read."""
+        with contextlib.suppress(SandboxError):
+            reply = await self.call("logs", "--tail=40", container, merged=True)
+            return reply.out if not reply.code else ""
+        return ""
+
+    async def remove(self, container: str, timeout_s: float) -> None:
+        """End and remove a container, and return when it is gone. Idempotent.
+
+        Raises:
+            SandboxError: It is still there after a while.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            reply = await self.call(*remove_command(container, podman=self.podman), timeout_s=timeout_s)
+            if not reply.code or not await self.inspect(container):
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise self._failed(f"ending container {container}", reply)
+            await asyncio.sleep(_POLL_S)
+
+    async def _ids(self, command: Sequence[str]) -> Sequence[str]:
+        reply = await self.call(*command)
+        if reply.code:
+            raise self._failed("listing the containers", reply)
+        return reply.out.split()
+
+    def _failed(self, doing: str, reply: Reply) -> SandboxError:
+        return SandboxError(f"{self.name}: {doing} failed: {reply.reason}", remedy=DOCTOR_REMEDY)
+
+
+async def find_engine(command: str) -> Engine:
+    """The program that an option names, else docker where its daemon answers, else podman.
+
+    Raises:
+        MissingDependencyError: There is none.
+        ConfigError: The option names no program.
+        ServiceUnavailableError: There is one, but it does not answer.
+    """
+    installed = [path for program in ([command] if command else PROGRAMS) if (path := shutil.which(program))]
+    if not installed:
+        if command:
+            raise ConfigError(f"There is no program {command}.", remedy="--set sandbox.options.command=podman")
+        raise MissingDependencyError(
+            "Containers need docker or podman, and neither is installed.", remedy=INSTALL_REMEDY
+        )
+    silent: list[str] = []
+    for path in installed:
+        try:
+            version = await _call((path, "--version"), PROBE_TIMEOUT_S)
+            engine = Engine(path, podman="podman" in version.out.lower(), version=_number(version.out))
+            reply = await engine.call("ps", "--quiet", timeout_s=PROBE_TIMEOUT_S)
+        except SandboxError as error:
+            silent.append(error.message)
+            continue
+        if not reply.code:
+            return engine
+        silent.append(f"{engine.name} does not answer: {reply.reason}")
+    raise ServiceUnavailableError(f"No container can be started. {' '.join(silent)}", remedy=DAEMON_REMEDY)
+
+
+def _number(version: str) -> str:
+    """`Docker version 28.2.2, build e6534b4` -> `28.2.2`."""
+    return next((word.rstrip(",") for word in version.split() if word[:1].isdigit()), "?")
+
+
+async def _call(
+    argv: Sequence[str],
+    timeout_s: float,
+    variables: Mapping[str, str] | None = None,
+    merged: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Reply:
+    """Run a program in a session of its own: Ctrl-C at the terminal is for us alone."""
+    doing = " ".join(argv[:2])
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if merged else asyncio.subprocess.PIPE,
+            env=variables,
+            start_new_session=True,
+            limit=_LINE_BYTES,
+        )
+    except OSError as error:
+        raise SandboxError(f"{doing} cannot be started: {error.strerror}", remedy=DOCTOR_REMEDY) from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            if on_line is None:
+                out, err = await process.communicate()
+            else:
+                out, err = await _follow(process, on_line), None
+                await process.wait()
+    except TimeoutError as error:
+        raise SandboxError(f"{doing} took longer than {timeout_s:g} s.", remedy=DOCTOR_REMEDY) from error
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return Reply(process.returncode or 0, out.decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace"))
+
+
+async def _follow(process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> bytes:
+    """Pass the output on a line at a time; returns its last lines."""
+    last: list[bytes] = []
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if text := line.decode("utf-8", "replace").rstrip():
+            last = [*last[-19:], line]
+            on_line(text)
+    return b"".join(last)
+
+
+def explained(reply: Reply, engine: Engine, image: str, doing: str) -> FinqaError:
+    """The error to raise where a container could not be started; see `docker run --help` on its exit codes."""
+    if "No such image" in reply.err or "image not known" in reply.err:
+        return missing_image(engine, image)
+    if reply.code in (126, 127):
+        return ConfigError(
+            f"The image {image} has no command that can be started: {reply.reason}",
+            remedy="name a command that serves (ENTRYPOINT or CMD) in the image's Dockerfile",
+        )
+    return SandboxError(f"{engine.name}: {doing} failed: {reply.reason}", remedy=DOCTOR_REMEDY)
+
+
+def missing_image(engine: Engine, image: str, reason: str = "") -> ConfigError:
+    """The error for an image that is not on this machine and cannot be had."""
+    told = f", and pulling it failed: {reason}" if reason else "."
+    return ConfigError(
+        f"There is no image {image} on this machine{told}",
+        remedy=f"{engine.name} pull {image}, or {engine.name} build --tag {image} FOLDER",
+    )

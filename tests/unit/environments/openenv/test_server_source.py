@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.errors import ConfigError
+from finqa_plugins.environments.openenv.config import OpenEnvConfig
+from finqa_plugins.environments.openenv.server_source import server_spec
+
+PROJECT = """[project]
+name = "openenv-number"
+dependencies = ["openenv-core[core]>=0.2.2", "numpy"]
+[tool.setuptools]
+packages = ["number_env", "number_env.server"]
+package-dir = { "number_env" = ".", "number_env.server" = "server" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "clone"
+    (folder / "server").mkdir(parents=True)
+    (folder / "server" / "app.py").touch()
+    return folder
+
+
+def test_a_project_names_its_package_and_its_requirements(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "openenv.yaml").write_text("app: server.app:application\nport: 7860\n")
+    spec = server_spec(OpenEnvConfig(module=str(folder)))
+    assert spec is not None and spec.source is not None
+    assert spec.source.app == "number_env.server.app:application" and spec.source.project
+    assert spec.source.requirements == ("openenv-core[core]>=0.2.2", "numpy")
+    assert spec.port == 7860 and "clone.server.app:application" in spec.command, "local processes import the folder"
+
+
+def test_without_a_project_the_servers_requirements_are_installed(folder: Path) -> None:
+    (folder / "server" / "requirements.txt").write_text("# for the server\nopenenv-core>=0.2\n\npyyaml\n")
+    spec = server_spec(OpenEnvConfig(module=str(folder)))
+    assert spec is not None and spec.source is not None and not spec.source.project
+    assert spec.source.requirements == ("openenv-core>=0.2", "pyyaml") and spec.source.app == "clone.server.app:app"
+
+
+@pytest.mark.parametrize("name", ["server/Dockerfile", "Dockerfile"])
+def test_the_recipe_of_images_is_the_dockerfile_where_there_is_one(folder: Path, name: str) -> None:
+    def chosen(recipe: str) -> Path | None:
+        spec = server_spec(OpenEnvConfig.model_validate({"module": str(folder), "recipe": recipe}))
+        assert spec is not None and spec.source is not None
+        return spec.source.dockerfile
+
+    assert chosen("auto") is None
+    with pytest.raises(ConfigError, match=r"has no server/Dockerfile and no Dockerfile") as refused:
+        chosen("dockerfile")
+    assert "recipe=packages" in refused.value.remedy
+    (folder / name).touch()
+    assert chosen("auto") == chosen("dockerfile") == folder / name
+    assert chosen("packages") is None

@@ -1,0 +1,77 @@
+"""The version of `strict` in records: new ones name it, old ones mean the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
+from finqa_cli.runs.run_folder import RunFolder, read_settings
+from finqa_cli.settings import Settings, from_public_dict, to_public_dict
+
+
+def with_grader(grader: str) -> Settings:
+    return Settings.model_validate({"environment": {"name": "finqa", "options": {"grader": grader}}})
+
+
+def with_reward(**options: str) -> Settings:
+    return Settings.model_validate({"reward": {"name": "graded", "options": options}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "recorded"),
+    [("strict", "strict-2"), ("strict-1", "strict-1"), ("strict-2", "strict-2"), ("openenv", "openenv")],
+)
+def test_a_record_names_the_version_and_keeps_it(asked: str, recorded: str) -> None:
+    public = to_public_dict(with_grader(asked))
+    assert public["environment"]["options"]["grader"] == recorded
+    assert from_public_dict(public).environment.options["grader"] == recorded
+    assert to_public_dict(with_reward(profile=asked))["reward"]["options"]["profile"] == recorded
+
+
+def test_a_bare_name_in_a_record_is_version_1() -> None:
+    public = {"environment": {"name": "finqa", "options": {"grader": "strict"}}, "reward": {"name": "graded"}}
+    assert from_public_dict(public).environment.options["grader"] == "strict-1"
+    recorded = {"reward": {"name": "graded", "options": {}}}
+    assert from_public_dict(recorded).reward.options["profile"] == "strict-1"
+
+
+def test_other_options_of_that_name_are_left_alone() -> None:
+    forecast = {"environment": {"name": "forecast", "options": {"profile": "strict"}}}
+    assert from_public_dict(forecast).environment.options == {"profile": "strict"}
+    assert to_public_dict(Settings.model_validate(forecast))["environment"]["options"] == {"profile": "strict"}
+    weighted = {"reward": {"name": "weighted", "options": {}}}
+    assert to_public_dict(Settings.model_validate(weighted))["reward"]["options"] == {}
+
+
+def test_the_settings_of_an_old_run_are_read_as_version_1(tmp_path: Path) -> None:
+    document = to_public_dict(with_grader("strict"))
+    document["environment"]["options"]["grader"] = "strict"
+    (tmp_path / "settings.json").write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    assert read_settings(tmp_path)["environment"]["options"]["grader"] == "strict-1"
+
+
+@pytest.mark.parametrize("options", [{}, {"profile": "strict"}])
+def test_an_old_run_with_the_graded_reward_can_be_resumed(tmp_path: Path, options: dict[str, str]) -> None:
+    old = {"name": "graded", "options": options, "specification": {"profile": "strict", "format": "plain"}}
+    recorded = {"reward": {"name": "graded", "options": options}}
+    facts = reward_facts(from_public_dict(recorded))
+    assert facts["specification"]["profile"] == "strict-1"
+    settings = to_public_dict(Settings())
+    with RunFolder.create(tmp_path / "run", command="train", settings=settings, save_token_ids=False) as folder:
+        folder.pin("reward digest", reward_digest(old))
+        folder.pin("reward digest", reward_digest(facts), formerly=digests_before_versions(facts))
+        newest = reward_facts(with_reward())
+        with pytest.raises(ConfigError, match="was begun with"):
+            folder.pin("reward digest", reward_digest(newest), formerly=digests_before_versions(newest))
+        folder.finish("finished")
+
+
+def test_a_new_run_with_the_graded_reward_has_the_same_digest_when_it_is_resumed() -> None:
+    settings = with_reward()
+    again = from_public_dict(to_public_dict(settings))
+    assert reward_digest(reward_facts(settings)) == reward_digest(reward_facts(again))

@@ -47,7 +47,7 @@ class OwnDockerfile:
 def read_dockerfile(path: Path, folder: Path, base_image: str | None = None) -> OwnDockerfile:
     """Read the Dockerfile of an environment.
 
-    Sources of COPY are looked for in the folder. Where all begin with `envs/NAME/`, the build's folder is laid out as
+    Sources of COPY are looked for in the folder. Where one begins with `envs/NAME/`, the build's folder is laid out as
     OpenEnv's repository, where the folder has that place.
 
     Args:
@@ -71,7 +71,7 @@ def read_dockerfile(path: Path, folder: Path, base_image: str | None = None) -> 
                 raise _refused(path, line, f"Daytona's SDK sends nothing for a mount of type {kind}")
     files = _files(folder, "")
     inside = f"envs/{folder.name}"
-    if copied and all(posixpath.normpath(source).split("/")[:2] == ["envs", folder.name] for source, _ in copied):
+    if any(posixpath.normpath(source).split("/")[:2] == ["envs", folder.name] for source, _ in copied):
         files = _files(folder, f"{inside}/")
     for source, line in copied:
         if not _matches(source, files):

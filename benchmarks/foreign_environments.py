@@ -53,7 +53,7 @@ ENVIRONMENTS = {
     "maze": Stock("maze_env"),
     "connect4": Stock("connect4_env"),
     "coding": Stock("coding_env", options={"observation_chars": 400}),  # a traceback of 3,000 for each mistake
-    "reasoning_gym": Stock("reasoning_gym_env", reset={"dataset_name": "leg_counting", "size": 50}),
+    "reasoning_gym": Stock("reasoning_gym_env", reset={"dataset_name": "spell_backward", "size": 50}),
     "chat": Stock("chat_env", {"TOKENIZER_NAME": str(TOKENIZER)}),
     "chess": Stock("chess_env"),
     "minesweeper_board": Stock("minesweeper_env"),

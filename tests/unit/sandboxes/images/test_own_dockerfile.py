@@ -18,7 +18,7 @@ FROM ${BASE_IMAGE} AS builder
 WORKDIR /app
 COPY . /app/env
 WORKDIR /app/env
-RUN --mount=type=cache,target=/root/.cache/uv \\
+RUN --mount=type=cache,target=/var/cache/uv \\
     if [ -f uv.lock ]; then \\
         uv sync --frozen; \\
     fi

@@ -72,7 +72,7 @@ class PoolSettings(Section):
     """The pool of sandboxes and how attempts run in it."""
 
     sandboxes: Annotated[int, Field(ge=1, le=100_000)] = setting(
-        500, "Most sandboxes; no more start than there are episodes", "--sandboxes", variable="SANDBOX_COUNT", main=True
+        500, "Most sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True
     )
     ask_above: PositiveInt = setting(10_000, "Sandboxes above which a run asks first; no terminal means no")
     sessions_per_sandbox: PositiveInt = setting(

@@ -50,4 +50,7 @@ def test_a_plugin_that_raises_is_named_once_and_silences_no_other(monkeypatch: p
     observers.notify("on_eval", iteration=2, metrics={})
     observers.notify("on_run_end", run_id="run", status="completed")
     assert first.seen == last.seen == [(1, {}), (2, {}), "completed"] and broken.seen == ["completed"]
-    assert reporter.lines == ["Plugin 'broken' failed in on_eval, which is left out from now on: of a stranger"]
+    (line,) = reporter.lines
+    place = f"{__file__}:{Broken.on_eval.__code__.co_firstlineno + 2}"
+    failed = "Plugin 'broken' failed in on_eval, which is left out from now on"
+    assert line == f"{failed}: it raised ZeroDivisionError: of a stranger ({place})"

@@ -1,6 +1,6 @@
 """Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
 
-`dev/` is what the author of `strict-2` saw while writing it, `blind/` is what nobody saw who did. `DIGESTS` froze both
+The author of `strict-2` saw `dev/` while writing it, and not `blind/`. `DIGESTS` froze both
 before the first measurement: lines of `sha256sum`. A half that is not here is left out; a file that is here and has
 another digest is an error, so that no row is changed to suit a grader.
 """

@@ -1,4 +1,4 @@
-"""All profiles, on input that nobody vouches for."""
+"""All profiles, on arbitrary input."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("finqa_cli.commands.train", "Train a policy by reinforcement learning in sandboxes."),
     "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
+    "report": ("finqa_cli.commands.report", "Write one HTML page of a run, or of two beside each other."),
     "plan": ("finqa_cli.commands.plan", "Plan what difference an evaluation can show, or what it takes."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs of candidates or of a run's attempts."),

@@ -18,6 +18,7 @@ from finqa_cli.statistics.intervals import (
     Interval,
     clustered_interval,
     clustered_mean,
+    mean_interval,
     t_quantile,
 )
 from finqa_cli.statistics.outcomes import (
@@ -76,6 +77,7 @@ __all__ = [
     "is_right",
     "item_rows",
     "k_values",
+    "mean_interval",
     "observe",
     "observed_variation",
     "paired_difference",

@@ -172,6 +172,29 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
     )
 
 
+def mean_interval(values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> tuple[float, float] | None:
+    """Returns the two ends of the clustered interval of a mean of values of any range.
+
+    Values that all lie in [0, 1] get `clustered_interval`, which stays inside; others mean +- t SE.
+
+    Returns:
+        Lower and upper end; None with fewer than two clusters, where nothing is known about the spread.
+
+    Raises:
+        ValueError: There are no values, or not one cluster for each.
+    """
+    estimate = clustered_mean(values, clusters)
+    if estimate.clusters < 2:
+        return None
+    if all(0 <= value <= 1 for value in values):
+        interval = clustered_interval(values, clusters, level=level)
+        return interval.low, interval.high
+    if estimate.error < NO_SPREAD:
+        return estimate.mean, estimate.mean
+    margin = t_quantile((1 + level) / 2, estimate.degrees) * estimate.error
+    return estimate.mean - margin, estimate.mean + margin
+
+
 def unseen_share(clusters: int, level: float) -> float:
     """Share of clusters that may differ when none of G did: (1-level)/2 = (1-p)^G, the "rule of three" exactly."""
     return float(1 - ((1 - level) / 2) ** (1 / clusters))

@@ -1,0 +1,146 @@
+// Curves as SVG: a line with the interval of its mean as a band; evaluations as diamonds with error bars.
+
+const WIDTH = 380;
+const HEIGHT = 210;
+const EDGES = { left: 46, right: 12, top: 10, bottom: 26 };
+
+function niceTicks(low, high, wanted) {
+  const span = high - low || Math.abs(high) || 1;
+  const rough = span / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+  const ticks = [];
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) {
+    ticks.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  }
+  return ticks;
+}
+
+/** The curves of one measure over all runs: [{run, phase, points}]. */
+function seriesOf(key) {
+  return state.runs.flatMap((run) => {
+    const curve = run.curves.find((each) => each.key === key);
+    return curve ? curve.series.map((series) => ({ run: run.place, ...series })) : [];
+  });
+}
+
+function chart(curve, selected) {
+  const series = seriesOf(curve.key);
+  const points = series.flatMap((each) => each.points);
+  const steps = [...new Set(points.map((point) => point[0]))].sort((one, other) => one - other);
+  const values = points.flatMap((point) => point.slice(1, 4).filter((value) => value !== null));
+  let low = Math.min(...values);
+  let high = Math.max(...values);
+  if (low >= 0 && high <= 1 && (curve.key === "reward" || curve.key === "accuracy")) [low, high] = [0, 1];
+  else if (low >= 0 && low < 0.5 * high) low = 0;
+  if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  const [first, last] = [steps[0], steps[steps.length - 1]];
+  const inner = WIDTH - EDGES.left - EDGES.right;
+  const tall = HEIGHT - EDGES.top - EDGES.bottom;
+  const x = (step) => EDGES.left + (last === first ? inner / 2 : ((step - first) / (last - first)) * inner);
+  const y = (value) => EDGES.top + (1 - (value - low) / (high - low)) * tall;
+  const picture = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": described(curve, series) });
+  for (const tick of niceTicks(low, high, 4)) {
+    picture.append(
+      s("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(tick), y2: y(tick) }),
+      s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, number(tick)),
+    );
+  }
+  for (const tick of niceTicks(first, last, 6).filter((tick) => Number.isInteger(tick) && tick <= last)) {
+    picture.append(s("text", { class: "tick", x: x(tick), y: HEIGHT - 9, "text-anchor": "middle" }, String(tick)));
+  }
+  const marker = s("line", { class: "selected", y1: EDGES.top, y2: HEIGHT - EDGES.bottom });
+  picture.append(marker);
+  for (const each of series) picture.append(drawn(each, x, y));
+  const readout = h("p", { class: "readout" });
+  const show = (step) => {
+    const at = steps.includes(step);
+    marker.setAttribute("visibility", at ? "visible" : "hidden");
+    if (at) fill(marker, { x1: x(step), x2: x(step) }, []);
+    readout.replaceChildren(at ? readings(step, series, curve) : curve.what);
+  };
+  picture.addEventListener("pointermove", (event) => {
+    const bounds = picture.getBoundingClientRect();
+    const place = ((event.clientX - bounds.left) / bounds.width) * WIDTH;
+    show(steps.reduce((best, step) => (Math.abs(x(step) - place) < Math.abs(x(best) - place) ? step : best)));
+  });
+  picture.addEventListener("pointerleave", () => show(figure.selected));
+  const note = curve.interval ? "" : "one number a step, no interval recorded";
+  const figure = h(
+    "figure",
+    { class: "chart" },
+    h("figcaption", {}, h("strong", {}, curve.title), " ", h("span", { class: "quiet" }, note)),
+    picture,
+    readout,
+  );
+  figure.selected = selected;
+  figure.select = (step) => show((figure.selected = step));
+  figure.select(selected);
+  return figure;
+}
+
+function drawn(series, x, y) {
+  const evaluated = series.phase !== "train";
+  const group = s("g", { class: `series run-${series.run} ${evaluated ? "eval" : "train"}` });
+  const known = series.points.filter((point) => point[2] !== null);
+  if (!evaluated && known.length > 1) {
+    const upper = known.map((point) => `${x(point[0])},${y(point[3])}`);
+    const lower = known.map((point) => `${x(point[0])},${y(point[2])}`).reverse();
+    group.append(s("path", { class: "band", d: `M${[...upper, ...lower].join("L")}Z` }));
+  }
+  const bars = evaluated ? known : known.length === 1 ? known : [];
+  for (const point of bars) {
+    group.append(s("line", { class: "bar", x1: x(point[0]), x2: x(point[0]), y1: y(point[2]), y2: y(point[3]) }));
+  }
+  if (series.points.length > 1) {
+    group.append(s("path", { class: "curve", d: `M${series.points.map((p) => `${x(p[0])},${y(p[1])}`).join("L")}` }));
+  }
+  const size = evaluated ? 4.5 : series.points.length > 60 ? 0 : 2.2;
+  for (const [step, mean] of series.points) {
+    const [cx, cy] = [x(step), y(mean)];
+    if (evaluated) {
+      const corners = `M${cx},${cy - size}L${cx + size},${cy}L${cx},${cy + size}L${cx - size},${cy}Z`;
+      group.append(s("path", { class: "dot", d: corners }));
+    } else if (size) group.append(s("circle", { class: "dot", cx, cy, r: size }));
+  }
+  return group;
+}
+
+function readings(step, series, curve) {
+  const lines = series.flatMap((each) => {
+    const point = each.points.find((one) => one[0] === step);
+    if (!point) return [];
+    const [, mean, low, high, n] = point;
+    const name = [several() ? "AB"[each.run] : "", each.phase].filter(Boolean).join(" ");
+    const ends = low === null ? "" : ` [${number(low)}, ${number(high)}]`;
+    return [`${name} ${number(mean)}${ends}${n === null ? "" : `, n ${n}`}`];
+  });
+  return `step ${step}: ${lines.join("; ")}`;
+}
+
+function described(curve, series) {
+  const lines = series.map((each) => {
+    const [start, end] = [each.points[0], each.points[each.points.length - 1]];
+    const name = several() ? `${runName(each.run)} ${each.phase}` : each.phase;
+    return `${name} from ${number(start[1])} at step ${start[0]} to ${number(end[1])} at step ${end[0]}`;
+  });
+  return `${curve.title}, ${curve.what}: ${lines.join("; ")}`;
+}
+
+function legend() {
+  const phases = new Set(state.runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.map((e) => e.phase))));
+  const key = (run, phase) => {
+    const sample = s("svg", { viewBox: "0 0 30 14", width: 30, height: 14, "aria-hidden": "true" });
+    sample.append(drawn({ run, phase, points: [[4, 7, 2, 12, 1], [26, 7, 2, 12, 1]] }, (at) => at, (at) => at));
+    return sample;
+  };
+  const words = { train: "training", eval: "held-out questions", sample: "candidates" };
+  return h(
+    "p",
+    { class: "legend" },
+    state.runs.flatMap((run) =>
+      [...phases].map((phase) => h("span", {}, key(run.place, phase), runTag(run.place), " ", words[phase] || phase)),
+    ),
+    h("span", { class: "quiet" }, "Band and bars: 95 % interval of the mean, clustered by question."),
+  );
+}

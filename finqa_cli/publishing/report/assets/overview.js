@@ -1,0 +1,220 @@
+// The first page: what a run scored, its curves, and a slider through its steps.
+
+function headOf(run) {
+  const { head } = run;
+  const { score, cost } = head;
+  const status = head.status === "completed" ? "" : h("span", { class: "chip fault" }, head.status || "unknown");
+  const section = h(
+    "section",
+    { class: `card head head-${run.place}`, "aria-label": `Run ${head.label}` },
+    h("h1", {}, several() && h("span", { class: `letter run-${run.place}` }, "AB"[run.place]), head.label, " ", status),
+  );
+  if (score) section.append(scoreOf(score));
+  else section.append(h("p", {}, "No attempt was graded."));
+  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} given` : "";
+  section.append(
+    facts([
+      ["command", `finqa ${head.command}`],
+      ["time", duration(cost.seconds)],
+      ["episodes", number(cost.episodes)],
+      ["tokens", tokens],
+      ["trained tokens", cost.trained_tokens ? number(cost.trained_tokens) : ""],
+      ["tool calls", number(cost.tool_calls)],
+      ["policy", [head.policy.model, head.policy.adapter].filter(Boolean).join(" + ")],
+      ["data", [head.data.name, (head.data.digest || "").slice(0, 19)].filter(Boolean).join(" ")],
+      ["begun", head.created],
+      ["resumed", head.resumed ? count(head.resumed, "time") : ""],
+      ["commit", head.commit || "not recorded"],
+      ["versions", Object.entries(head.versions).map((pair) => pair.join(" ")).join(", ")],
+    ]),
+  );
+  for (const note of run.notes) section.append(h("p", { class: "note" }, note));
+  return section;
+}
+
+function scoreOf(score) {
+  const where = { train: "training", eval: "held-out", sample: "sampled" }[score.phase] || score.phase;
+  const after = score.phase === "eval" && score.iteration ? ` after step ${score.iteration}` : "";
+  const gauge = s(
+    "svg",
+    { class: "gauge", viewBox: "0 0 200 14", role: "img", "aria-label": "Accuracy with its interval between 0 and 1" },
+    s("rect", { class: "rail", x: 0, y: 5, width: 200, height: 4, rx: 2 }),
+    s("rect", { class: "range", x: 200 * score.low, y: 3, width: Math.max(1, 200 * (score.high - score.low)), height: 8, rx: 4 }),
+    s("circle", { class: "mean", cx: 200 * score.accuracy, cy: 7, r: 5 }),
+  );
+  return h(
+    "div",
+    { class: "score" },
+    h("p", {}, h("span", { class: "figure" }, fixed(score.accuracy)), " accuracy"),
+    gauge,
+    h(
+      "p",
+      { class: "quiet" },
+      `${100 * score.level} % interval ${fixed(score.low)} to ${fixed(score.high)}, clustered by ${score.clustered_by} `,
+      `(${score.clusters}). ${count(score.attempts, "attempt")} at ${count(score.questions, `${where} question`)} `,
+      `(${score.split})${after}. Mean reward ${fixed(score.reward)}.`,
+      score.faults ? ` ${count(score.faults, "fault")}, not scored.` : "",
+    ),
+  );
+}
+
+function breakdownOf(run) {
+  const { kinds, reasons } = run.breakdown;
+  const blocks = [];
+  if (kinds.length) {
+    const rows = kinds.map(([kind, mean, low, high, n]) => [
+      h("a", { href: link("episodes", { run: run.place || "", kind: kind || "(none)" }) }, kind || "(none)"),
+      fixed(mean),
+      low === null ? "one question" : `${fixed(low)} to ${fixed(high)}`,
+      number(n),
+    ]);
+    const columns = [["question type", ""], ["accuracy", "num"], ["95 % interval", "num"], ["attempts", "num"]];
+    blocks.push(table(columns, rows, h("span", {}, "Accuracy by question type, clustered by question ", runTag(run.place))));
+  }
+  if (reasons.length) {
+    const rows = reasons.map(([reason, text, n]) => [
+      h("a", { href: link("episodes", { run: run.place || "", reason }) }, text),
+      number(n),
+    ]);
+    const columns = [["reason", ""], ["attempts", "num"]];
+    blocks.push(table(columns, rows, h("span", {}, "Why attempts are not right ", runTag(run.place))));
+  }
+  return blocks;
+}
+
+function showOverview(parameters) {
+  const content = h("div", {}, h("div", { class: "heads" }, state.runs.map(headOf)));
+  if (state.report.comparison) content.append(comparisonSummary());
+  const steps = [...new Set(state.runs.flatMap((run) => run.stepNumbers))].sort((one, other) => one - other);
+  const keys = [...new Map(state.runs.flatMap((run) => run.curves).map((curve) => [curve.key, curve])).values()];
+  const stepped = keys.filter((curve) => new Set(seriesOf(curve.key).flatMap((e) => e.points.map((p) => p[0]))).size > 1);
+  if (steps.length > 1 && stepped.length) {
+    const wanted = Number(parameters.get("step"));
+    const selected = parameters.has("step") && steps.includes(wanted) ? wanted : steps[steps.length - 1];
+    const charts = stepped.map((curve) => chart(curve, selected));
+    content.append(
+      h("section", { "aria-labelledby": "curves" }, h("h2", { id: "curves" }, "Curves"), legend(), h("div", { class: "charts" }, charts)),
+      stepper(steps, selected, charts),
+    );
+  }
+  content.append(measures(keys.filter((curve) => !stepped.includes(curve))));
+  const tables = state.runs.flatMap(breakdownOf);
+  if (tables.length) content.append(h("section", { class: "two" }, tables.map((one) => h("div", {}, one))));
+  return content;
+}
+
+/** Means of runs that have one step, where a curve would be a point. */
+function measures(curves) {
+  const rows = curves.flatMap((curve) =>
+    seriesOf(curve.key).flatMap((series) =>
+      series.points.map(([, mean, low, high, n]) => [
+        h("span", {}, curve.title, " ", h("span", { class: "quiet" }, curve.what)),
+        runTag(series.run) || series.phase,
+        number(mean),
+        low === null ? "–" : `${number(low)} to ${number(high)}`,
+        number(n),
+      ]),
+    ),
+  );
+  if (!rows.length) return "";
+  const columns = [["measure", ""], [several() ? "run" : "phase", ""], ["mean", "num"], ["95 % interval", "num"], ["attempts", "num"]];
+  return h("section", {}, table(columns, rows, "Means, with intervals clustered by question"));
+}
+
+function stepper(steps, selected, charts) {
+  const panel = h("div", { id: "step-panel" });
+  const label = h("output", { for: "step" });
+  const slider = h("input", { type: "range", id: "step", min: 0, max: steps.length - 1, step: 1, value: steps.indexOf(selected) });
+  const show = () => {
+    const step = steps[slider.value];
+    label.replaceChildren(`step ${step} of ${steps[steps.length - 1]}`);
+    slider.setAttribute("aria-valuetext", `step ${step}`);
+    for (const each of charts) each.select(step);
+    panel.replaceChildren(...state.runs.map((run) => stepOf(run, step)));
+    history.replaceState(null, "", link("overview", { step }));
+  };
+  const move = (by) => {
+    slider.value = Math.min(steps.length - 1, Math.max(0, Number(slider.value) + by));
+    show();
+  };
+  slider.addEventListener("input", show);
+  const button = (by, text, name) => h("button", { type: "button", "aria-label": name, onclick: () => move(by) }, text);
+  const section = h(
+    "section",
+    { "aria-labelledby": "steps" },
+    h("h2", { id: "steps" }, "Step by step"),
+    h("div", { class: "slider" }, button(-1, "‹", "Previous step"), h("label", { for: "step", class: "hidden" }, "Step"), slider, button(1, "›", "Next step"), label),
+    panel,
+  );
+  section.move = move;
+  state.move = move;
+  label.replaceChildren(`step ${selected} of ${steps[steps.length - 1]}`);
+  slider.setAttribute("aria-valuetext", `step ${selected}`);
+  panel.replaceChildren(...state.runs.map((run) => stepOf(run, selected)));
+  return section;
+}
+
+function stepOf(run, step) {
+  const records = run.steps.filter((record) => record.iteration === step);
+  const groups = new Map();
+  for (const episode of run.episodes) {
+    if (episode.iteration !== step) continue;
+    if (!groups.has(episode.group)) groups.set(episode.group, []);
+    groups.get(episode.group).push(episode);
+  }
+  const rows = [...groups.values()].map((members) => {
+    const graded = members.filter((member) => member.reward !== null);
+    const mean = graded.length ? graded.reduce((sum, member) => sum + member.reward, 0) / graded.length : null;
+    return [
+      h("a", { href: groupLink(members[0]) }, members[0].about.prompt || members[0].about.id),
+      members[0].phase,
+      fixed(mean),
+      h("span", { class: "marks" }, members.map(mark)),
+    ];
+  });
+  const numbers = records.map((record) =>
+    h(
+      "details",
+      {},
+      h("summary", {}, `${record.kind || "metrics"}: ${count(record.values.length, "number")}`),
+      facts(record.values.map(([name, value]) => [name, typeof value === "number" ? number(value, 4) : String(value)])),
+    ),
+  );
+  const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", ""]];
+  const shown = rows.length
+    ? table(columns, rows.slice(0, 200), h("span", {}, `${count(rows.length, "group")} at step ${step} `, runTag(run.place)))
+    : h("p", { class: "quiet" }, "No episodes of this step are in the file. ", runTag(run.place));
+  return h("div", { class: "step" }, shown, numbers);
+}
+
+const mark = (episode) =>
+  h(
+    "a",
+    { href: episodeLink(episode), class: `mark ${episode.result}`, "aria-label": `attempt ${episode.member}, ${episode.result}`, title: `attempt ${episode.member}: ${episode.result}, reward ${number(episode.reward)}` },
+    { right: "✓", wrong: "✗", fault: "!" }[episode.result],
+  );
+
+// ---- settings
+
+function showSettings(parameters) {
+  const names = [...new Set(state.runs.flatMap((run) => run.settings.map((pair) => pair[0])))];
+  const values = state.runs.map((run) => new Map(run.settings));
+  const text = (value) => (value === null || value === undefined ? "–" : String(value));
+  const all = names.map((name) => ({ name, shown: values.map((each) => text(each.get(name))) }));
+  for (const each of all) each.differs = several() && each.shown[0] !== each.shown[1];
+  all.sort((one, other) => Number(other.differs) - Number(one.differs));
+  const holder = h("div", {});
+  const draw = (wanted) => {
+    const rows = all.filter((each) => `${each.name} ${each.shown.join(" ")}`.toLowerCase().includes(wanted.toLowerCase()));
+    const cells = rows.map((each) => [
+      h("span", {}, h("code", {}, each.name), each.differs && h("span", { class: "chip differs" }, "differs")),
+      ...each.shown.map((value) => h("code", {}, value)),
+    ]);
+    const columns = [["setting", ""], ...state.runs.map((run) => [several() ? run.head.label : "value", ""])];
+    holder.replaceChildren(table(columns, cells, count(rows.length, "setting")));
+    history.replaceState(null, "", link("settings", { q: wanted }));
+  };
+  const search = h("input", { type: "search", id: "search", value: parameters.get("q") || "", oninput: () => draw(search.value) });
+  draw(search.value);
+  return h("div", {}, h("h1", {}, "Settings"), h("div", { class: "filters" }, h("label", {}, "Search ", search)), holder);
+}

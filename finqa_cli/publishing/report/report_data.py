@@ -1,0 +1,278 @@
+"""What a report shows of one run, JSON-ready: head, curves with intervals, breakdowns, steps and rows. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from finqa_cli.publishing.report.report_records import Episode, RunRecords
+from finqa_cli.statistics import REASONS, clustered_interval, mean_interval
+
+LEVEL = 0.95
+
+COLUMNS = (
+    *("id", "question", "phase", "iteration", "group", "member", "status", "correct", "reward", "advantage", "answer"),
+    *("reason", "explanation", "turns", "calls", "failed_calls", "prompt_tokens", "tokens", "seconds", "retries"),
+    *("recoveries", "version_low", "version_high"),
+)
+"""Fields of a row, in order; `question` is an index into `questions`, `group` one into `groups`."""
+
+_Measure = Callable[[Episode], float | None]
+
+MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
+    ("reward", "Reward", "mean total reward of an attempt", lambda one: one.outcome.reward),
+    (
+        *("accuracy", "Accuracy", "share of attempts that are right"),
+        lambda one: None if one.outcome.correct is None else float(one.outcome.correct),
+    ),
+    (
+        *("errors", "Errors", "refused or unreadable tool calls per attempt"),
+        lambda one: None if one.outcome.correct is None else float(one.failed_calls),
+    ),
+    (
+        *("length", "Length", "sampled tokens per attempt"),
+        lambda one: None if one.outcome.correct is None else float(one.outcome.tokens),
+    ),
+    (
+        *("turns", "Turns", "assistant turns per attempt"),
+        lambda one: None if one.outcome.correct is None else float(one.outcome.turns),
+    ),
+)
+"""Curves that are means over attempts: key, title, what it is, and the value of an attempt (None: not counted)."""
+
+RECORDED = (
+    ("kl", "KL", "estimated KL of the policy from the one that sampled, nats per token"),
+    ("entropy", "Entropy", "of the policy's next token, nats"),
+    ("staleness_mean", "Staleness", "policy versions between sampling and training, mean over tokens"),
+    ("logprob_difference_mean", "Mismatch", "log-probability of sampled tokens, engine against learner, mean difference"),
+    ("loss", "Loss", "mean over the updates of a step"),
+    ("grad_norm", "Gradient norm", "largest of a step, before clipping"),
+)
+"""Curves of single numbers of metrics.jsonl, for which no interval can be computed."""
+
+
+def run_document(
+    records: RunRecords, shown: Sequence[Episode], advantages: Mapping[str, float | None], notes: Iterable[str]
+) -> dict[str, Any]:
+    """Returns everything of a run but the details of its attempts.
+
+    Args:
+        records: The run.
+        shown: Its attempts that get a row.
+        advantages: Advantage of trained attempts by id.
+        notes: What the reader should know, such as what was left out.
+    """
+    questions = _questions(shown)
+    places = {question["id"]: place for place, question in enumerate(questions)}
+    groups = list(dict.fromkeys(episode.group for episode in shown))
+    group_places = {group: place for place, group in enumerate(groups)}
+    scored = scored_episodes(records)
+    return {
+        "head": head(records, scored),
+        "notes": list(notes),
+        "curves": curves(records),
+        "breakdown": breakdown(scored),
+        "steps": steps(records.metrics),
+        "settings": flatten(records.settings),
+        "columns": list(COLUMNS),
+        "questions": questions,
+        "groups": groups,
+        "rows": [
+            _row(episode, places[episode.outcome.question], group_places[episode.group], advantages.get(episode.id))
+            for episode in shown
+        ],
+    }
+
+
+def scored_episodes(records: RunRecords) -> tuple[Episode, ...]:
+    """Returns the attempts that the score is of: the last evaluation, else all."""
+    evaluated = [episode for episode in records.episodes if episode.phase == "eval"]
+    if not evaluated:
+        return records.episodes
+    last = max(episode.iteration for episode in evaluated)
+    return tuple(episode for episode in evaluated if episode.iteration == last)
+
+
+def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
+    """Returns the head of a run: score with interval, n, cost, versions and commit."""
+    facts, manifest = records.facts, records.manifest
+    created, finished = str(facts.get("created", "")), str(facts.get("finished", ""))
+    inputs = manifest.get("inputs") if isinstance(manifest.get("inputs"), Mapping) else {}
+    policy, data = _mapping(inputs, "policy"), _mapping(inputs, "data")
+    versions = {"finqa": facts.get("finqa"), "python": facts.get("python"), **_mapping(manifest, "versions")}
+    return {
+        "label": records.path.resolve().name,
+        "command": str(facts.get("command", "")),
+        "status": str(facts.get("status", "")),
+        "created": created,
+        "finished": finished,
+        "resumed": len(facts.get("resumed") or ()),
+        "commit": str(facts.get("commit") or ""),
+        "versions": {str(name): str(version) for name, version in versions.items() if version},
+        "policy": {name: str(policy[name]) for name in ("model", "adapter", "number", "sha256") if policy.get(name)},
+        "data": {name: str(data[name]) for name in ("name", "digest") if data.get(name)},
+        "score": score(records, scored),
+        "cost": {
+            "seconds": _seconds_between(created, finished),
+            "episodes": len(records.episodes),
+            "episode_seconds": math.fsum(episode.outcome.seconds for episode in records.episodes),
+            "sampled_tokens": sum(episode.outcome.tokens for episode in records.episodes),
+            "prompt_tokens": sum(episode.prompt_tokens for episode in records.episodes),
+            "tool_calls": sum(episode.calls for episode in records.episodes),
+            "trained_tokens": sum(int(record.get("tokens") or 0) for record in records.metrics),
+        },
+    }
+
+
+def score(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any] | None:
+    """Returns accuracy with its interval as `finqa eval` computes it; None without a graded attempt."""
+    graded = [episode.outcome for episode in scored if episode.outcome.correct is not None]
+    if not graded:
+        return None
+    interval = clustered_interval(
+        [float(bool(outcome.correct)) for outcome in graded], [outcome.company for outcome in graded], level=LEVEL
+    )
+    evaluations = [record for record in records.metrics if record.get("kind") == "eval"]
+    named = records.report.get("clustered_by") or (evaluations[-1].get("clustered_by") if evaluations else None)
+    return {
+        "accuracy": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "level": LEVEL,
+        "attempts": len(graded),
+        "questions": len({outcome.question for outcome in graded}),
+        "clusters": interval.clusters,
+        "clustered_by": str(named or "cluster"),
+        "reward": math.fsum(outcome.reward or 0.0 for outcome in graded) / len(graded),
+        "faults": len(scored) - len(graded),
+        "phase": scored[0].phase,
+        "iteration": scored[0].iteration,
+        "split": ", ".join(sorted({outcome.split for outcome in graded})),
+    }
+
+
+def curves(records: RunRecords) -> list[dict[str, Any]]:
+    """Returns curves over the steps; a point is [step, mean, low, high, attempts], with null ends where unknown."""
+    by_step: dict[tuple[str, int], list[Episode]] = defaultdict(list)
+    for episode in records.episodes:
+        by_step[episode.phase, episode.iteration].append(episode)
+    found: list[dict[str, Any]] = []
+    for key, title, what, value_of in MEASURED:
+        series = []
+        for phase in sorted({phase for phase, _ in by_step}, reverse=True):
+            chosen = sorted((step, members) for (name, step), members in by_step.items() if name == phase)
+            points = [point for step, members in chosen if (point := _point(step, members, value_of))]
+            if points:
+                series.append({"phase": phase, "points": points})
+        if series:
+            found.append({"key": key, "title": title, "what": what, "interval": True, "series": series})
+    trained = [record for record in records.metrics if record.get("kind") != "eval"]
+    for key, title, what in RECORDED:
+        points = [
+            [step, value, None, None, None]
+            for record in trained
+            if (value := _number(record.get(key))) is not None and (step := _step(record)) is not None
+        ]
+        if points:
+            series = [{"phase": "train", "points": points}]
+            found.append({"key": key, "title": title, "what": what, "interval": False, "series": series})
+    return found
+
+
+def _point(step: int, members: Sequence[Episode], value_of: _Measure) -> list[Any] | None:
+    pairs = [(value, one.outcome.question) for one in members if (value := value_of(one)) is not None]
+    if not pairs:
+        return None
+    values = [value for value, _ in pairs]
+    low, high = mean_interval(values, [question for _, question in pairs], level=LEVEL) or (None, None)
+    return [step, math.fsum(values) / len(values), low, high, len(values)]
+
+
+def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
+    """Returns accuracy by question type with intervals clustered by question, and why attempts are not right."""
+    kinds: dict[str, list[Episode]] = defaultdict(list)
+    for episode in scored:
+        if episode.outcome.correct is not None:
+            kinds[episode.outcome.kind].append(episode)
+    reasons = Counter(episode.outcome.reason for episode in scored if episode.outcome.reason)
+    return {
+        "kinds": [[kind, *(_point(0, kinds[kind], MEASURED[1][3]) or [])[1:]] for kind in sorted(kinds)],
+        "reasons": [[reason, text, reasons[reason]] for reason, text in REASONS.items() if reasons[reason]],
+    }
+
+
+def steps(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the numbers of each line of metrics as [dotted name, value], for the slider through a training."""
+    return [
+        {
+            "kind": str(record.get("kind", "")),
+            "iteration": step,
+            "values": [
+                pair for pair in flatten(record) if pair[0] not in ("schema_version", "kind", "iteration", "policy_version")
+            ],
+            "version": _number(record.get("policy_version")),
+        }
+        for record in metrics
+        if (step := _step(record)) is not None
+    ]
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
+    """Returns nested mappings as [dotted name, value]; lists and empty mappings stay values, shown as text."""
+    found: list[list[Any]] = []
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            found += flatten(item, f"{prefix}{name}.")
+        elif isinstance(item, (Mapping, list, tuple)):
+            found.append([f"{prefix}{name}", ", ".join(map(str, item)) if item else "none"])
+        elif isinstance(item, float):
+            found.append([f"{prefix}{name}", item if math.isfinite(item) else str(item)])
+        else:
+            found.append([f"{prefix}{name}", item])
+    return found
+
+
+def _questions(episodes: Sequence[Episode]) -> list[dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for one in (episode.outcome for episode in episodes):
+        facts = {"id": one.question, "cluster": one.company, "kind": one.kind, "split": one.split, "prompt": one.prompt}
+        found.setdefault(one.question, facts)
+    return list(found.values())
+
+
+def _row(episode: Episode, question: int, group: int, advantage: float | None) -> list[Any]:
+    one = episode.outcome
+    low, high = episode.versions or (None, None)
+    return [
+        *(episode.id, question, episode.phase, episode.iteration, group, one.member, one.status.value, one.correct),
+        *(one.reward, advantage, one.answer, one.reason, one.explanation, one.turns, episode.calls),
+        *(episode.failed_calls, episode.prompt_tokens, one.tokens, one.seconds, episode.retries, episode.recoveries),
+        *(low, high),
+    ]
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    found = value.get(name) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _step(record: Mapping[str, Any]) -> int | None:
+    """The step of a line of metrics: supervised trainings count updates."""
+    value = record.get("iteration", record.get("step"))
+    return value if isinstance(value, int) else None
+
+
+def _seconds_between(first: str, last: str) -> float | None:
+    try:
+        return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+    except (ValueError, TypeError):
+        return None

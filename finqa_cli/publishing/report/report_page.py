@@ -1,0 +1,70 @@
+"""The page itself: data as escaped JSON, one script and one style under a policy that allows nothing else."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finqa_cli import __version__
+
+COMPRESS_ABOVE = 1_000_000
+"""Bytes of all data from which on each part is compressed; browsers have `DecompressionStream` for it."""
+
+ASSETS = Path(__file__).with_name("assets")
+SCRIPTS = ("base.js", "charts.js", "overview.js", "episodes.js", "episode.js", "comparison.js", "main.js")
+GENERATOR = '<meta name="generator" content="finqa report'
+
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+def escape_json(value: Any) -> str:
+    """Returns JSON of ASCII characters that no HTML parser takes for markup: `<`, `>` and `&` are escaped.
+
+    Lone surrogates, which UTF-8 cannot represent, are escaped as well.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def render_page(parts: Mapping[str, Any]) -> str:
+    """Returns the HTML file; nothing of a run is in it outside of the data scripts.
+
+    Args:
+        parts: Data by the id of its script, each read by the page when it is needed.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    texts = {name: escape_json(value) for name, value in parts.items()}
+    packed = sum(map(len, texts.values())) > COMPRESS_ABOVE
+    style = (ASSETS / "report.css").read_text(encoding="utf-8")
+    bodies = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = f'"use strict";\n(() => {{\n{bodies}\n}})();\n'
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    template = environment.from_string((ASSETS / "report.html.j2").read_text(encoding="utf-8"))
+    return template.render(
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        style_digest=_digest(style),
+        script_digest=_digest(script),
+        packed=packed,
+        parts=[(name, Markup(_packed(text) if packed else text)) for name, text in texts.items()],
+    )
+
+
+def _packed(text: str) -> str:
+    """Returns a JSON string with the base64 form of the compressed text; the same text gives the same bytes."""
+    return json.dumps(base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode("ascii"))
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

@@ -1,0 +1,153 @@
+"""`finqa report` as a function: run folders in, one HTML file out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.publishing.report.episode_details import episode_detail
+from finqa_cli.publishing.report.report_advantages import recomputed_advantages
+from finqa_cli.publishing.report.report_comparison import comparison_document
+from finqa_cli.publishing.report.report_data import run_document, scored_episodes
+from finqa_cli.publishing.report.report_page import GENERATOR, render_page
+from finqa_cli.publishing.report.report_records import (
+    TRAJECTORIES,
+    Episode,
+    RunRecords,
+    read_details,
+    read_records,
+)
+from finqa_cli.runs.durable_files import now, write_text
+from finqa_cli.statistics import MALFORMED
+
+MOST_EPISODES = 5_000
+"""Episodes of a run that a report has in full, unless the user asks for another number."""
+
+_CHUNK = 50
+"""Episodes whose details are one part of the file, which the page unpacks when one of them is opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report that was written.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        runs: For each run its folder, all its episodes, and those in the file.
+    """
+
+    path: Path
+    size: int
+    runs: tuple[tuple[Path, int, int], ...]
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int = MOST_EPISODES) -> Report:
+    """Writes the report of one run, or of two beside each other; an older report in its place is replaced.
+
+    Args:
+        runs: One or two run folders.
+        out: The file; None: `report.html` in the first run's folder, with the other's name for two.
+        episodes: Most episodes of a run in full. Beyond it whole steps are left out, evenly over the training.
+
+    Raises:
+        UsageError: There are no runs, more than two, or the same one twice.
+        DataError: A folder is no run, has no records, or a record is damaged.
+        ConfigError: `out` is a file that is no report.
+        StorageError: Writing failed.
+    """
+    if not 1 <= len(runs) <= 2:
+        raise UsageError(
+            f"A report shows one run, or two beside each other, not {len(runs)}.",
+            remedy=f"finqa compare {' '.join(map(str, runs[:9]))}" if runs else "finqa report RUN",
+        )
+    if len(runs) == 2 and runs[0].resolve() == runs[1].resolve():
+        raise UsageError("Both runs are the same folder.", remedy=f"finqa report {runs[0]}")
+    target = out or _default_path(runs)
+    _check_target(target)
+    records = [read_records(run) for run in runs]
+    shown = [choose_episodes(each, episodes) for each in records]
+    documents: list[dict[str, Any]] = []
+    parts: dict[str, Any] = {}
+    for place, (whole, kept) in enumerate(zip(records, shown, strict=True)):
+        advantages, notes = recomputed_advantages(whole.episodes, whole.settings)
+        document = run_document(whole, kept.episodes, advantages, [*_omitted(whole, kept), *notes])
+        documents.append({**document, "chunk": _CHUNK})
+        parts |= {f"details-{place}-{chunk}": texts for chunk, texts in enumerate(_details(kept))}
+    scored = [scored_episodes(each) for each in records]
+    comparison = comparison_document(*scored) if len(scored) == 2 else None
+    head = {"made": now(), "runs": documents, "comparison": comparison}
+    page = render_page({"report": head, **parts})
+    write_text(target, page)
+    counts = [
+        (each.path, len(each.episodes), len(kept.episodes)) for each, kept in zip(records, shown, strict=True)
+    ]
+    return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts))
+
+
+def choose_episodes(records: RunRecords, most: int) -> RunRecords:
+    """Returns the records with at most so many episodes: whole steps, evenly spread, the last step always.
+
+    Where the last step alone has more, it is cut.
+    """
+    if len(records.episodes) <= most:
+        return records
+    by_step: dict[int, list[Episode]] = {}
+    for episode in records.episodes:
+        by_step.setdefault(episode.iteration, []).append(episode)
+    steps = sorted(by_step)
+    stride = 1
+    while sum(len(by_step[step]) for step in steps[::-1][::stride]) > most and stride < len(steps):
+        stride += 1
+    kept = sorted(steps[::-1][::stride])
+    chosen = [episode for step in kept for episode in by_step[step]]
+    return replace(records, episodes=tuple(chosen[-most:]))
+
+
+def _omitted(whole: RunRecords, kept: RunRecords) -> list[str]:
+    missing = len(whole.episodes) - len(kept.episodes)
+    if not missing:
+        return []
+    return [
+        f"{len(kept.episodes):,} of {len(whole.episodes):,} episodes are in this file; score and curves are of all. "
+        "--episodes takes another number."
+    ]
+
+
+def _details(records: RunRecords) -> list[list[Mapping[str, Any] | None]]:
+    """Returns the details of the episodes in the order of the rows, in chunks.
+
+    Raises:
+        DataError: A record is damaged.
+    """
+    found: list[Mapping[str, Any] | None] = [None] * len(records.episodes)
+    lines = {episode.line: row for row, episode in enumerate(records.episodes)}
+    for row, record in read_details(records.path, lines):
+        try:
+            found[row] = episode_detail(record)
+        except MALFORMED as error:
+            file = records.path / TRAJECTORIES
+            raise DataError(
+                f"{file}, line {records.episodes[row].line}: not a trajectory record ({error!r}).",
+                remedy=f"correct or remove that line of {file}",
+            ) from error
+    return [found[start : start + _CHUNK] for start in range(0, len(found), _CHUNK)]
+
+
+def _default_path(runs: Sequence[Path]) -> Path:
+    name = "report.html" if len(runs) == 1 else f"report_with_{runs[1].resolve().name}.html"
+    return runs[0] / name
+
+
+def _check_target(target: Path) -> None:
+    """Raises ConfigError where the file is there and is something else than a report."""
+    if target.is_dir():
+        raise ConfigError(f"{target} is a folder.", remedy=f"--out {target / 'report.html'}")
+    if not target.exists():
+        return
+    with target.open("rb") as file:
+        if GENERATOR.encode() not in file.read(4096):
+            raise ConfigError(f"{target} is there and is no report.", remedy="choose another --out")

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -78,6 +79,7 @@ class RunFolder:
             "status": "running",
             **_process(),
             "finqa": __version__,
+            "commit": source_commit(),
             "python": platform.python_version(),
             "resumed": [],
             LINKS: links_of_settings(path, settings),
@@ -333,6 +335,18 @@ def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     adapter = str(policy.adapter) if policy.adapter else None
     facts = {"model": policy.model, "adapter": adapter, "number": policy.number}
     return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
+
+
+def source_commit() -> str:
+    """Commit of the checkout that finqa runs from, with `-dirty` after changes; empty for an installed package."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        return ""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""  # git is not installed, or the checkout belongs to another user
 
 
 def versions() -> dict[str, str]:

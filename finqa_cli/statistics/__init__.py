@@ -19,6 +19,7 @@ from finqa_cli.statistics.intervals import (
     clustered_interval,
     clustered_mean,
     mean_interval,
+    reward_interval,
     t_quantile,
 )
 from finqa_cli.statistics.outcomes import (
@@ -85,6 +86,7 @@ __all__ = [
     "pass_hat_k",
     "questions_for",
     "read_outcome",
+    "reward_interval",
     "scores_of",
     "summarize",
     "t_quantile",

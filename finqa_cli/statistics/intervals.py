@@ -173,26 +173,35 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
 
 
 def mean_interval(values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> tuple[float, float] | None:
-    """Returns the two ends of the clustered interval of a mean of values of any range.
+    """Returns the two ends of the clustered interval of a mean, mean +- t SE; see `clustered_mean`.
 
-    Values that all lie in [0, 1] get `clustered_interval`, which stays inside; others mean +- t SE.
+    Shares have `clustered_interval`, which stays inside [0, 1].
 
     Returns:
-        Lower and upper end; None with fewer than two clusters, where nothing is known about the spread.
+        Lower and upper end; None where nothing is known about the spread: fewer than two clusters, or all alike.
 
     Raises:
         ValueError: There are no values, or not one cluster for each.
     """
     estimate = clustered_mean(values, clusters)
-    if estimate.clusters < 2:
+    if estimate.clusters < 2 or estimate.error < NO_SPREAD:
         return None
-    if all(0 <= value <= 1 for value in values):
-        interval = clustered_interval(values, clusters, level=level)
-        return interval.low, interval.high
-    if estimate.error < NO_SPREAD:
-        return estimate.mean, estimate.mean
     margin = t_quantile((1 + level) / 2, estimate.degrees) * estimate.error
     return estimate.mean - margin, estimate.mean + margin
+
+
+def reward_interval(rewards: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> tuple[float, float] | None:
+    """Returns the two ends of the clustered interval of a mean reward; None where it is not known.
+
+    Rewards that all lie in [0, 1] are averaged like shares (`clustered_interval`), others by `mean_interval`.
+
+    Raises:
+        ValueError: There are no rewards, or not one cluster for each.
+    """
+    if not all(0 <= reward <= 1 for reward in rewards):
+        return mean_interval(rewards, clusters, level=level)
+    interval = clustered_interval(rewards, clusters, level=level)
+    return (interval.low, interval.high) if interval.clusters > 1 else None
 
 
 def unseen_share(clusters: int, level: float) -> float:

@@ -21,7 +21,7 @@ def comparison_document(first: Sequence[Episode], second: Sequence[Episode]) -> 
         first: Scored attempts of the first run.
         second: Those of the second.
     """
-    sides = [_shares(first), _shares(second)]
+    sides = [_shares("A", first), _shares("B", second)]
     common = sides[0].shares.keys() & sides[1].shares.keys()
     attempts = [_attempts(first), _attempts(second)]
     rows = [_row(question, attempts, sides) for question in sides[0].shares.keys() | sides[1].shares.keys()]
@@ -34,9 +34,9 @@ def comparison_document(first: Sequence[Episode], second: Sequence[Episode]) -> 
     return {"summary": _summary(sides) if common else None, "rows": rows, "notes": notes}
 
 
-def _shares(episodes: Sequence[Episode]) -> Scores:
+def _shares(label: str, episodes: Sequence[Episode]) -> Scores:
     outcomes = [episode.outcome for episode in episodes]
-    return scores_of("", [outcomes]) if by_question(outcomes) else Scores(label="", shares={}, companies={})
+    return scores_of(label, [outcomes]) if by_question(outcomes) else Scores(label=label, shares={}, companies={})
 
 
 def _summary(sides: Sequence[Scores]) -> dict[str, Any]:

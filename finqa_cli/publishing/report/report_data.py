@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from finqa_cli.publishing.report.report_records import Episode, RunRecords
-from finqa_cli.statistics import REASONS, clustered_interval, mean_interval
+from finqa_cli.statistics import REASONS, clustered_interval, mean_interval, reward_interval
 
 LEVEL = 0.95
 
@@ -159,12 +159,14 @@ def curves(records: RunRecords) -> list[dict[str, Any]]:
     by_step: dict[tuple[str, int], list[Episode]] = defaultdict(list)
     for episode in records.episodes:
         by_step[episode.phase, episode.iteration].append(episode)
+    bounded = all(0 <= (episode.outcome.reward or 0.0) <= 1 for episode in records.episodes)
+    shares = {"accuracy", "reward"} if bounded else {"accuracy"}
     found: list[dict[str, Any]] = []
     for key, title, what, value_of in MEASURED:
         series = []
         for phase in sorted({phase for phase, _ in by_step}, reverse=True):
             chosen = sorted((step, members) for (name, step), members in by_step.items() if name == phase)
-            points = [point for step, members in chosen if (point := _point(step, members, value_of))]
+            points = [point for step, members in chosen if (point := _point(step, members, value_of, shares=key in shares))]
             if points:
                 series.append({"phase": phase, "points": points})
         if series:
@@ -182,12 +184,13 @@ def curves(records: RunRecords) -> list[dict[str, Any]]:
     return found
 
 
-def _point(step: int, members: Sequence[Episode], value_of: _Measure) -> list[Any] | None:
+def _point(step: int, members: Sequence[Episode], value_of: _Measure, *, shares: bool) -> list[Any] | None:
     pairs = [(value, one.outcome.question) for one in members if (value := value_of(one)) is not None]
     if not pairs:
         return None
     values = [value for value, _ in pairs]
-    low, high = mean_interval(values, [question for _, question in pairs], level=LEVEL) or (None, None)
+    interval = reward_interval if shares else mean_interval
+    low, high = interval(values, [question for _, question in pairs], level=LEVEL) or (None, None)
     return [step, math.fsum(values) / len(values), low, high, len(values)]
 
 
@@ -199,7 +202,7 @@ def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
             kinds[episode.outcome.kind].append(episode)
     reasons = Counter(episode.outcome.reason for episode in scored if episode.outcome.reason)
     return {
-        "kinds": [[kind, *(_point(0, kinds[kind], MEASURED[1][3]) or [])[1:]] for kind in sorted(kinds)],
+        "kinds": [[kind, *(_point(0, kinds[kind], MEASURED[1][3], shares=True) or [])[1:]] for kind in sorted(kinds)],
         "reasons": [[reason, text, reasons[reason]] for reason, text in REASONS.items() if reasons[reason]],
     }
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from finqa_cli.algorithms.group_report import group_statistics, length_bias, staleness_metrics
 from finqa_cli.rollout.groups import Collected
-from finqa_cli.statistics import is_right
-from finqa_cli.types import Trajectory, UpdateReport
+from finqa_cli.statistics import is_right, reward_interval
+from finqa_cli.types import Group, Trajectory, UpdateReport
 
 
 def iteration_metrics(
@@ -34,6 +34,7 @@ def iteration_metrics(
         "retries": sum(trajectory.retries for trajectory in episodes),
         "recoveries": sum(trajectory.recoveries for trajectory in episodes),
         **group_statistics(collected.groups, collected.credits).as_metrics(),
+        **_reward_interval(collected.groups),
         **staleness_metrics(ages),
         "updates": len(reports),
         **found,
@@ -52,6 +53,13 @@ def iteration_metrics(
     bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
     metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}
     return metrics
+
+
+def _reward_interval(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Returns the 95 % interval of the mean reward, clustered by question; empty where it is not known."""
+    scored = [(each.reward, group.task.id) for group in groups for each in group.trajectories if each.reward is not None]
+    interval = reward_interval([reward for reward, _ in scored], [task for _, task in scored]) if scored else None
+    return {"reward_interval": list(interval)} if interval else {}
 
 
 def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:

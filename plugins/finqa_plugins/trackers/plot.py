@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,13 +71,10 @@ class PlotTracker(Tracker):
 def _rewards(axes: Axes, trained: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]) -> None:
     iterations = [record["iteration"] for record in trained]
     means = [float(record["reward_mean"]) for record in trained]
-    if all("reward_std" in record for record in trained):
-        spread = [float(record["reward_std"]) for record in trained]
-        low = [mean - width for mean, width in zip(means, spread, strict=True)]
-        high = [mean + width for mean, width in zip(means, spread, strict=True)]
-        axes.fill_between(
-            iterations, low, high, color=_TRAINED, alpha=0.15, linewidth=0, label="± 1 standard deviation"
-        )
+    low, high = zip(*(record.get("reward_interval") or (math.nan, math.nan) for record in trained), strict=True)
+    if not all(map(math.isnan, low)):  # earlier versions recorded no intervals
+        label = "95 % interval of the mean, by question"
+        axes.fill_between(iterations, low, high, color=_TRAINED, alpha=0.15, linewidth=0, label=label)
     axes.plot(iterations, means, color=_TRAINED, marker=".", label="rollouts, mean")
     if held_out:
         evaluated = [record["iteration"] for record in held_out]

@@ -63,6 +63,9 @@ async function unpack(script) {
   return JSON.parse(await new Response(stream).text());
 }
 
+/** A text without lone surrogates, which no address can contain. */
+const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text);
+
 const state = { report: null, runs: [], list: [], selected: 0 };
 
 function prepare(report) {
@@ -71,6 +74,7 @@ function prepare(report) {
     const episodes = run.rows.map((row, index) => {
       const episode = { run: place, index };
       run.columns.forEach((name, column) => (episode[name] = row[column]));
+      episode.id = wellFormed(episode.id);
       episode.about = run.questions[episode.question];
       episode.result = episode.correct === null ? "fault" : episode.correct ? "right" : "wrong";
       return episode;
@@ -84,7 +88,7 @@ function prepare(report) {
     const trained = new Set(episodes.map((episode) => episode.iteration));
     for (const step of run.steps) trained.add(step.iteration);
     const stepNumbers = [...trained].sort((one, other) => one - other);
-    return { ...run, place, episodes, byId, byGroup, stepNumbers };
+    return { ...run, groups: run.groups.map(wellFormed), place, episodes, byId, byGroup, stepNumbers };
   });
 }
 

@@ -2,18 +2,23 @@
 
 const WIDTH = 380;
 const HEIGHT = 210;
-const EDGES = { left: 46, right: 12, top: 10, bottom: 26 };
+const EDGES = { left: 54, right: 12, top: 10, bottom: 26 };
 
-function niceTicks(low, high, wanted) {
+function niceTicks(low, high, wanted, least = 0) {
   const span = high - low || Math.abs(high) || 1;
   const rough = span / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999 && size >= least);
   const ticks = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) {
     ticks.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   }
   return ticks;
+}
+
+function tickText(value) {
+  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
+  return number(value);
 }
 
 /** The curves of one measure over all runs: [{run, phase, points}]. */
@@ -24,7 +29,7 @@ function seriesOf(key) {
   });
 }
 
-function chart(curve, selected) {
+function chart(curve, selected, first, last) {
   const series = seriesOf(curve.key);
   const points = series.flatMap((each) => each.points);
   const steps = [...new Set(points.map((point) => point[0]))].sort((one, other) => one - other);
@@ -34,7 +39,6 @@ function chart(curve, selected) {
   if (low >= 0 && high <= 1 && (curve.key === "reward" || curve.key === "accuracy")) [low, high] = [0, 1];
   else if (low >= 0 && low < 0.5 * high) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
-  const [first, last] = [steps[0], steps[steps.length - 1]];
   const inner = WIDTH - EDGES.left - EDGES.right;
   const tall = HEIGHT - EDGES.top - EDGES.bottom;
   const x = (step) => EDGES.left + (last === first ? inner / 2 : ((step - first) / (last - first)) * inner);
@@ -43,11 +47,11 @@ function chart(curve, selected) {
   for (const tick of niceTicks(low, high, 4)) {
     picture.append(
       s("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(tick), y2: y(tick) }),
-      s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, number(tick)),
+      s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, tickText(tick)),
     );
   }
-  for (const tick of niceTicks(first, last, 6).filter((tick) => Number.isInteger(tick) && tick <= last)) {
-    picture.append(s("text", { class: "tick", x: x(tick), y: HEIGHT - 9, "text-anchor": "middle" }, String(tick)));
+  for (const tick of niceTicks(first, last, 6, 1)) {
+    picture.append(s("text", { class: "tick", x: x(tick), y: HEIGHT - 9, "text-anchor": "middle" }, number(tick)));
   }
   const marker = s("line", { class: "selected", y1: EDGES.top, y2: HEIGHT - EDGES.bottom });
   picture.append(marker);
@@ -65,7 +69,7 @@ function chart(curve, selected) {
     show(steps.reduce((best, step) => (Math.abs(x(step) - place) < Math.abs(x(best) - place) ? step : best)));
   });
   picture.addEventListener("pointerleave", () => show(figure.selected));
-  const note = curve.interval ? "" : "one number a step, no interval recorded";
+  const note = curve.interval ? "" : "no interval recorded";
   const figure = h(
     "figure",
     { class: "chart" },

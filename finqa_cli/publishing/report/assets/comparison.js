@@ -34,7 +34,7 @@ function showComparison(parameters) {
   const holder = h("div", {});
   let most = PAGE;
   const attempt = (run, share, n, id) => {
-    const episode = id === null ? null : state.runs[run].byId.get(id);
+    const episode = id === null ? null : state.runs[run].byId.get(wellFormed(id));
     const text = share === null ? "–" : n === 1 ? (share ? "✓" : "✗") : `${fixed(share, 2)} of ${n}`;
     const kind = share === null ? "fault" : share >= 1 ? "right" : share <= 0 ? "wrong" : "fault";
     const target = episode && (n > 1 ? groupLink(episode) : episodeLink(episode));

@@ -153,7 +153,7 @@ function showGroup(parameters) {
   const columns = [["attempt", ""], ["result", ""], ["reward", "num"], trained && ["advantage", "num"], ["answer", "answer"], ["grader", ""], ["turns", "num"], ["tokens", "num"], ["seconds", "num"]].filter(Boolean);
   const rows = members.map((member) =>
     [
-      h("a", { href: episodeLink(member), class: "row-link" }, `attempt ${member.member}`),
+      h("a", { href: episodeLink(member), class: "row-link" }, `attempt\u00a0${member.member}`),
       chip(member.result),
       number(member.reward),
       trained && h("span", { class: "advantage" }, advantageBar(member.advantage, widest), signed(member.advantage)),

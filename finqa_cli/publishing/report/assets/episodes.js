@@ -1,6 +1,6 @@
 // The table of episodes: filter, sort and search.
 
-const PAGE = 100;
+const PAGE = 50;
 
 const TABLE = [
   { key: "question", title: "Question", sort: (one) => one.about.id, cell: questionCell },
@@ -111,6 +111,9 @@ function showEpisodes(parameters) {
   return h("div", {}, h("h1", {}, "Episodes ", runTag(run.place)), h("div", { class: "filters" }, controls), summary, holder);
 }
 
+const rowOf = (episode) =>
+  h("tr", {}, TABLE.map((column) => h("td", { class: column.kind, "data-label": column.title }, column.cell(episode))));
+
 function select(title, options, chosen, change) {
   const element = h("select", { onchange: () => change(element.value) }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
   return h("label", {}, `${title} `, element);
@@ -134,9 +137,7 @@ function episodeTable(episodes, parameters, change) {
       h("button", { type: "button", id: `sort-${column.key}`, onclick: turn }, column.title, arrow),
     );
   });
-  const rows = episodes.map((episode) =>
-    h("tr", {}, TABLE.map((column) => h("td", { class: column.kind, "data-label": column.title }, column.cell(episode)))),
-  );
+  const rows = episodes.map((episode) => (episode.element ??= rowOf(episode))); // kept: typing in the search redraws
   const caption = h("caption", { class: "hidden" }, "Episodes; the head of a column sorts by it");
   return h("table", { class: "cards episodes" }, caption, h("thead", {}, h("tr", {}, headers)), h("tbody", {}, rows));
 }

@@ -41,6 +41,7 @@ async function draw() {
     content.focus({ preventScroll: true });
   }
   draw.before = true;
+  performance.mark("finqa-drawn");
 }
 
 // ---- keys

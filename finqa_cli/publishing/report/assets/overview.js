@@ -65,7 +65,7 @@ function breakdownOf(run) {
     const rows = kinds.map(([kind, mean, low, high, n]) => [
       h("a", { href: link("episodes", { run: run.place || "", kind: kind || "(none)" }) }, kind || "(none)"),
       fixed(mean),
-      low === null ? "one question" : `${fixed(low)} to ${fixed(high)}`,
+      low === null ? "–" : `${fixed(low)} to ${fixed(high)}`,
       number(n),
     ]);
     const columns = [["question type", ""], ["accuracy", "num"], ["95 % interval", "num"], ["attempts", "num"]];
@@ -91,7 +91,7 @@ function showOverview(parameters) {
   if (steps.length > 1 && stepped.length) {
     const wanted = Number(parameters.get("step"));
     const selected = parameters.has("step") && steps.includes(wanted) ? wanted : steps[steps.length - 1];
-    const charts = stepped.map((curve) => chart(curve, selected));
+    const charts = stepped.map((curve) => chart(curve, selected, steps[0], steps[steps.length - 1]));
     content.append(
       h("section", { "aria-labelledby": "curves" }, h("h2", { id: "curves" }, "Curves"), legend(), h("div", { class: "charts" }, charts)),
       stepper(steps, selected, charts),

@@ -1,0 +1,170 @@
+"""Reports in a real browser: hostile texts stay texts, nothing is loaded, and every view works."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from fixtures.chromium import Tab, browser, needs_chromium
+from fixtures.report_runs import PAYLOADS, attempt, hostile, training, write_run
+
+from finqa_cli.publishing.report.run_report import write_report
+
+pytestmark = needs_chromium
+
+AXE = os.environ.get("FINQA_AXE", "")
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def views(run: Path, *, compared: bool = False) -> list[str]:
+    """Addresses of every kind of page of a report."""
+    records = [json.loads(line) for line in (run / "trajectories.jsonl").read_text("utf-8").splitlines()]
+    first = quote(records[0]["id"].encode("utf-8", "replace").decode(), safe="")
+    group = quote(records[0]["id"].rpartition("/")[0], safe="")
+    found = ["#/overview", "#/episodes", "#/settings", f"#/episode?id={first}", f"#/group?id={group}"]
+    return [*found, "#/compare"] if compared else found
+
+
+def test_payloads_run_nowhere_and_nothing_is_loaded(tab: Tab, tmp_path: Path) -> None:
+    run = hostile(tmp_path / "<img src=x onerror=window.hit=1>")
+    page = write_report([run]).path
+    tab.console.clear()
+    tab.requests.clear()
+    tab.open(page)
+    for view in ["#/overview", "#/episodes", "#/settings", f"#/{PAYLOADS[0]}", f"#/episode?id={quote(PAYLOADS[4])}"]:
+        tab.go(view)
+    ids = tab.run("JSON.parse(document.getElementById('report').textContent).runs[0].rows.map((row) => row[0])")
+    assert len(ids) == len(PAYLOADS)
+    for name in ids:
+        for view in ("episode", "group"):
+            parameter = quote(name if view == "episode" else name.rpartition("/")[0], safe="", errors="replace")
+            tab.go(f"#/{view}?id={parameter}")
+            assert "No such" not in tab.run("document.querySelector('h1').textContent")
+    for payload in PAYLOADS[:-1]:
+        tab.go(f"#/episode?id={quote(f'eval/0000/{payload}/0', safe='')}")
+        assert payload in tab.run("document.querySelector('main').textContent")
+    assert tab.run("window.hit === undefined && document.querySelectorAll('main script, main img, iframe').length === 0")
+    assert tab.console == [] and {address.partition("#")[0] for address in tab.requests} <= {page.as_uri(), "about:blank"}
+
+
+@pytest.mark.parametrize("width", [400, 900, 1200])
+def test_no_view_scrolls_sideways(tab: Tab, tmp_path: Path, width: int) -> None:
+    long = attempt("a_1", text="x" * 400, cell="y" * 300)
+    for run in (training(tmp_path / "training"), write_run(tmp_path / "long", [("eval", 0, long)])):
+        page = write_report([run]).path
+        for view in views(run):
+            tab.open(page, view, width=width)
+            found = tab.run("[document.documentElement.scrollWidth, innerWidth]")
+            assert found[0] <= found[1] == width, view
+
+
+def test_filter_sort_keys_and_deep_links(tab: Tab, tmp_path: Path) -> None:
+    page = write_report([training(tmp_path / "run")]).path
+    tab.open(page, "#/episodes?result=right&sort=tokens&down=1")
+    rows = "document.querySelectorAll('tbody tr').length"
+    assert tab.run(rows) == 24 and tab.run("document.querySelector('[aria-sort=descending]').textContent") == "Tokens▼"
+    tab.press("/")
+    for letter in "q3":
+        tab.press(letter)
+    assert tab.run("location.hash").endswith("q=q3") and tab.run(rows) == 6
+    tab.run("document.activeElement.blur()")
+    tab.press("j")
+    tab.run("performance.clearMarks()")
+    tab.press("Enter")
+    tab.drawn()
+    first = tab.run("location.hash")
+    assert first.startswith("#/episode?") and "What was q3_x?" == tab.run("document.querySelector('h1').textContent")
+    assert tab.run("document.querySelector('.sql .sql-word').textContent") == "SELECT"
+    assert tab.run("[...document.querySelectorAll('.result th')].map((each) => each.textContent)") == [
+        "line_item", "2023", "2022"
+    ]
+    tab.run("performance.clearMarks()")
+    tab.press("j")
+    tab.drawn()
+    assert tab.run("location.hash") != first
+    tab.open(page, "#/overview?step=2")
+    assert tab.run("document.querySelector('output').textContent") == "step 2 of 3"
+    tab.press("]")
+    assert tab.run("location.hash") == "#/overview?step=3" and tab.run("document.querySelectorAll('.chart').length") > 4
+    tab.open(page, "#/group?id=train%2F0001%2Fq0_x")
+    assert "+0.750" in tab.run("document.querySelector('main').textContent")
+    tab.press("?")
+    assert tab.run("document.querySelector('dialog').open")
+
+
+def test_two_runs_are_compared_question_by_question(tab: Tab, tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / name, [("eval", 0, attempt(f"q{at}_x", reward=float(at >= from_))) for at in range(6)])
+        for name, from_ in (("one", 4), ("two", 1))
+    ]
+    page = write_report(runs).path
+    tab.open(page, "#/compare")
+    shown = tab.run("[...document.querySelectorAll('tbody tr')].map((row) => row.lastChild.textContent)")
+    assert shown == ["+1.00"] * 3 + ["±0.00"] * 3
+    tab.go("#/overview")
+    assert "B is better on 3 and worse on 0" in tab.run("document.querySelector('main').textContent")
+
+
+def test_colours_follow_the_system_and_the_button(tab: Tab, tmp_path: Path) -> None:
+    page = write_report([training(tmp_path / "run")]).path
+    ground = "getComputedStyle(document.body).backgroundColor"
+    tab.open(page, scheme="dark")
+    dark = tab.run(ground)
+    tab.open(page, scheme="light")
+    light = tab.run(ground)
+    assert dark != light
+    tab.press("t")
+    tab.press("t")
+    assert tab.run(ground) == dark
+    tab.press("t")
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    assert tab.run("getComputedStyle(document.querySelector('.top')).display") == "none"
+    tab.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.skipif(not AXE, reason="FINQA_AXE names no axe.min.js (npm pack axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(tab: Tab, tmp_path: Path, scheme: str) -> None:
+    runs = [training(tmp_path / "one"), training(tmp_path / "two", steps=2)]
+    page = write_report(runs).path
+    tab.call("Page.setBypassCSP", enabled=True)
+    try:
+        for width in (1200, 400):
+            for view in views(runs[0], compared=True):
+                tab.open(page, view, width=width, scheme=scheme)
+                tab.run(Path(AXE).read_text("utf-8") + "; 0")
+                tab.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+                found = tab.run("axe.run().then((result) => result.violations.map((each) => [each.impact, each.id, each.nodes.map((n) => n.html.slice(0, 200))]))")
+                assert not [each for each in found if each[0] in ("serious", "critical")], (view, width)
+    finally:
+        tab.call("Page.setBypassCSP", enabled=False)
+
+
+@pytest.mark.slow
+def test_two_thousand_episodes_paint_within_a_second_and_filter_within_a_tenth(tab: Tab, tmp_path: Path) -> None:
+    run = training(tmp_path / "run", steps=25, questions=10, size=8)
+    report = write_report([run])
+    assert report.size < 30_000_000 and report.runs[0][2] == 2000
+    paints, filters = [], []
+    for _ in range(5):
+        tab.open(report.path, "#/episodes")
+        paints.append(tab.run("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        for words in ("q7", "q7 right", "nothing", ""):
+            script = (
+                "(() => { const field = document.getElementById('search'); const begun = performance.now();"
+                f"field.value = {json.dumps(words)}; field.dispatchEvent(new Event('input'));"
+                "document.body.offsetHeight; return performance.now() - begun; })()"
+            )
+            filters.append((words, tab.run(script)))
+    assert min(paints) < 1000, paints
+    for words in ("q7", "q7 right", "nothing", ""):
+        assert min(taken for text, taken in filters if text == words) < 100, filters

@@ -38,8 +38,8 @@ function showComparison(parameters) {
     const text = share === null ? "–" : n === 1 ? (share ? "✓" : "✗") : `${fixed(share, 2)} of ${n}`;
     const kind = share === null ? "fault" : share >= 1 ? "right" : share <= 0 ? "wrong" : "fault";
     const target = episode && (n > 1 ? groupLink(episode) : episodeLink(episode));
-    const label = `${"AB"[run]}: ${share === null ? "no graded attempt" : `${fixed(share, 2)} right`}`;
-    const shown = target ? h("a", { href: target, class: `chip ${kind}`, "aria-label": label }, text) : h("span", { class: `chip ${kind}` }, text);
+    const words = h("span", { class: "hidden" }, ` right in run ${"AB"[run]}`);
+    const shown = target ? h("a", { href: target, class: `chip ${kind}` }, text, words) : h("span", { class: `chip ${kind}` }, text);
     return h("span", {}, shown, episode && n === 1 ? h("span", { class: "under" }, short(episode.answer, 40)) : "");
   };
   const draw = () => {

@@ -172,7 +172,9 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
     )
 
 
-def mean_interval(values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> tuple[float, float] | None:
+def mean_interval(
+    values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
+) -> tuple[float, float] | None:
     """Returns the two ends of the clustered interval of a mean, mean +- t SE; see `clustered_mean`.
 
     Shares have `clustered_interval`, which stays inside [0, 1].
@@ -190,7 +192,9 @@ def mean_interval(values: Sequence[float], clusters: Sequence[str], *, level: fl
     return estimate.mean - margin, estimate.mean + margin
 
 
-def reward_interval(rewards: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> tuple[float, float] | None:
+def reward_interval(
+    rewards: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
+) -> tuple[float, float] | None:
     """Returns the two ends of the clustered interval of a mean reward; None where it is not known.
 
     Rewards that all lie in [0, 1] are averaged like shares (`clustered_interval`), others by `mean_interval`.

@@ -275,7 +275,12 @@ def make_learner(settings: Settings, model: str, *, logs: Path | None = None) ->
 
 def make_optimizer(settings: Settings) -> Optimizer:
     """The training method of the settings."""
-    optimizer: Optimizer = registry().create("optimizer", settings.optimizer.name, settings.optimizer.options)
+    return make_optimizer_by_name(settings.optimizer.name, settings.optimizer.options)
+
+
+def make_optimizer_by_name(name: str, options: Mapping[str, Any]) -> Optimizer:
+    """A training method by its name, as the records of a run have it."""
+    optimizer: Optimizer = registry().create("optimizer", name, options)
     return optimizer
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from finqa_cli.algorithms.credit import assign_credit, attempt_weight, batch_credit
 from finqa_cli.contracts import Optimizer
-from finqa_cli.extend import registry
 from finqa_cli.publishing.report.report_records import Episode
 from finqa_cli.types import Credit, Group, Rewards, Task, Trajectory
+from finqa_cli.wiring.build import make_optimizer_by_name
 
 
 def recomputed_advantages(
@@ -30,7 +30,7 @@ def recomputed_advantages(
         return {}, []
     try:
         choice = settings["optimizer"]
-        optimizer: Optimizer = registry().create("optimizer", choice["name"], choice["options"])
+        optimizer = make_optimizer_by_name(choice["name"], choice["options"])
         if optimizer.estimation() is not None:
             return {}, [f"{choice['name']} has an advantage for each token, of its value function: none are shown."]
         found = {key: value for step in _by_step(trained) for key, value in _of_step(optimizer, step).items()}
@@ -75,6 +75,4 @@ def _trajectory(task: Task, attempt: Episode) -> Trajectory:
     rewards = None
     if one.reward is not None:
         rewards = Rewards(total=one.reward, components=one.components, weight=attempt.weight)
-    return Trajectory(
-        id=attempt.id, task=task, member=one.member, seed=0, status=one.status, rewards=rewards, turns=()
-    )
+    return Trajectory(id=attempt.id, task=task, member=one.member, seed=0, status=one.status, rewards=rewards, turns=())

@@ -47,7 +47,11 @@ RECORDED = (
     ("kl", "KL", "estimated KL of the policy from the one that sampled, nats per token"),
     ("entropy", "Entropy", "of the policy's next token, nats"),
     ("staleness_mean", "Staleness", "policy versions between sampling and training, mean over tokens"),
-    ("logprob_difference_mean", "Mismatch", "log-probability of sampled tokens, engine against learner, mean difference"),
+    (
+        "logprob_difference_mean",
+        "Mismatch",
+        "log-probability of sampled tokens, engine against learner, mean difference",
+    ),
     ("loss", "Loss", "mean over the updates of a step"),
     ("grad_norm", "Gradient norm", "largest of a step, before clipping"),
 )
@@ -166,7 +170,9 @@ def curves(records: RunRecords) -> list[dict[str, Any]]:
         series = []
         for phase in sorted({phase for phase, _ in by_step}, reverse=True):
             chosen = sorted((step, members) for (name, step), members in by_step.items() if name == phase)
-            points = [point for step, members in chosen if (point := _point(step, members, value_of, shares=key in shares))]
+            points = [
+                point for step, members in chosen if (point := _point(step, members, value_of, shares=key in shares))
+            ]
             if points:
                 series.append({"phase": phase, "points": points})
         if series:
@@ -214,7 +220,9 @@ def steps(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "kind": str(record.get("kind", "")),
             "iteration": step,
             "values": [
-                pair for pair in flatten(record) if pair[0] not in ("schema_version", "kind", "iteration", "policy_version")
+                pair
+                for pair in flatten(record)
+                if pair[0] not in ("schema_version", "kind", "iteration", "policy_version")
             ],
             "version": _number(record.get("policy_version")),
         }

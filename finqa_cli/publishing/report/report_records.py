@@ -92,6 +92,8 @@ def read_records(path: Path) -> RunRecords:
     """
     if not path.is_dir():
         raise DataError(f"There is no run folder {path}.", remedy="ls runs")
+    if not (path / "run.json").is_file():
+        raise DataError(f"{path} is no run folder: it has no run.json.", remedy="ls runs/*/run.json")
     facts = read_run(path)
     episodes = sorted(_read_episodes(path / TRAJECTORIES), key=lambda episode: episode.order)
     metrics = tuple(read_jsonl(path / METRICS)) if (path / METRICS).is_file() else ()

@@ -82,9 +82,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int
     head = {"made": now(), "runs": documents, "comparison": comparison}
     page = render_page({"report": head, **parts})
     write_text(target, page)
-    counts = [
-        (each.path, len(each.episodes), len(kept.episodes)) for each, kept in zip(records, shown, strict=True)
-    ]
+    counts = [(each.path, len(each.episodes), len(kept.episodes)) for each, kept in zip(records, shown, strict=True)]
     return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts))
 
 
@@ -127,7 +125,7 @@ def _details(records: RunRecords) -> list[list[Mapping[str, Any] | None]]:
     lines = {episode.line: row for row, episode in enumerate(records.episodes)}
     for row, record in read_details(records.path, lines):
         try:
-            found[row] = episode_detail(record)
+            found[row] = episode_detail(record, records.episodes[row].outcome.answer)
         except MALFORMED as error:
             file = records.path / TRAJECTORIES
             raise DataError(

@@ -57,7 +57,9 @@ def iteration_metrics(
 
 def _reward_interval(groups: Sequence[Group]) -> dict[str, list[float]]:
     """Returns the 95 % interval of the mean reward, clustered by question; empty where it is not known."""
-    scored = [(each.reward, group.task.id) for group in groups for each in group.trajectories if each.reward is not None]
+    scored = [
+        (each.reward, group.task.id) for group in groups for each in group.trajectories if each.reward is not None
+    ]
     interval = reward_interval([reward for reward, _ in scored], [task for _, task in scored]) if scored else None
     return {"reward_interval": list(interval)} if interval else {}
 

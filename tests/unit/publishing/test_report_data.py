@@ -8,7 +8,7 @@ import pytest
 from fixtures.report_runs import attempt, training, write_run
 
 from finqa_cli.errors import DataError
-from finqa_cli.publishing.report.episode_details import episode_detail, result_table
+from finqa_cli.publishing.report.episode_details import episode_detail, read_numbers, result_table
 from finqa_cli.publishing.report.report_advantages import recomputed_advantages
 from finqa_cli.publishing.report.report_comparison import comparison_document
 from finqa_cli.publishing.report.report_data import COLUMNS, curves, run_document, scored_episodes
@@ -58,10 +58,15 @@ def test_a_fault_is_in_no_mean_and_the_score_is_of_the_last_evaluation(tmp_path:
 
 
 def test_rows_have_the_order_of_steps_and_not_of_ending(tmp_path: Path) -> None:
-    attempts = [("train", step, attempt("a_1", member, step=step, phase="train")) for step in (2, 1) for member in (1, 0)]
+    attempts = [
+        ("train", step, attempt("a_1", member, step=step, phase="train")) for step in (2, 1) for member in (1, 0)
+    ]
     records = read_records(write_run(tmp_path / "run", attempts, command="train"))
     assert [(episode.iteration, episode.outcome.member) for episode in records.episodes] == [
-        (1, 0), (1, 1), (2, 0), (2, 1)
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
     ]
     assert [episode.line for episode in records.episodes] == [4, 3, 2, 1]
 
@@ -87,7 +92,14 @@ def test_a_comparison_is_second_less_first_with_the_differences_first(tmp_path: 
     found = comparison_document(*sides)
     assert found["summary"]["difference"] == pytest.approx(2 / 3) and found["summary"]["better"] == 2
     assert [row[0] for row in found["rows"]] == ["q1_x", "q2_x", "q0_x", "only_one", "only_two"]
-    assert found["rows"][0][3:5] == [0.0, 1.0] and found["rows"][-1][3:9] == [None, 1.0, 0, 1, None, "eval/0000/only_two/0"]
+    assert found["rows"][0][3:5] == [0.0, 1.0] and found["rows"][-1][3:9] == [
+        None,
+        1.0,
+        0,
+        1,
+        None,
+        "eval/0000/only_two/0",
+    ]
     assert "2 questions were answered in one run only" in found["notes"][0]
 
 
@@ -121,14 +133,42 @@ def test_other_replies_stay_text(text: str) -> None:
 def test_long_tables_and_texts_are_cut_and_say_so() -> None:
     table = result_table(json.dumps([{"x": row} for row in range(700)]))
     assert table is not None and len(table["rows"]) == 500 and table["more"] == 200
-    detail = episode_detail(json.loads(json.dumps(trajectory_record(attempt("a_1", text="x" * 300_000)))))
+    detail = episode_detail(json.loads(json.dumps(trajectory_record(attempt("a_1", text="x" * 300_000)))), "")
     assert detail["turns"][0]["cut"] == 100_009 and detail["seed"] == str(2**62)
 
 
 def test_token_ids_are_in_no_report() -> None:
     record = trajectory_record(attempt("a_1"), token_ids=True)
     assert "prompt_token_ids" in record["turns"][0]
-    assert "token_ids" not in json.dumps(episode_detail(record)) and "logprobs" not in json.dumps(episode_detail(record))
+    shown = json.dumps(episode_detail(record, "42"))
+    assert "token_ids" not in shown and "logprobs" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("12.5%", "0.125"),
+        ("(1,234.5) million", "-1,234,500,000"),
+        ("2020: 5, 2021: 6.25", "2020: 5, 2021: 6.25"),
+        ("Yes", ""),
+        ("", ""),
+        ("1e99", "1e+99"),
+        ("9" * 5000, ""),
+    ],
+)
+def test_answers_are_shown_as_the_numbers_that_they_are_read_as(text: str, numbers: str) -> None:
+    assert read_numbers(text) == numbers
+
+
+def test_a_truth_is_shown_where_the_records_have_one_and_is_never_added() -> None:
+    known = episode_detail(trajectory_record(attempt("a_1", text="x", cell="5.2%")), "0.05")
+    assert (known["truth"], known["truth_numbers"], known["numbers"], known["metadata"]) == (
+        "5.2%",
+        "0.052",
+        "0.05",
+        {},
+    )
+    assert episode_detail(trajectory_record(attempt("a_1")), "")["truth"] == ""
 
 
 @pytest.mark.parametrize(("most", "steps"), [(100, {1, 2, 3, 4, 5}), (50, {1, 3, 5}), (16, {5}), (3, {5})])
@@ -151,7 +191,11 @@ def test_numbers_that_json_has_no_word_for_are_texts_or_left_out(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("line", "reason"),
-    [("no json", "line 2: no JSON"), ("{}", "line 2: not a trajectory record"), ("[]", "line 2: expected a JSON object")],
+    [
+        ("no json", "line 2: no JSON"),
+        ("{}", "line 2: not a trajectory record"),
+        ("[]", "line 2: expected a JSON object"),
+    ],
 )
 def test_damaged_records_are_named_by_file_and_line(tmp_path: Path, line: str, reason: str) -> None:
     run = write_run(tmp_path / "run", [("eval", 0, attempt("a_1"))])

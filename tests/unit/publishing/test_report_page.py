@@ -98,7 +98,9 @@ def test_the_policy_of_the_page_allows_its_script_and_its_style_only() -> None:
 def test_the_scripts_write_no_markup() -> None:
     for name in SCRIPTS:
         text = (ASSETS / name).read_text("utf-8")
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|fetch\(|import\(", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|fetch\(|import\(", text
+        )
         assert not re.search(r"\.style\b|</script", text)
 
 

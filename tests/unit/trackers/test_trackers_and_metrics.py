@@ -159,6 +159,24 @@ def test_the_plot_is_drawn_when_the_run_ends_and_a_single_iteration_makes_none(t
     assert text.startswith("<?xml") and text.count("</svg>") == 1
 
 
+@pytest.mark.parametrize(("intervals", "bands"), [(((0.2, 0.5), (0.5, 0.75)), 1), ((None, None), 0)])
+def test_the_band_of_the_plot_is_the_recorded_interval_of_the_mean(
+    intervals: Sequence[tuple[float, float] | None], bands: int
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from finqa_plugins.trackers.plot import _rewards
+
+    axes = Figure().subplots()
+    lines = [{**record(step), "reward_interval": ends} for step, ends in enumerate(intervals, start=1)]
+    _rewards(axes, lines, [])
+    assert len(axes.collections) == bands
+    corners = {(float(x), float(y)) for band in axes.collections for path in band.get_paths() for x, y in path.vertices}
+    known = {(float(step), end) for step, ends in enumerate(intervals, start=1) for end in ends or ()}
+    assert corners == known
+
+
 class Failing(Tracker):
     def __init__(self) -> None:
         self.calls: list[str] = []

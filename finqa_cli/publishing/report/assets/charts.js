@@ -37,8 +37,11 @@ function chart(curve, selected, first, last) {
   let low = Math.min(...values);
   let high = Math.max(...values);
   if (low >= 0 && high <= 1 && (curve.key === "reward" || curve.key === "accuracy")) [low, high] = [0, 1];
-  else if (low >= 0 && low < 0.5 * high) low = 0;
-  if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  else if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  else {
+    const margin = 0.06 * (high - low);
+    [low, high] = [low >= 0 && low < 0.5 * high ? 0 : low - margin, high + margin];
+  }
   const inner = WIDTH - EDGES.left - EDGES.right;
   const tall = HEIGHT - EDGES.top - EDGES.bottom;
   const x = (step) => EDGES.left + (last === first ? inner / 2 : ((step - first) / (last - first)) * inner);

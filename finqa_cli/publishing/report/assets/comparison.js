@@ -6,7 +6,7 @@ function comparisonSummary() {
   if (summary) {
     const words = { shown: "The difference is shown", "not shown": "No difference is shown", "tests disagree": "The two tests disagree" };
     section.append(
-      h("h2", {}, "B less A"),
+      h("h2", {}, "B minus A"),
       h("p", {}, h("span", { class: "figure small" }, signed(100 * summary.difference, 1)), " points ", h("span", { class: "quiet" }, `[${signed(100 * summary.low, 1)}, ${signed(100 * summary.high, 1)}] at ${100 * summary.level} %`)),
       h(
         "p",
@@ -16,7 +16,7 @@ function comparisonSummary() {
         h("a", { href: link("compare") }, "Question by question"),
       ),
     );
-  } else section.append(h("h2", {}, "B less A"), h("p", {}, "The runs have no graded question in common."));
+  } else section.append(h("h2", {}, "B minus A"), h("p", {}, "The runs have no graded question in common."));
   for (const note of notes) section.append(h("p", { class: "note" }, note));
   return section;
 }
@@ -52,7 +52,7 @@ function showComparison(parameters) {
       attempt(1, second, secondCount, secondId),
       first === null || second === null ? "–" : signed(second - first, 2),
     ]);
-    const columns = [["question", ""], [`A ${runName(0)}`, ""], [`B ${runName(1)}`, ""], ["B less A", "num"]];
+    const columns = [["question", ""], [`A ${runName(0)}`, ""], [`B ${runName(1)}`, ""], ["B minus A", "num"]];
     holder.replaceChildren(table(columns, cells, `${number(found.length)} of ${count(rows.length, "question")}`));
     const more = () => ((most += PAGE), draw());
     if (found.length > most) holder.append(h("p", {}, h("button", { type: "button", onclick: more }, `Show ${PAGE} more`)));

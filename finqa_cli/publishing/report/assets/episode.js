@@ -63,7 +63,7 @@ function callOf(step) {
 }
 
 function turnOf(turn, at) {
-  const tokens = turn.completion_tokens ? `${count(turn.completion_tokens, "token")} after ${number(turn.prompt_tokens)} given` : "";
+  const tokens = turn.completion_tokens ? `${count(turn.completion_tokens, "sampled token")}, ${count(turn.prompt_tokens, "prompt token")}` : "";
   const stop = turn.stop === "stop" ? "" : `ended by ${turn.stop}`;
   const meta = [tokens, duration(turn.seconds), `policy version ${turn.version}`, stop].filter(Boolean).join(" · ");
   const said = turn.steps.length ? turn.words && longText(turn.words) : textOf(turn);
@@ -80,30 +80,28 @@ function turnOf(turn, at) {
   );
 }
 
-const TRUTHS = /^(truth|gold|gold_answer|expected|reference|target|answer)$/i;
-
 function verdictOf(episode, details) {
-  const metadata = Object.entries(details.metadata);
   const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const truth = metadata.filter(([name]) => TRUTHS.test(name)).map(([, value]) => shown(value)).join("; ");
   const versions = episode.version_low === episode.version_high ? episode.version_low : `${episode.version_low} to ${episode.version_high}`;
   return facts([
     ["answer", h("code", {}, episode.answer || "(none)")],
-    ["truth", truth ? h("code", {}, truth) : "not recorded"],
+    ["read as", details.numbers],
+    ["truth", details.truth ? h("code", {}, details.truth) : "not recorded"],
+    ["truth read as", details.truth_numbers],
     ["grader", episode.explanation],
     ["why not right", episode.reason.replaceAll("_", " ")],
     ["status", episode.status.replaceAll("_", " ")],
     ["reward", number(episode.reward)],
     ["parts of the reward", Object.entries(details.components).map(([name, value]) => `${name} ${number(value)}`).join(", ")],
     ["advantage", episode.phase === "train" ? signed(episode.advantage) : ""],
-    ["tokens", `${number(episode.tokens)} sampled, ${number(episode.prompt_tokens)} given`],
+    ["tokens", `${number(episode.tokens)} sampled, ${number(episode.prompt_tokens)} of prompts`],
     ["time", duration(episode.seconds)],
     ["policy version", versions],
     ["retries", number(episode.retries)],
     ["recoveries", number(episode.recoveries)],
     ["tool calls", `${number(episode.calls)}, ${number(episode.failed_calls)} failed`],
     ["seed", details.seed],
-    ...metadata.filter(([name]) => !TRUTHS.test(name)).map(([name, value]) => [name, h("code", {}, shown(value))]),
+    ...Object.entries(details.metadata).map(([name, value]) => [name, h("code", {}, shown(value))]),
   ]);
 }
 
@@ -150,7 +148,7 @@ function showGroup(parameters) {
   state.list = members;
   const trained = first.phase === "train";
   const widest = Math.max(...members.map((member) => Math.abs(member.advantage || 0)), 1e-9);
-  const columns = [["attempt", ""], ["result", ""], ["reward", "num"], trained && ["advantage", "num"], ["answer", "answer"], ["grader", ""], ["turns", "num"], ["tokens", "num"], ["seconds", "num"]].filter(Boolean);
+  const columns = [["attempt", ""], ["result", ""], ["reward", "num"], trained && ["advantage", "num"], ["answer", "answer"], ["grader", "wide"], ["turns", "num"], ["tokens", "num"], ["seconds", "num"]].filter(Boolean);
   const rows = members.map((member) =>
     [
       h("a", { href: episodeLink(member), class: "row-link" }, `attempt\u00a0${member.member}`),
@@ -178,7 +176,7 @@ function showGroup(parameters) {
     h("p", { class: "quiet" }, [first.about.id, first.about.cluster, first.about.kind, `${first.phase} step ${first.iteration}`].filter(Boolean).join(" · "), " ", runTag(run.place)),
     none && h("p", { class: "note" }, "This group was not trained on, or its advantages cannot be computed here."),
     table(columns, rows, count(members.length, "attempt")),
-    again.length > 0 && h("section", {}, table([["step", ""], ["attempts", ""]], again, "The same question at other steps")),
+    again.length > 0 && h("section", {}, table([["step", ""], ["attempts", "wide"]], again, "The same question at other steps")),
   );
 }
 

@@ -143,6 +143,10 @@ window.addEventListener("afterprint", () => {
 setTheme(storedTheme());
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("help").addEventListener("click", showKeys);
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part after # is the address of a view
+  document.getElementById("content").focus();
+});
 window.addEventListener("hashchange", draw);
 readPart("report").then(
   (report) => {

@@ -11,7 +11,7 @@ function headOf(run) {
   );
   if (score) section.append(scoreOf(score));
   else section.append(h("p", {}, "No attempt was graded."));
-  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} given` : "";
+  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
   section.append(
     facts([
       ["command", `finqa ${head.command}`],
@@ -180,7 +180,7 @@ function stepOf(run, step) {
       facts(record.values.map(([name, value]) => [name, typeof value === "number" ? number(value, 4) : String(value)])),
     ),
   );
-  const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", ""]];
+  const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", "wide"]];
   const shown = rows.length
     ? table(columns, rows.slice(0, 200), h("span", {}, `${count(rows.length, "group")} at step ${step} `, runTag(run.place)))
     : h("p", { class: "quiet" }, "No episodes of this step are in the file. ", runTag(run.place));
@@ -210,7 +210,7 @@ function showSettings(parameters) {
       h("span", {}, h("code", {}, each.name), each.differs && h("span", { class: "chip differs" }, "differs")),
       ...each.shown.map((value) => h("code", {}, value)),
     ]);
-    const columns = [["setting", ""], ...state.runs.map((run) => [several() ? run.head.label : "value", ""])];
+    const columns = [["setting", ""], ...state.runs.map((run) => [several() ? run.head.label : "value", "wide"])];
     holder.replaceChildren(table(columns, cells, count(rows.length, "setting")));
     history.replaceState(null, "", link("settings", { q: wanted }));
   };

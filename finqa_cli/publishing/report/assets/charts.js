@@ -47,7 +47,7 @@ function chart(curve, selected, first, last) {
   const x = (step) => EDGES.left + (last === first ? inner / 2 : ((step - first) / (last - first)) * inner);
   const y = (value) => EDGES.top + (1 - (value - low) / (high - low)) * tall;
   const picture = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": described(curve, series) });
-  for (const tick of niceTicks(low, high, 4)) {
+  for (const tick of niceTicks(low, high, 5)) {
     picture.append(
       s("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(tick), y2: y(tick) }),
       s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, tickText(tick)),

@@ -56,6 +56,9 @@ def test_payloads_run_nowhere_and_nothing_is_loaded(tab: Tab, tmp_path: Path) ->
             parameter = quote(well_formed(name if view == "episode" else name.rpartition("/")[0]), safe="")
             tab.go(f"#/{view}?id={parameter}")
             assert "No such" not in tab.run("document.querySelector('h1').textContent")
+    tab.go("#/overview")
+    shown = tab.run("document.querySelector('main').textContent")
+    assert all(payload in shown for payload in PAYLOADS[:-1])  # in names of the policy, the data and the versions
     for payload in PAYLOADS[:-1]:
         tab.go(f"#/episode?id={quote(f'eval/0000/{payload}/0', safe='')}")
         assert payload in tab.run("document.querySelector('main').textContent")

@@ -79,6 +79,21 @@ def test_thirty_payloads_are_data_and_nothing_else(tmp_path: Path) -> None:
     assert "window.hit" not in outside and "evil.example" not in outside
 
 
+def test_names_of_folders_are_data(tmp_path: Path) -> None:
+    plain = Page(render_page({"report": {}}))
+    names = [payload for payload in PAYLOADS if not set(payload) & {"/", "\x00", "\ud800"}]
+    assert len(names) > 8
+    for name in names:
+        run = training(tmp_path / name, steps=1, questions=1, size=1)
+        page = Page(write_report([run]).path.read_text("utf-8"))
+        assert json.loads(page.data["report"])["runs"][0]["head"]["label"] == name
+        assert page.outside.strip() == plain.outside.strip()
+
+
+def test_every_asset_is_part_of_the_page() -> None:
+    assert {file.name for file in ASSETS.iterdir()} == {*SCRIPTS, "report.css", "report.html.j2"}
+
+
 def test_the_policy_of_the_page_allows_its_script_and_its_style_only() -> None:
     page = Page(render_page({"report": {}}))
     (policy,) = [

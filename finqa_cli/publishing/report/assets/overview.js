@@ -210,7 +210,7 @@ function showSettings(parameters) {
       h("span", {}, h("code", {}, each.name), each.differs && h("span", { class: "chip differs" }, "differs")),
       ...each.shown.map((value) => h("code", {}, value)),
     ]);
-    const columns = [["setting", ""], ...state.runs.map((run) => [several() ? run.head.label : "value", "wide"])];
+    const columns = [["setting", "setting"], ...state.runs.map((run) => [several() ? run.head.label : "value", "wide"])];
     holder.replaceChildren(table(columns, cells, count(rows.length, "setting")));
     history.replaceState(null, "", link("settings", { q: wanted }));
   };

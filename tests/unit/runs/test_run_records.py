@@ -301,3 +301,12 @@ def test_the_tree_says_which_checkpoint_is_the_newest(tmp_path: Path) -> None:
     assert pointer.read_text() == "2"
     checkpoints.discard_after(tmp_path, -1)
     assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_run_of_a_checkout_names_its_commit(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run", command="eval", settings={}, save_token_ids=False) as run:
+        run.finish("completed")
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    if asked.returncode:
+        pytest.skip("the tests are in no git checkout")
+    assert read_run(tmp_path / "run")["commit"].removesuffix("-dirty") == asked.stdout.strip()

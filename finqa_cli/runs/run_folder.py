@@ -20,6 +20,7 @@ from typing import Any
 
 from finqa_cli import __version__
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.masking import Masker, masked
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
@@ -151,8 +152,8 @@ class RunFolder:
         self._metrics.append(record)
 
     def event(self, name: str, **facts: Any) -> None:
-        """Appends one event with its time."""
-        self._events.append({"event": name, "time": time.time(), **facts})
+        """Appends one event with its time, without secrets."""
+        self._events.append({"event": name, "time": time.time(), **masked(facts, mask=Masker())})
 
     def finish(self, status: str) -> None:
         """Writes the final status."""
@@ -317,8 +318,8 @@ def write_manifest(
             "command": command,
             "created": now(),
             "versions": versions(),
-            "parameters": dict(parameters),
-            "inputs": inputs,
+            "parameters": masked(parameters),
+            "inputs": masked(inputs),
             "outputs": digests,
         },
     )

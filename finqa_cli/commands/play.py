@@ -16,6 +16,7 @@ from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import FinqaError
 from finqa_cli.evaluation.evaluate import play
+from finqa_cli.masking import mask_text
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
 from finqa_cli.types import Observation, Task, ToolCall, Trajectory, Turn
@@ -59,13 +60,13 @@ def main(
 
     def on_start(task: Task) -> None:
         if shown:
-            typer.echo(_opening(task))
+            typer.echo(mask_text(_opening(task)))
 
     def on_turn(turn: Turn) -> None:
         nonlocal turns
         turns += 1
         if shown:
-            typer.echo(_one_turn(turns, turn))
+            typer.echo(mask_text(_one_turn(turns, turn)))
 
     trajectory = perform(
         line,

@@ -484,6 +484,7 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     elif not field:
         what = f"options: {mask_text(first['msg'].removeprefix('Value error, '))}."
     else:
-        given = MASK if any(is_secret(str(part)) for part in first["loc"]) else repr(masked(first["input"]))
+        hidden = any(is_secret(str(part)) or str(part).endswith("_env") for part in first["loc"])
+        given = MASK if hidden else repr(masked(first["input"]))
         what = f"option {field!r}: {mask_text(first['msg'])} (got {given})."
     return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

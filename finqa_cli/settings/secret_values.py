@@ -38,6 +38,7 @@ _WAYS: Mapping[str, str] = {
 
 _OTHER_WAY = "leave it out, and export the variable of the service, such as HF_TOKEN=... or GITHUB_TOKEN=..."
 
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?")
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)+")
 
 
@@ -45,10 +46,17 @@ def refuse_secrets(layers: Sequence[Layer]) -> None:
     """Check every value of every layer, also those that a later layer replaces.
 
     Raises:
-        ConfigError: One is or contains a secret; the message names the setting and its origin and not the value.
+        ConfigError: One is or contains a secret, or is no name of a variable where one is due; the message names the
+            setting and its origin and not the value.
     """
     for layer in layers:
         for path, value in layer.items():
+            if path.endswith("_env") and isinstance(value.raw, str) and not _VARIABLE.fullmatch(value.raw):
+                raise ConfigError(
+                    f"{path} ({value.origin}) takes the name of an environment variable. Its value is not shown: it "
+                    "may be the secret itself.",
+                    remedy=f"export SERVER_KEY=... and --set {path}=SERVER_KEY",
+                )
             if what := _secret_in(path, value):
                 typed = value.origin.startswith(_TYPED)
                 raise _refusal(f"{path} ({value.origin})", what, path, typed=typed)

@@ -59,7 +59,8 @@ _RULES = (
         "a URL with a user name or password",
         # A password may hold "/" and "@" where it was not encoded; digits behind the colon are a port.
         re.compile(
-            rf"(\b[A-Za-z][A-Za-z0-9+.-]{{0,30}}://)(?:[^\s/?#@:\"'<>\\]*:(?!\d+(?:[/?#]|$)){_TEXT}*|[^\s/?#\"'<>\\]*)@"
+            r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)"
+            rf"(?:[^\s/?#@:\"'<>\\]{{0,300}}:(?!\d+(?:[/?#]|$)){_TEXT}{{0,300}}|[^\s/?#\"'<>\\]*)@"
         ),
         rf"\g<1>{MASK}@",
     ),

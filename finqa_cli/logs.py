@@ -33,7 +33,8 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
     form = _one_of("FINQA_LOG_FORMAT", variables, FORMATS, default="console")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_MaskedFormatter())
-    threading.excepthook = _report_thread
+    if threading.excepthook is threading.__excepthook__:  # another one was set up by whoever embeds finqa
+        threading.excepthook = _report_thread
     colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     renderer: Any = (
         structlog.processors.JSONRenderer()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Learner, LearnerEvents
-from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError
+from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError, StorageError
+from finqa_cli.placement.known_models import read_architecture
+from finqa_cli.placement.memory_formulas import BF16, trained
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.settings import Settings, TrainSettings
 from finqa_cli.training.training_loop import RunContext
-from finqa_cli.types import Passes
+from finqa_cli.types import Passes, PolicyVersion
 from finqa_cli.wiring.build import make_learner
 
 MEMORY_EVENT = "out_of_memory"
+
+CHECKPOINT_BYTES = 12
+"""Of a trained weight in a checkpoint: itself and AdamW's two averages, each in float32."""
 
 SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
 """Options of the learner that a schedule sets."""
@@ -74,6 +80,40 @@ def fit_memory(settings: Settings, run: Path) -> Settings:
     known = [record.get("token_budget", 0) for record in (read_jsonl(events) if events.exists() else ())]
     budget = min([settings.train.token_budget, *filter(None, known)])
     return settings.model_copy(update={"train": settings.train.model_copy(update={"token_budget": budget})})
+
+
+def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
+    """Compares the free space with what a new run will write, before it has a folder.
+
+    Counted are the checkpoints that are kept and the one that is being written, and the whole model that an adapter is
+    merged into. Nothing is compared where the model's size is not known.
+
+    Args:
+        settings: Settings of the run.
+        start: The policy that it begins from.
+        run: Its folder, which need not exist.
+
+    Raises:
+        StorageError: There is less.
+    """
+    model = read_architecture(start.model)
+    if model is None:
+        return
+    train, lora = settings.train, settings.lora
+    checkpoint = CHECKPOINT_BYTES * trained(model, lora.target_modules, lora.rank)
+    merged = BF16 * model.parameters if start.adapter else 0
+    kept = train.keep_checkpoints or -(-train.iterations // train.checkpoint_every)
+    needed = merged + (kept + 1) * checkpoint
+    there = next(folder for folder in (run, *run.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free >= needed:
+        return
+    fewer = ", or fewer with --set train.keep_checkpoints=1" if merged + 2 * checkpoint <= free else ""
+    raise StorageError(
+        f"The disk of {there} has {free / 1e9:.2f} GB free, and {kept} checkpoints of {start.model} and one that is "
+        f"being written take about {needed / 1e9:.2f} GB.",
+        remedy=f"give --run-dir a folder of another disk{fewer}",
+    )
 
 
 @asynccontextmanager

@@ -28,7 +28,6 @@ FIXED = {
     "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/control_groups.py": {"box"},
     "plugins/finqa_plugins/sandboxes/local/isolation.py": {"nobody"},
-    "plugins/finqa_plugins/sandboxes/local/local_ledger.py": {"boxes"},
     "plugins/finqa_plugins/sandboxes/local/local_executions.py": {"box"},
 }
 """Words that are JSON keys, labels, names of files and users, or of a library's API."""

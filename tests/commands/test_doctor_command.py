@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from finqa_cli.app import main
 from finqa_cli.commands.doctor import report
 from finqa_cli.diagnostics import diagnose, machine_checks
-from finqa_cli.diagnostics.diagnose import Probe, collect
+from finqa_cli.diagnostics.diagnose import Probe, collect, examine
 from finqa_cli.diagnostics.machine_checks import gpu_check, parameters
 from finqa_cli.errors import AuthenticationError
 from finqa_cli.settings import Settings
@@ -211,7 +212,7 @@ def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_h
         sandboxes={"local-test-1": SandboxEntry(labels=labels, created=time.time())},
     )
     ledger = Ledger(finqa_home / "local")
-    ledger.write(entry)
+    ledger.create(entry).close()
     try:
         checks = document(["doctor", "--engine", "scripted", "--sandbox", "local"], capsys)["checks"]
     finally:
@@ -381,6 +382,8 @@ def test_a_daytona_account_is_looked_at(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("finqa_cli.commands.doctor.examine", partial(examine, deadline_s=60.0))
+    monkeypatch.setattr("finqa_plugins.sandboxes.daytona.daytona_doctor.DEADLINE_S", 60.0)
     monkeypatch.setenv("DAYTONA_API_URL", daytona.api_url)
     monkeypatch.setenv("DAYTONA_API_KEY", {"right": daytona.api_key, "wrong": "dtn_another_key"}.get(key, ""))
     arguments = ["doctor", "--engine=scripted", "--sandbox=daytona", *flags, "--json"]

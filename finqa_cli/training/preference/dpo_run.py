@@ -27,7 +27,7 @@ from finqa_cli.training.preference.preference_loop import (
     load_pairs,
     pair_steps,
 )
-from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
+from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
@@ -88,6 +88,8 @@ async def dpo(
     pairs = load_pairs(path, make_codec(settings, start.model), most=most)
     _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
+    if checkpoint is None:
+        check_disk(settings, start, run)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
         folder.link(str(source))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)

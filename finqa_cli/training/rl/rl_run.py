@@ -31,7 +31,7 @@ from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.preflight import check_learnable
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
-from finqa_cli.training.running_learner import apply_schedule, fit_memory, run_learner
+from finqa_cli.training.running_learner import apply_schedule, check_disk, fit_memory, run_learner
 from finqa_cli.training.training_data import guard_training, split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import IdleOption, PolicyVersion
@@ -77,6 +77,8 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     check_method(settings)
     guard_training(settings, reporter)
+    if checkpoint is None:
+        check_disk(settings, start, run)
     with training_run(run, checkpoint, command="train", settings=settings, resume=resume) as folder:
         base = await asyncio.to_thread(whole_model, start, run, reporter)
         served = _serve_checkpoint(run, base, checkpoint)

@@ -28,7 +28,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
-from finqa_cli.training.running_learner import fit_memory, run_learner, schedule_steps
+from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
@@ -121,6 +121,8 @@ async def sft(
     checkpoint = checkpoints.latest(run) if resume else None
     start = None if wanted.init else await asyncio.to_thread(find_start, settings.model.name, run)
     parameters = _parameters(settings, wanted)
+    if checkpoint is None and start is not None:
+        check_disk(settings, start, run)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)

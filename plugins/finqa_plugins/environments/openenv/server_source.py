@@ -19,6 +19,22 @@ OPENENV = "openenv-core[core]"
 DOCKERFILES = ("server/Dockerfile", "Dockerfile")
 """Where OpenEnv's tools look for the Dockerfile of an environment, in this order."""
 
+SERVE = """\
+import os, runpy, sys
+if not os.environ.get("ENABLE_WEB_INTERFACE"):
+    sys.modules["gradio"] = None
+try:
+    runpy.run_module("uvicorn", run_name="__main__", alter_sys=True)
+except ImportError as error:
+    if error.name != "gradio":
+        raise
+    os.execv(sys.executable, [sys.executable, "-m", "uvicorn", *sys.argv[1:]])
+"""
+"""Program of a server's process: uvicorn, without gradio where the app can be imported without it.
+
+OpenEnv imports gradio for a web interface that is off by default; it is more than half of the time of a start.
+"""
+
 
 def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
     """Return the sandbox of a server; None where the options give the address of a running one.
@@ -49,7 +65,7 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
         root, app = folder.parent, f"{folder.name}.{inner}"
         port = described["port"] if isinstance(described.get("port"), int) else PORT
         source = _source(config, folder, inner)
-    command = (str(python), "-m", "uvicorn", app, "--app-dir", str(root), "--host", "{host}", "--port", "{port}")
+    command = (str(python), "-c", SERVE, app, "--app-dir", str(root), "--host", "{host}", "--port", "{port}")
     return ServerSpec(
         command=(*command, "--log-level", "warning"), source=source, port=port, environment=config.variables
     )

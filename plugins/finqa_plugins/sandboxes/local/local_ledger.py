@@ -1,19 +1,21 @@
-"""What other processes of this user can know about running servers: one JSON file per server process."""
+"""What other processes of this user can know about running servers: one file of JSON lines per server process.
+
+The first line describes the process; each later one adds a sandbox (`add`, with `labels` and `created`) or takes one
+away (`remove`). So a change costs the same however many sandboxes share the process.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
 from finqa_cli.processes import start_time
-
-_SANDBOXES = "boxes"
-"""The key of a server's sandboxes in its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +52,19 @@ class Ledger:
         """Where a server's output goes."""
         return self._folder / f"{server_id}.log"
 
-    def write(self, entry: ServerEntry) -> None:
-        """Replaces the file of a process in one step.
+    def create(self, entry: ServerEntry) -> ServerFile:
+        """Begins the file of a process, in place of one that an earlier process with its pid left.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
         """
-        record = asdict(entry)
-        record[_SANDBOXES] = record.pop("sandboxes")
-        write_record(self._path(entry.pid), {"schema_version": 1, **record})
+        path = self._path(entry.pid)
+        facts = {"id": entry.id, "pid": entry.pid, "started": entry.started, "port": entry.port}
+        write_record(path, {"schema_version": 2, **facts})
+        file = ServerFile(path)
+        for sandbox_id, sandbox in entry.sandboxes.items():
+            file.add(sandbox_id, sandbox)
+        return file
 
     def remove(self, entry: ServerEntry) -> None:
         """Forgets a process and its log. Idempotent."""
@@ -81,6 +87,47 @@ class Ledger:
         return self._folder / f"{pid}.json"
 
 
+class ServerFile:
+    """The file of a running server process, open for appending."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def add(self, sandbox_id: str, sandbox: SandboxEntry) -> None:
+        """Adds a sandbox.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        self._append({"add": sandbox_id, "labels": dict(sandbox.labels), "created": sandbox.created})
+
+    def remove(self, sandbox_id: str) -> None:
+        """Takes a sandbox away.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        self._append({"remove": sandbox_id})
+
+    def close(self) -> None:
+        """Closes the file, which stays. Call it once."""
+        os.close(self._descriptor)
+
+    def _append(self, change: Mapping[str, object]) -> None:
+        line = f"{json.dumps(change)}\n".encode()
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise _cannot_write(self._path, error) from error
+
+
 def write_record(path: Path, record: Mapping[str, object]) -> None:
     """Replaces a JSON file of the ledger's folder in one step.
 
@@ -90,26 +137,41 @@ def write_record(path: Path, record: Mapping[str, object]) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(record), encoding="utf-8")
+        temporary.write_text(f"{json.dumps(record)}\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise StorageError(f"Cannot write the sandbox ledger {path}: {error}") from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"Cannot write the sandbox ledger {path}: {error}")
 
 
 def _read(path: Path) -> ServerEntry | None:
-    """None for a file that vanished meanwhile or that is not ours."""
+    """None for a file that vanished meanwhile or that is not ours; a change that was cut short ends it."""
     try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-        sandboxes = {
-            id_: SandboxEntry(labels=dict(sandbox["labels"]), created=float(sandbox["created"]))
-            for id_, sandbox in row[_SANDBOXES].items()
-        }
-        pid, started, port = (int(row[name]) for name in ("pid", "started", "port"))
-        return ServerEntry(id=str(row["id"]), pid=pid, started=started, port=port, sandboxes=sandboxes)
+        first, *changes = path.read_text(encoding="utf-8").splitlines()
+        facts = json.loads(first)
+        pid, started, port = (int(facts[name]) for name in ("pid", "started", "port"))
+        return ServerEntry(id=str(facts["id"]), pid=pid, started=started, port=port, sandboxes=_replay(changes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _replay(changes: Sequence[str]) -> dict[str, SandboxEntry]:
+    sandboxes: dict[str, SandboxEntry] = {}
+    for line in changes:
+        try:
+            change = json.loads(line)
+        except ValueError:
+            continue  # the owner was killed while it wrote, so this is the last line
+        if (added := change.get("add")) is not None:
+            sandboxes[added] = SandboxEntry(labels=change["labels"], created=float(change["created"]))
+        else:
+            sandboxes.pop(change["remove"], None)
+    return sandboxes
 
 
 def is_running(entry: ServerEntry) -> bool:

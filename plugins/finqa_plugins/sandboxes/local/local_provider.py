@@ -21,7 +21,7 @@ from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes._serving.server_health import POLL_S
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_executions import LocalExecutingSandbox, LocalExecutingSandboxes
-from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry, is_running
+from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry, ServerFile, is_running
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 log = structlog.get_logger(__name__)
@@ -187,6 +187,7 @@ class _Server:
         self.id = f"local-{secrets.token_hex(4)}"
         self._numbers = itertools.count(1)
         self._ledger = ledger
+        self._file: ServerFile | None = None
         self._config = config
         self._stopped = False
         self.distrusted = False
@@ -223,14 +224,17 @@ class _Server:
         Raises:
             StorageError: The ledger cannot be written.
         """
+        if self._file is None:
+            self._file = self._ledger.create(self._entry())
         self.sandboxes[sandbox_id] = SandboxEntry(labels=dict(labels), created=time.time())
-        self._ledger.write(self._entry())
+        self._file.add(sandbox_id, self.sandboxes[sandbox_id])
 
     def remove(self, sandbox_id: str) -> None:
         """Takes a sandbox out of the ledger; the file goes with the last one. Idempotent."""
-        if self.sandboxes.pop(sandbox_id, None) is not None and self.sandboxes and not self._stopped:
+        known = self.sandboxes.pop(sandbox_id, None) is not None
+        if known and self.sandboxes and self._file is not None and not self._stopped:
             try:
-                self._ledger.write(self._entry())
+                self._file.remove(sandbox_id)
             except StorageError as error:
                 log.warning("the sandbox ledger is out of date", reason=error.message)
 
@@ -247,6 +251,9 @@ class _Server:
             try:
                 await self.process.stop(self._config.stop_timeout_s)
             finally:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
                 self._ledger.remove(self._entry())
 
     def _entry(self) -> ServerEntry:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from pathlib import Path
 
+import httpx
 import pytest
+from fixtures.reserved_ports import reserved_port
 
 from finqa_cli.errors import ConfigError
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
@@ -56,3 +61,51 @@ def test_the_recipe_of_images_is_the_dockerfile_where_there_is_one(folder: Path,
     (folder / name).touch()
     assert chosen("auto") == chosen("dockerfile") == folder / name
     assert chosen("packages") is None
+
+
+GRADIO = "app_names = ['gradio']"
+SERVER = """
+import json, sys
+{imported}
+
+async def app(scope, receive, send):
+    loaded = getattr(sys.modules.get("gradio"), "app_names", None)
+    body = json.dumps([loaded, sys.argv[1:2]]).encode()
+    await send({{"type": "http.response.start", "status": 200, "headers": []}})
+    await send({{"type": "http.response.body", "body": body}})
+"""
+GUARDED = "try:\n    import gradio\nexcept ImportError:\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("imported", "web", "loaded"),
+    [(GUARDED, False, None), (GUARDED, True, ["gradio"]), ("import gradio", False, ["gradio"])],
+    ids=["guarded", "web interface", "needed"],
+)
+def test_gradio_is_imported_where_it_is_needed(
+    imported: str, web: bool, loaded: list[str] | None, folder: Path
+) -> None:
+    """A stand-in for gradio beside the folder, which the app imports when it may."""
+    (folder / "server" / "app.py").write_text(SERVER.format(imported=imported))
+    (folder.parent / "gradio.py").write_text(GRADIO)
+    spec = server_spec(OpenEnvConfig(module=str(folder)))
+    assert spec is not None
+    with reserved_port() as port:
+        command = [part.replace("{host}", "127.0.0.1").replace("{port}", str(port)) for part in spec.command]
+        process = subprocess.Popen(command, env={"ENABLE_WEB_INTERFACE": "true"} if web else {}, cwd=folder)
+        try:
+            assert json.loads(_first_answer(port, process)) == [loaded, ["clone.server.app:app"]]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _first_answer(port: int, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server exited"
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/").text
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("the server did not start")

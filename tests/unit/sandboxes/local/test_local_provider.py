@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -236,10 +237,10 @@ async def test_a_reused_pid_is_never_killed(spec: ServerSpec, tmp_path: Path) ->
     bystander = started("import time; time.sleep(60)")
     try:
         path = tmp_path / "local" / f"{box.pid}.json"
-        row = json.loads(path.read_text())
+        first, added = path.read_text().splitlines()
         forged = tmp_path / "local" / f"{bystander.pid}.json"
-        boxes = {"stale-1": {"labels": RUN, "created": 1.0}}
-        forged.write_text(json.dumps({**row, "id": "stale", "pid": bystander.pid, "boxes": boxes}))
+        stale = {**json.loads(first), "id": "stale", "pid": bystander.pid}
+        forged.write_text(f"{json.dumps(stale)}\n{json.dumps({**json.loads(added), 'add': 'stale-1'})}\n")
         assert [info.id for info in await provider(tmp_path).list(RUN)] == [box.id]
         await provider(tmp_path).reap("stale-1")
         assert bystander.poll() is None
@@ -258,16 +259,22 @@ async def test_foreign_files_in_the_ledger_are_ignored(spec: ServerSpec, tmp_pat
     await provider(tmp_path).reap("x")
 
 
-async def test_a_ledger_that_cannot_be_written_starts_nothing(spec: ServerSpec, tmp_path: Path) -> None:
+async def test_a_ledger_that_cannot_be_written_starts_nothing(
+    spec: ServerSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     local = provider(tmp_path, processes=1)
     (tmp_path / "local").mkdir()
     first = await local.start(spec, RUN)
-    (tmp_path / "local" / f"{first.pid}.json").unlink()
-    (tmp_path / "local" / f"{first.pid}.json").mkdir()
-    with pytest.raises(StorageError, match="ledger"):
-        await local.start(spec, RUN)
-    assert await first.healthy()
-    (tmp_path / "local" / f"{first.pid}.json").rmdir()
+    full = (tmp_path / "local" / f"{first.pid}.json").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="ledger"):
+            await local.start(spec, RUN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "ledger is out of date" in capsys.readouterr().out  # in memory, so the limit of file sizes does not apply
+    assert await first.healthy() and [info.id for info in await local.list(RUN)] == [first.id]
     await local.close()
     assert not files(tmp_path)
 

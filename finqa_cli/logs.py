@@ -33,7 +33,7 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
     form = _one_of("FINQA_LOG_FORMAT", variables, FORMATS, default="console")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_MaskedFormatter())
-    if threading.excepthook is threading.__excepthook__:  # another one was set up by whoever embeds finqa
+    if threading.excepthook is threading.__excepthook__:  # another program that calls finqa keeps its own
         threading.excepthook = _report_thread
     colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     renderer: Any = (

@@ -174,7 +174,10 @@ def use_services(bench: Bench) -> tuple[Commands, list[Done]]:
         openai = ("--engine=openai", "--model=analyst", "--sandbox=local", "--set", "engine.options.max_retries=0")
         named = ("--set", f"engine.options.base_url={engine.url}", "--set", "engine.options.api_key_env=SERVER_KEY")
         answered = commands.run("play", *openai, *named)
-        engine.faults = [Fault(times=9, status=401, body=error_body(f"{MARKER}: {key} is wrong"))]
+        repeated = (
+            f"{MARKER}: {key} is wrong, {commands.environment['HF_TOKEN']}, {commands.environment['DATABASE_URL']}"
+        )
+        engine.faults = [Fault(times=9, status=401, body=error_body(repeated))]
         refused = commands.run("play", *openai, *named)
         proxied = commands.run("play", *openai, "--set", "engine.options.base_url=http://host.invalid/v1")
     succeeded(played, answered)

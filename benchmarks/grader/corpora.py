@@ -67,8 +67,8 @@ def read_corpora(folder: Path = FOLDER) -> dict[str, dict[Kind, tuple[Row, ...]]
     """Reads the parts that are in the folder: part -> kind -> rows.
 
     Raises:
-        ValueError: A file has not the digest of `DIGESTS`, or is not named there, or a part has one of its files only, or
-            a row lacks a key.
+        ValueError: A file has not the digest of `DIGESTS`, or is not named there, or a part has one of its
+            files only, or a row lacks a key.
     """
     digests = _digests(folder / "DIGESTS")
     found: dict[str, dict[Kind, tuple[Row, ...]]] = {}

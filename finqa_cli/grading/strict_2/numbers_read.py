@@ -11,7 +11,8 @@ from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.question import Question, quantities
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
+from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -187,20 +188,42 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
 
 def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
     """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    if not question.known:
+        return ""
     place = found.index(one)
     start = place
-    while start and found[start - 1].sort in (Sort.WORD, Sort.SYMBOL, Sort.YEAR) and found[start - 1].text not in _ENDS:
+    while start and found[start - 1].sort in _LABEL_SORTS and found[start - 1].text not in _ENDS:
         start -= 1
-    label = " ".join(element.text for element in found[start:place] if element.sort is Sort.WORD)
-    if "/" in {element.text for element in found[start:place]} or "divided" in label:
-        return ""
-    named = quantities(label)
-    if named and question.quantities and not named & question.quantities:
+    end = place + 1
+    while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
+        end += 1
+    before, after = _words(found[start:place]), _words(found[place + 1 : end])
+    label = " ".join(before)
+    if contradicts(f"{label} | {' '.join(after)}", question.text):
+        return "The value is labelled as another one."
+    is_formula = "/" in {element.text for element in found[start:place]} or "divided" in label
+    if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
+    says = found[place - 1].text in _SAYS if place else False
+    is_said = len(after) > 1 and after[0] in _SAYS
+    if (says and not is_formula and is_foreign(before, question.words)) or (
+        is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question))
+    ):
+        return "The value is labelled as something else."
     return ""
 
 
+def _words(found: Sequence[Element]) -> list[str]:
+    return [element.text for element in found if element.sort is Sort.WORD]
+
+
+def _is_other(named: frozenset[str], question: Question) -> bool:
+    return bool(named and question.quantities and not named & question.quantities)
+
+
 _ENDS = frozenset((".", ";", ",", "("))
+_LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
+_SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))
 
 
 def _as_year(one: Element) -> Element:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
+from finqa_cli.grading.strict_2.labels import quantities
 from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES
 
 LONGEST = 600
@@ -39,31 +40,7 @@ _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
 )
 
-_QUANTITIES = {
-    "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
-    "gross profit": r"gross profit|gross income",
-    "cost of sales": r"cost of (?:goods sold|sales|revenue)|cogs",
-    "operating income": r"operating (?:income|profit|earnings)|ebit",
-    "net income": r"net (?:income|profit|earnings|loss)|earnings",
-    "ebitda": r"ebitda",
-    "assets": r"assets",
-    "liabilities": r"liabilities",
-    "equity": r"equity",
-    "debt": r"debt|borrowings",
-    "cash": r"cash",
-    "capital expenditure": r"capital expenditures?|capex",
-    "dividends": r"dividends?|payout",
-    "inventory": r"inventor(?:y|ies)",
-    "margin": r"margin",
-    "tax": r"tax(?:es)?",
-}
-_QUANTITY = {name: re.compile(rf"(?<![a-z])(?:{words})(?![a-z])") for name, words in _QUANTITIES.items()}
-
-
-def quantities(text: str) -> frozenset[str]:
-    """The quantities of a statement that a text in lower case names, by one name for all their words."""
-    return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
-
+_WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -82,9 +59,13 @@ class Question:
         measures: Which of shares, time and money it asks for.
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
+        words: Its words.
+        text: The question in lower case.
     """
 
     known: bool = False
+    words: tuple[str, ...] = ()
+    text: str = ""
     scale: Unit = NO_UNIT
     years: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
@@ -121,6 +102,8 @@ def read_question(text: str) -> Question:
     years = _YEARS.findall(text) + [f"20{short}" for short in _SHORT_YEARS.findall(text)]
     return Question(
         known=True,
+        words=tuple(_WORD.findall(text)),
+        text=text,
         scale=_scale(text),
         years=frozenset(years),
         numbers=frozenset(found.replace(",", "") for found in _NUMBERS.findall(_YEARS.sub(" ", text))),

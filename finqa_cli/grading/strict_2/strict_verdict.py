@@ -8,7 +8,7 @@ from fractions import Fraction
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
-from finqa_cli.grading.strict_2 import refused_words, surface
+from finqa_cli.grading.strict_2 import refused_words, surface, transcript
 from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.values import Value, is_points
@@ -22,22 +22,23 @@ _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
     expected = truth_items(truth)
-    wrapped = _unwrapped(answer)
+    asked = read_question(question)
+    wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
     if len(expected) == 1 and isinstance(expected[0].value, str):
-        return _word(answer, wrapped, truth, expected[0].value, read_question(question))
+        return _word(answer, wrapped, truth, expected[0].value, asked)
     if any(isinstance(item.value, str) for item in expected):
-        return _mixed(answer, wrapped, expected)
-    return _numbers(answer, wrapped, expected, read_question(question))
+        return _mixed(answer, wrapped, expected, asked)
+    return _numbers(answer, wrapped, expected, asked)
 
 
-def _unwrapped(answer: str) -> Wrapped | str:
+def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
     text = surface.without_hidden(answer)
     if text is None:
         return "There is a hidden character, or a digit of another script."
-    wrapped = unwrap(text)
+    wrapped = unwrap(transcript.without_echo(transcript.without_endings(text), question))
     if isinstance(wrapped, str):
         return wrapped
     parts = [surface.plain(part) for part in (wrapped.decision, wrapped.before, wrapped.after)]
@@ -47,7 +48,7 @@ def _unwrapped(answer: str) -> Wrapped | str:
     if not any(character.isalnum() for character in decision):
         return "The answer is empty, or not a number."
     beside = f"{before}\n{after}".lower()
-    if refused_words.undecided(beside) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
+    if refused_words.undecided(beside, asked.words) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
         return "What stands beside the answer takes it back."
     if any(character.isdigit() for character in after) or refused_words.WORDS_OF_DECISIONS.search(beside):
         return "There are other values beside the answer."
@@ -74,9 +75,9 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
     return Verdict(1.0, f"{shown(answer)} matches.")
 
 
-def _mixed(answer: str, wrapped: Wrapped, expected: list[Item]) -> Verdict:
+def _mixed(answer: str, wrapped: Wrapped, expected: list[Item], asked: Question) -> Verdict:
     """A list with words in it, such as `Yes, 5`: read as in version 1, after all refused_words."""
-    if refused_words.undecided(wrapped.decision.lower()):
+    if refused_words.undecided(wrapped.decision.lower(), asked.words):
         return Verdict(0.0, _HEDGED)
     given = answer_items(wrapped.decision)
     pairs = given if isinstance(given, str) else pair_up(given, expected)
@@ -88,7 +89,7 @@ def _mixed(answer: str, wrapped: Wrapped, expected: list[Item]) -> Verdict:
 
 def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Question) -> Verdict:
     text = refused_words.without_equivalents(wrapped.decision.lower())
-    if refused_words.undecided(text) or refused_words.foreign(text):
+    if refused_words.undecided(text, question.words) or refused_words.foreign(text):
         return Verdict(0.0, _HEDGED)
     if len(expected) == 1 and wrapped.boxed_count > 1:
         return Verdict(0.0, f"1 value is expected, got {wrapped.boxed_count}.")

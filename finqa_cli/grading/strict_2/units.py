@@ -87,7 +87,7 @@ class Measured:
 UNITS: dict[str, Measured] = {
     **{word: Measured(Unit(Kind.SCALE, Fraction(factor))) for word, factor in SCALES.items()},
     **{word: Measured(Unit(Kind.POINTS, Fraction(1, parts))) for parts, words in _POINTS for word in words.split("|")},
-    **dict.fromkeys(("%", "percent", "per cent", "pct", "pct."), Measured(PERCENT)),
+    **dict.fromkeys(("%", "percent", "per cent", "per-cent", "pct", "pct."), Measured(PERCENT)),
     **dict.fromkeys(("‰", "per mille"), Measured(Unit(Kind.PERCENT, Fraction(1, 1000)))),
     **dict.fromkeys(("cents", "cent", "¢"), Measured(CENTS, "money")),
     **{word: Measured(NO_UNIT, "money", code) for word, code in CURRENCIES.items()},

@@ -71,7 +71,7 @@ _SIGNS = ("-", "+")
 _ABOUT = ("~", "=")
 _CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
 _RATIO = re.compile(r"[ ]?(?::|to|-to-)[ ]?1(?:\.0+)?(?![0-9:%]|[.,][0-9]|[ ]?(?:million|billion|thousand|percent|%))")
-_PART = re.compile(r"[ ](?:out of|of)[ ]([0-9]{1,9})(?![0-9%]|[.,][0-9])(?![ ]?(?:million|billion|thousand|percent))")
+_PART = re.compile(r"[ ](?:out of|of)(?: (?:the|all|a total of))?[ ]([0-9]{1,9})(?![0-9%]|[.,][0-9])(?![ ]?(?:million|billion|thousand|percent))")
 _NOT_COUNTED = re.compile(
     r"[ -]?(?:dozens?|score|pairs?|couples?|odd|halves|thirds|(?:ten|hundred|thousand|[a-z]*illion)ths?)\b"
 )

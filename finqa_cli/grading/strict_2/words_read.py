@@ -49,7 +49,7 @@ def yes_or_no(text: str, question: Question) -> str | None:
         word = only[1]
         return {"y": "yes", "n": "no"}.get(word) or _MEANS[word]
     if (
-        refused_words.undecided(text)
+        refused_words.undecided(text, question.words)
         or _TAKEN_BACK.search(text)
         or _ABBREVIATION.search(text)
         or _NOT_FAILED.search(text)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from finqa_cli.grading.numbers import Number
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
-from finqa_cli.grading.strict_2.values import Element, Sort, Value
+from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _NEGATIVE = frozenset(("minus", "negative"))
@@ -43,6 +43,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     assert one.value is not None
     place = found.index(one)
     before = _word_before(found, place)
+    if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
+        return "Two signs stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
     if before in BOUNDS or _bounded_after(found, place):
@@ -61,6 +63,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     ups = [word for word in (before, after) if word in UP]
     if question.is_about_decline and not _NEGATIVE & set(downs):
         return one.value if not ups else "The direction contradicts the question."
+    if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
+        return one.value  # `-77 (a decrease)`
     if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
         return "Two signs stand at the value."
     if downs:
@@ -68,6 +72,24 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
         return "Its sign is not clear."
     return one.value
+
+
+def _is_apart(found: Sequence[Element], place: int) -> bool:
+    """A bracket or a comma stands right after the value."""
+    return place + 1 < len(found) and found[place + 1].text in ("(", ",")
+
+
+def says_the_same(first: Element, second: Element, found: Sequence[Element]) -> bool:
+    """One value has a minus, and the other is the same amount with a word for it: `-0.034 (a 3.4% decrease)`."""
+    if first.value is None or second.value is None or first.value.number.mantissa * second.value.number.mantissa >= 0:
+        return False
+    unsigned = first if first.value.number.mantissa > 0 else second
+    place = found.index(unsigned)
+    if _word_before(found, place) not in DOWN and _after(found, place) not in DOWN:
+        return False
+    assert unsigned.value is not None
+    opposite = replace(unsigned.value, number=_negated(unsigned.value.number))
+    return is_same(opposite, second.value if unsigned is first else first.value)
 
 
 def _negated(number: Number) -> Number:

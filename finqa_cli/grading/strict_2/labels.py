@@ -41,7 +41,7 @@ _EXCLUSIVE = tuple(
     {member: re.compile(rf"(?<![\w-])(?:{member})(?![\w-])") for member in members.split(" / ")}
     for members in (
         r"basic / diluted",
-        r"current ratio / quick ratio|acid[- ]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
+        r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- ]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
         r"statutory / effective / marginal",
         r"gross (?:profit )?margin / operating margin / (?:net|profit|net profit) margin / ebitda margin",
         r"short[- ]term|current portion / long[- ]term|non-?current",
@@ -120,6 +120,26 @@ _SYNONYMS = tuple(
 def quantities(text: str) -> frozenset[str]:
     """The quantities of a statement that a text in lower case names, by one name for all their words."""
     return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
+
+
+_MEASURES = {
+    "ratio": "ratio multiple coverage turnover",
+    "margin": "margin",
+    "growth": "growth cagr increase rise grew rose increased",
+    "change": "change variance difference decrease decline fall",
+    "total": "total sum altogether combined",
+    "average": "average mean",
+    "share": "percentage percent proportion portion share payout",
+    "rate": "rate yield",
+    "return": "return roe roa roic",
+    "cycle": "cycle ccc",
+}
+_MEASURE = {word: name for name, words in _MEASURES.items() for word in words.split()}
+
+
+def measures_named(words: Collection[str]) -> frozenset[str]:
+    """The measures that words name which are computed and stand in no statement: ratio, margin, growth and others."""
+    return frozenset(_MEASURE[word] for word in words if word in _MEASURE)
 
 
 def contradicts(label: str, question: str) -> bool:

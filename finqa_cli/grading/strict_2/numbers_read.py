@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS, Item
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2 import refused_words, statement
+from finqa_cli.grading.strict_2 import refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
+from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
@@ -45,15 +46,18 @@ def read_one(text: str, question: Question) -> Given | str:
     if why := _unreadable(text, found):
         return why
     within = [one for one in found if start <= one.start < end]
-    kept, dropped = statement.without_contrasts(statement.without_spans(within), lambda one: one.sort is Sort.VALUE)
+    within = statement.without_spans(working.as_equations(working.with_cents(within)))
+    kept, dropped = statement.without_contrasts(within, lambda one: one.sort is Sort.VALUE)
     if len(_amounts(kept, question)) > 1:
         later = statement.weak_start(text, start, end)
         if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
             kept, start = [one for one in kept if one.start >= later], later
+    if len(_amounts(kept, question)) > 1:
+        kept = working.last_labelled(working.after_fronted_clause(kept), question)
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
         return result
-    values = statement.merge_notations(statement.candidates(result, question), result)
+    values = working.of_asked_kind(_amounts(result, question), question)
     if any(one.text == refused_words.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
         return "The answer names alternatives."
     if len(values) != 1:
@@ -78,7 +82,7 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
     return ""
 
 
-def read_year(text: str) -> str | None:
+def read_year(text: str, question: Question) -> str | None:
     """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
 
     Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
@@ -94,6 +98,8 @@ def read_year(text: str) -> str | None:
     years = [one for one in kept if one.sort is Sort.YEAR]
     bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one)]
     if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
+        return None
+    if other_extreme(text, question) or _RANKED.search(text):
         return None
     place = kept.index(years[0])
     before = kept[place - 1].text if place else ""
@@ -234,6 +240,10 @@ def _as_year(one: Element) -> Element:
     return one
 
 
+_RANKED = re.compile(
+    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|later|earlier|"
+    r"but 2|mid-)(?![\w-]?[a-z])"
+)
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 

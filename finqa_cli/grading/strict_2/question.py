@@ -36,6 +36,18 @@ _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|impr
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
 _SHARES = re.compile(r"\bshares?\b|\bstock\b|\beps\b")
 _TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
+_DURATION = re.compile(
+    r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|months|years)\b"
+    r"|\bperiod\b|\bcycle\b|\bmaturity\b|\bduration\b|\bage\b|\blife\b|\bterm\b|\bdays\b"
+)
+_SHARE = re.compile(
+    r"\bpercent|\bper cent|%|\brates?\b|\bmargin|\bgrowth\b|\bratio\b|\bproportion\b|\bportion\b|\bwhat share\b"
+    r"|\breturn on\b|\byield\b|\bcagr\b|\bshare of\b|\bfraction\b"
+)
+_AMOUNT = re.compile(
+    r"\bhow much\b|\bamount\b|\b(?:in|of) (?:us |u\.s\. )?(?:thousand|million|billion|dollar)|\bvalue\b|\btotal\b"
+    r"|\bchange in\b|\bdifference\b|\bwhat (?:was|were|is|are) (?:the )?(?:company's )?(?:net|gross|operating|total|cash)\b"
+)
 _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
 )
@@ -56,6 +68,9 @@ class Question:
         counts: It asks how many things there are, so the answer is whole.
         direction: 1 when it asks whether something rose or is above, -1 for fell or below, 0 for neither or both.
         is_about_decline: It asks for the size of a decrease, so that `a decrease of 5` is 5.
+        asks_time: It asks for a duration.
+        asks_share: It asks for a percentage, a rate or a ratio.
+        asks_amount: It asks for an amount, and for no share.
         measures: Which of shares, time and money it asks for.
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
@@ -74,6 +89,9 @@ class Question:
     counts: bool = False
     direction: int = 0
     is_about_decline: bool = False
+    asks_time: bool = False
+    asks_share: bool = False
+    asks_amount: bool = False
     measures: frozenset[str] = field(default=frozenset())
     quantities: frozenset[str] = frozenset()
     currencies: frozenset[str] = frozenset()
@@ -112,6 +130,9 @@ def read_question(text: str) -> Question:
         counts=bool(_COUNTS.search(text)),
         direction=bool(_ROSE.search(text)) - bool(_DOWN.search(text)),
         is_about_decline=bool(_DOWN.search(text)) and not _UP.search(text),
+        asks_time=bool(_DURATION.search(text)),
+        asks_share=bool(_SHARE.search(text)),
+        asks_amount=bool(_AMOUNT.search(text)) and not _SHARE.search(text),
         measures=frozenset(measures),
         quantities=quantities(text),
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),

@@ -27,7 +27,7 @@ UNDECIDED = _words(
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
     r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
-    r"in case|provided that|take your pick|whichever|whatever|any (?:number|value|amount|year)",
+    r"in case|provided that|take your pick|whichever|whatever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
     r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
     r"not (?:available|given|known|disclosed|reported|stated|provided|enough)|inconclusive|inconsistent|fallback",
@@ -77,7 +77,7 @@ NO_AS_DETERMINER = _words("no")
 BOUNDS = word_set(
     "top over under above below beyond exceeding exceeded exceeds exceed than least most nearly almost "
     "topping topped between from until before after since maximum minimum max min within barely through "
-    "ex excl"
+    "ex excl near nearing approaching nearer"
 )
 """Right before a value: it bounds the answer and is not one."""
 
@@ -146,7 +146,10 @@ def last_clause(text: str) -> int:
 
 OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
-_EQUIVALENT = re.compile(r"(?<=[0-9%)])(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])")
+_EQUIVALENT = re.compile(
+    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|(?<=bps))"
+    r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
+)
 
 
 def without_equivalents(text: str) -> str:

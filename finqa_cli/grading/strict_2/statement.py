@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
 from finqa_cli.grading.strict_2.values import Element, Sort, is_same, precision
@@ -223,6 +224,10 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element]) -> list
             assert last.value and one.value
             merged[-1] = one if precision(one.value) < precision(last.value) else last
             continue
+        if last is not None and _links(between) and says_the_same(last, one, found):
+            assert last.value
+            merged[-1] = last if last.value.number.mantissa < 0 else one
+            continue
         merged.append(one)
     return merged
 
@@ -238,6 +243,7 @@ def _links(between: Sequence[Element]) -> set[str]:
 def _say_the_same(first: Element, second: Element, is_exact: bool) -> bool:
     if first.value is None or second.value is None or first.value.written == second.value.written:
         return False
-    if is_exact:  # `5.25% or 5.3%` are alternatives
+    if is_exact and all(one.value is None or one.value.number.place for one in (first, second)):
+        # `5.25% or 5.3%` are alternatives
         return first.value.number.value == second.value.number.value
     return is_same(first.value, second.value)

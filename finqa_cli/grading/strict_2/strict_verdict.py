@@ -9,11 +9,12 @@ from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2.names_read import is_name
 from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.values import Value, is_points
-from finqa_cli.grading.strict_2.words_read import is_name, yes_or_no
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
+from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
 _HEDGED = "The answer hedges, names alternatives, or talks of something else."
@@ -69,7 +70,7 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
         right = yes_or_no(text.lower(), question) == expected
     else:
         name = bare_text(boxed_parts(truth)[0].content if boxed_parts(truth) else truth)
-        right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name))
+        right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name, question))
     if wrapped.boxed_count > 1 or not right:
         return Verdict(0.0, f"{shown(answer)} is not the expected text.")
     return Verdict(1.0, f"{shown(answer)} matches.")
@@ -94,7 +95,7 @@ def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Ques
     if len(expected) == 1 and wrapped.boxed_count > 1:
         return Verdict(0.0, f"1 value is expected, got {wrapped.boxed_count}.")
     if len(expected) == 1 and question.asks_year and _is_year(expected[0].value):
-        right = read_year(text) == str(_number(expected[0]).mantissa)
+        right = read_year(text, question) == str(_number(expected[0]).mantissa)
         return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'is not the expected year'}.")
     given: list[Given] | str
     if len(expected) == 1 and expected[0].is_of_years:

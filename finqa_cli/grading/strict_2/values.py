@@ -71,7 +71,10 @@ _SIGNS = ("-", "+")
 _ABOUT = ("~", "=")
 _CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
 _RATIO = re.compile(r"[ ]?(?::|to|-to-)[ ]?1(?:\.0+)?(?![0-9:%]|[.,][0-9]|[ ]?(?:million|billion|thousand|percent|%))")
-_PART = re.compile(r"[ ](?:out of|of)(?: (?:the|all|a total of))?[ ]([0-9]{1,9})(?![0-9%]|[.,][0-9])(?![ ]?(?:million|billion|thousand|percent))")
+_PART = re.compile(
+    r"[ ](?:out of|of)(?: (?:the|all|a total of))?[ ]([0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?![0-9%]|[.,][0-9])"
+    r"(?![ ]?(?:million|billion|thousand|percent))"
+)
 _NOT_COUNTED = re.compile(
     r"[ -]?(?:dozens?|score|pairs?|couples?|odd|halves|thirds|(?:ten|hundred|thousand|[a-z]*illion)ths?)\b"
 )
@@ -84,7 +87,8 @@ _DECIMALS_NOTE = re.compile(
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
-_GLUED_OPERATORS = "^²³%‰"
+_GLUED_OPERATORS = "²³%‰"
+_POWER = re.compile(r"\^(?![({]?[0-9])")
 
 
 def elements(text: str, tokens: Sequence[Token], *, counts: bool = False) -> list[Element]:
@@ -170,7 +174,9 @@ class _Reader:
         """Adds the value that begins here, if one does: sign, currency, brackets, digits or words, units."""
         place, start = self._place, self._tokens[self._place].start
         sign, currency, brackets, position, signs = 1, "", False, start, 0
-        if self._tokens[place].text in ("~",):
+        if self._tokens[place].text == "~":
+            if self._after_value():
+                return False  # `300 / 49.04 ~ 6.12`
             position = self._skip_blank(position + 1)
         while position < len(self._text):
             character = self._text[position]
@@ -244,11 +250,11 @@ class _Reader:
         end = token.end
         if token.text.isdigit() and (over := _OVER.match(self._text, end)):
             return f"{token.text}/{over[1]}", over.end(), False
-        if token.text.isdigit() and (part := _PART.match(self._text, end)) and int(token.text) <= int(part[1]):
+        if token.text.isdigit() and (part := _PART.match(self._text, end)) and int(token.text) <= int(part[1].replace(",", "")):
             if self._counts:
                 return token.text, part.end(), False
             if not _YEAR.fullmatch(part[1]):
-                return f"{token.text}/{part[1]}", part.end(), False
+                return f"{token.text}/{part[1].replace(',', '')}", part.end(), False
         ratio = None if _YEAR.fullmatch(token.text) else _RATIO.match(self._text, end)
         if ratio and "e" not in token.text and Fraction(token.text) > 1:
             end = ratio.end()
@@ -308,7 +314,9 @@ class _Reader:
         before, after = self._text[start - 1 : start], self._text[end : end + 2]
         if after[:1] == "!" and self._text[end - 1 : end].isdigit():
             return True  # a factorial
-        if before.isalnum() or before == "_" or after[:1].isalnum() or (after[:1] and after[:1] in _GLUED_OPERATORS):
+        if before.isalnum() or before == "_" or after[:1].isalnum() or _POWER.match(self._text, end):
+            return True
+        if after[:1] and after[:1] in _GLUED_OPERATORS:
             return True
         if after[:1] in ("-", ".", "'", "_", "+") and after[1:].isalpha():
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
@@ -79,12 +79,19 @@ def _is_apart(found: Sequence[Element], place: int) -> bool:
     return place + 1 < len(found) and found[place + 1].text in ("(", ",")
 
 
-def says_the_same(first: Element, second: Element, found: Sequence[Element]) -> bool:
-    """One value has a minus, and the other is the same amount with a word for it: `-0.034 (a 3.4% decrease)`."""
+def says_the_same(first: Element, second: Element, found: Sequence[Element], places: Mapping[int, int]) -> bool:
+    """One value has a minus, and the other is the same amount with a word for it: `-0.034 (a 3.4% decrease)`.
+
+    Args:
+        first: The one value.
+        second: The other.
+        found: The statement that they are in.
+        places: Where in it the element stands that begins at a place of the text.
+    """
     if first.value is None or second.value is None or first.value.number.mantissa * second.value.number.mantissa >= 0:
         return False
     unsigned = first if first.value.number.mantissa > 0 else second
-    place = found.index(unsigned)
+    place = places[unsigned.start]
     if _word_before(found, place) not in DOWN and _after(found, place) not in DOWN:
         return False
     assert unsigned.value is not None

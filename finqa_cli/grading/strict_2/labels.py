@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from finqa_cli.grading.strict_2.number_words import starts_number
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _QUANTITIES = {
@@ -168,7 +169,7 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
         question: The words of the question, in order.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
-    contents = [word for word in words if word not in _GENERIC and len(word) > 1]
+    contents = [word for word in words if word not in _GENERIC and len(word) > 1 and not starts_number(word)]
     if not contents or not question:
         return False
     asked = [word for one in question for word in re.split(r"[-_/]", one)]

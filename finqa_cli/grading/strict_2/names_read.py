@@ -133,7 +133,9 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
         return "?", "?"
     before = re.search(r"([^\W_]+)[ \"'*]*\Z", text[: found.start()])
     after = re.match(
-        r"[ \"'*]*(?:,? ?(?:inc|corp|ltd|plc|co|group|company)\b\.?)?[ \"'*]*([^\W_]+)?", text[found.end() :]
+        r"[ \"'*]*(?:,? ?(?:inc|corp|ltd|plc|co|llp|llc|l\.l\.p|l\.l\.c|s\.a|n\.v|ag|se|sa|nv|lp|group|company|corporation|"
+        r"incorporated|limited|holdings)\b\.?)?[ \"'*]*([^\W_]+)?",
+        text[found.end() :],
     )
     return before[1] if before else "", (after[1] or "") if after else ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS, Item
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2 import refused_words, statement, working
+from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
@@ -46,14 +46,15 @@ def read_one(text: str, question: Question) -> Given | str:
     if why := _unreadable(text, found):
         return why
     within = [one for one in found if start <= one.start < end]
-    within = statement.without_spans(working.as_equations(working.with_cents(within)))
+    within = statement.without_spans(asides.to_asked_year(working.as_equations(working.with_cents(within)), question))
+    within = asides.without_asides(within, question)
     kept, dropped = statement.without_contrasts(within, lambda one: one.sort is Sort.VALUE)
     if len(_amounts(kept, question)) > 1:
         later = statement.weak_start(text, start, end)
         if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
             kept, start = [one for one in kept if one.start >= later], later
     if len(_amounts(kept, question)) > 1:
-        kept = working.last_labelled(working.after_fronted_clause(kept), question)
+        kept = asides.without_explanation(working.last_labelled(working.after_fronted_clause(kept), question))
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
         return result
@@ -92,7 +93,7 @@ def read_year(text: str, question: Question) -> str | None:
     if _unreadable(text, found):
         return None
     within = [one for one in found if start <= one.start < end]
-    sides = statement.result_after_arrow(within)
+    sides = asides.without_asides(statement.result_after_arrow(within), question)
     kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
     kept = [_as_year(one) for one in kept]
     years = [one for one in kept if one.sort is Sort.YEAR]
@@ -154,7 +155,7 @@ def _unreadable(text: str, found: Sequence[Element]) -> str:
 
 
 def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
-    return statement.merge_notations(statement.candidates(found, question), found)
+    return statement.merge_notations(statement.candidates(found, question), found, question.scale)
 
 
 def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
@@ -207,6 +208,10 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     label = " ".join(before)
     if contradicts(f"{label} | {' '.join(after)}", question.text):
         return "The value is labelled as another one."
+    value = one.value
+    if value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"] and not question.asks_ratio:
+        if _is_other(quantities(" ".join(after)), question):
+            return "The value is a share of something else."
     is_formula = "/" in {element.text for element in found[start:place]} or "divided" in label
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
 from finqa_cli.grading.strict_2.labels import quantities
-from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES
+from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
 
 LONGEST = 600
 """Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
@@ -34,7 +34,13 @@ _COUNTS = re.compile(
 _DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|loss|lost|lower|outflow|deficit|contract)\w*")
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed)\w*")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
-_SHARES = re.compile(r"\bshares?\b|\bstock\b|\beps\b")
+_SHARES = re.compile(r"\bshares\b|\bstock\b|\bshare count\b")
+_PER_SHARE = re.compile(r"\bper (?:\w+ ){0,2}share\b|\beps\b|\bprice|\bdividend|\bstock\b")
+_COUNTED_SHARES = re.compile(
+    r"^(?!.*(?:\bprice|\bvalue|\bcost|\bpaid\b|\bsp[ae]n[dt]|\bper\b|\bdollar|\bamount|\bproceeds)).*"
+    r"(?:\bnumber of|\bshares outstanding|\b(?:basic|diluted) shares|\bhow many)"
+)
+_TIME_UNIT = re.compile(r"\b(?:in|how many|number of) (?:\w+ )?(day|week|month|quarter|year)s\b|\b(day)s\b")
 _TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
 _DURATION = re.compile(
     r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|months|years)\b"
@@ -70,8 +76,9 @@ class Question:
         is_about_decline: It asks for the size of a decrease, so that `a decrease of 5` is 5.
         asks_time: It asks for a duration.
         asks_share: It asks for a percentage, a rate or a ratio.
+        asks_ratio: It asks for a margin, a rate or a ratio, which may be called a percentage of something else.
         asks_amount: It asks for an amount, and for no share.
-        measures: Which of shares, time and money it asks for.
+        measures: Which of shares, days, money and others it asks for.
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
         words: Its words.
@@ -91,6 +98,7 @@ class Question:
     is_about_decline: bool = False
     asks_time: bool = False
     asks_share: bool = False
+    asks_ratio: bool = False
     asks_amount: bool = False
     measures: frozenset[str] = field(default=frozenset())
     quantities: frozenset[str] = frozenset()
@@ -113,10 +121,6 @@ def read_question(text: str) -> Question:
     text = " ".join(text.lower().replace("’", "'").split()) if len(text) <= LONGEST else ""  # noqa: RUF001
     if not text:
         return Question()
-    measures = {name for name, words in (("shares", _SHARES), ("time", _TIME)) if words.search(text)}
-    measures |= {stem for stem in MEASURES if stem in text}
-    if not re.search(r"\bhow many\b", text) or _MONEY_WORDS.search(text):
-        measures.add("money")
     years = _YEARS.findall(text) + [f"20{short}" for short in _SHORT_YEARS.findall(text)]
     return Question(
         known=True,
@@ -132,11 +136,24 @@ def read_question(text: str) -> Question:
         is_about_decline=bool(_DOWN.search(text)) and not _UP.search(text),
         asks_time=bool(_DURATION.search(text)),
         asks_share=bool(_SHARE.search(text)),
+        asks_ratio=bool(re.search(r"\b(?:margin|rate|ratio|return|yield|turnover|payout)\b", text)),
         asks_amount=bool(_AMOUNT.search(text)) and not _SHARE.search(text),
-        measures=frozenset(measures),
+        measures=_measures(text),
         quantities=quantities(text),
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
     )
+
+
+def _measures(text: str) -> frozenset[str]:
+    """The measures that an answer may have: those that the question names, and money unless it counts things."""
+    measures = {name for name, words in (("shares", _SHARES), ("per share", _PER_SHARE)) if words.search(text)}
+    measures |= {stem for stem in MEASURES - TIMES - {"shares"} if stem in text}
+    named = {first or second for first, second in _TIME_UNIT.findall(text)}
+    measures |= named or (TIMES if _TIME.search(text) else frozenset())
+    is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))
+    if not is_count or _MONEY_WORDS.search(text):
+        measures.add("money")
+    return frozenset(measures if _COUNTS.search(text) else measures | {"times"})
 
 
 def _scale(text: str) -> Unit:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
 from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
@@ -33,7 +35,8 @@ FIRM = re.compile(r"answer|final|conclusion|correct|####|答|réponse|respuesta|
 WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
-    r"|which means|returned|works out (?:to|at)|therefore|consequently)(?![\w-])"
+    r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|with) an? (?:grand )?total of"
+    r"|totall?ing)(?![\w-])"
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
@@ -111,7 +114,9 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1
                 while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
-                    place += 1  # `vs. 74 the year before`
+                    place += 1  # `vs. 74 the year before`, `and 70 in 2020`
+                    if found[place - 1].text == "and" and place + 2 < len(found) and is_value(found[place]):
+                        place += found[place + 1].text == "in" and found[place + 2].sort is Sort.YEAR
                 continue
         kept.append(found[place])
         has_value = has_value or is_value(found[place])
@@ -151,7 +156,7 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
     found = sides[-1]
     if len(sides) > 1 and _is_plain_value(sides[-2]):  # from one notation or one value to another
         found = [*sides[-2], _link(sides[-2]), *found]
-    sides = _split(found, "=")
+    sides = [_trimmed(side) for side in _split(found, "=")]
     if len(sides) == 1:
         return "The expression is not computed." if _has_operation(found) else list(found)
     plain = [side for side in sides if _values(side) and not _has_operation(side)]
@@ -179,6 +184,16 @@ def _split(found: Sequence[Element], mark: str) -> list[list[Element]]:
         else:
             sides[-1].append(one)
     return sides
+
+
+def _trimmed(side: list[Element]) -> list[Element]:
+    """A side of an equation without line ends around it: `= 710 / 500`, and below it `= 1.42`."""
+    start, end = 0, len(side)
+    while start < end and side[start].sort is Sort.BREAK:
+        start += 1
+    while end > start and side[end - 1].sort is Sort.BREAK:
+        end -= 1
+    return side[start:end]
 
 
 def _values(found: Sequence[Element]) -> list[Element]:
@@ -210,26 +225,40 @@ def _is_echo(one: Element, question: Question) -> bool:
 _DIGIT_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "ten": "10"}
 
 
-def merge_notations(values: Sequence[Element], found: Sequence[Element]) -> list[Element]:
+def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: Unit = NO_UNIT) -> list[Element]:
     """Joins values that are two notations of one amount, such as `0.05 (5%)`; the more precise one stays.
 
     They must be linked by brackets, an equals sign or `i.e.`, and be written differently: `5, 5` are two values.
+
+    Args:
+        values: The values.
+        found: The statement that they are in.
+        scale: The scale that the question asks for: `80 ($80 million)` is one amount in millions.
     """
     merged: list[Element] = []
     places = {one.start: place for place, one in enumerate(found)}
     for one in values:
         last = merged[-1] if merged else None
         between = found[places[last.start] + 1 : places[one.start]] if last is not None else ()
-        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links):
+        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links, scale):
             assert last.value and one.value
-            merged[-1] = one if precision(one.value) < precision(last.value) else last
+            merged[-1] = _finer(last, one)
             continue
-        if last is not None and _links(between) and says_the_same(last, one, found):
+        pair = (_in_scale(last, one, scale), _in_scale(one, last, scale)) if last is not None else None
+        if last is not None and pair is not None and _links(between) and says_the_same(*pair, found, places):
             assert last.value
             merged[-1] = last if last.value.number.mantissa < 0 else one
             continue
         merged.append(one)
     return merged
+
+
+def _finer(first: Element, second: Element) -> Element:
+    """The more precise notation, and the decimal number beside a fraction, which it is the value of."""
+    assert first.value and second.value
+    if not first.value.number.place:
+        return second
+    return second if 0 < precision(second.value) < precision(first.value) else first
 
 
 def _links(between: Sequence[Element]) -> set[str]:
@@ -240,7 +269,17 @@ def _links(between: Sequence[Element]) -> set[str]:
     return words if {"that", "is"} <= words else words & _SAME_LINKS
 
 
-def _say_the_same(first: Element, second: Element, is_exact: bool) -> bool:
+def _in_scale(one: Element, other: Element, scale: Unit) -> Element:
+    """A bare value in the scale of the question, where the other one has a scale."""
+    if one.value is None or other.value is None or scale.kind is not Kind.SCALE:
+        return one
+    if one.value.number.unit is not NO_UNIT or other.value.number.unit.kind is not Kind.SCALE:
+        return one
+    return replace(one, value=replace(one.value, number=replace(one.value.number, unit=scale)))
+
+
+def _say_the_same(first: Element, second: Element, is_exact: bool, scale: Unit) -> bool:
+    first, second = _in_scale(first, second, scale), _in_scale(second, first, scale)
     if first.value is None or second.value is None or first.value.written == second.value.written:
         return False
     if is_exact and all(one.value is None or one.value.number.place for one in (first, second)):

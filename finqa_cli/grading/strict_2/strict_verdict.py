@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,6 +13,7 @@ from finqa_cli.grading.strict_2 import refused_words, surface, transcript
 from finqa_cli.grading.strict_2.names_read import is_name
 from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
+from finqa_cli.grading.strict_2.statement import STRONG
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
 from finqa_cli.grading.strict_2.yes_no import yes_or_no
@@ -46,14 +48,31 @@ def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     if any(part is None for part in parts):
         return "There is LaTeX or Markdown that hides or strikes out, or is not known."
     decision, before, after = (part or "" for part in parts)
+    decision, after = _with_notation(decision, after) if wrapped.boxed_count == 1 else (decision, after)
     if not any(character.isalnum() for character in decision):
         return "The answer is empty, or not a number."
     beside = f"{before}\n{after}".lower()
     if refused_words.undecided(beside, asked.words) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
         return "What stands beside the answer takes it back."
-    if any(character.isdigit() for character in after) or refused_words.WORDS_OF_DECISIONS.search(beside):
+    values_after = any(character.isdigit() for character in after) and not _EXPLANATION.match(after.lower())
+    if values_after or STRONG.search(after.lower()) or refused_words.WORDS_OF_DECISIONS.search(beside):
         return "There are other values beside the answer."
     return Wrapped(decision, before, after, wrapped.boxed_count)
+
+
+_NOTATION = re.compile(r"[ \n\x1f]*(?:,?[ ]?(?:i\.e\.|or|which is|that is|equivalently)|[(=~≈])[^\n.;]*(?:[.][0-9][^\n.;]*)*", re.I)
+_EXPLANATION = re.compile(
+    r"[\s.,;:(—*\x1f-]*(?:explanation|reasoning|calculation|working|because|since|where|calculated|computed|derived|based on|"
+    r"source|using|see|this (?:is|was|figure|value|number)|which (?:is|was)|steps?|formula|rounded)\b"
+)
+
+
+def _with_notation(decision: str, after: str) -> tuple[str, str]:
+    """A boxed value with its second notation, as in `\\boxed{0.213}, i.e. 21.3%`; both are compared later."""
+    notation = _NOTATION.match(after)
+    if notation is None or not any(character.isdigit() for character in notation[0]):
+        return decision, after
+    return f"{decision}{notation[0]}", after[notation.end() :]
 
 
 def _denies(before: str) -> bool:
@@ -129,11 +148,15 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
     if _measures_something_else(value, question):
         return False
     truth = question.counted(_number(item))
-    if not value.number.place and truth.is_exact:
-        return False  # `10/2` is not computed
+    if not value.number.place and (truth.is_exact or (truth.place and value.number.mantissa.denominator > _SIMPLE)):
+        return False  # `10/2` and `213/1000` are not computed
     if question.counts and truth.is_exact and truth.unit.kind is Kind.PLAIN and value.number.value.denominator > 1:
         return False  # there are no half stores
     return any(is_within(value.number, factor, truth) for factor in _readings(value, truth, question))
+
+
+_SIMPLE = 100
+"""Greatest denominator of a fraction that is an answer to a question for a decimal number."""
 
 
 def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction, ...]:

@@ -43,7 +43,7 @@ class Value:
         written: Its digits or words and its unit, to tell a second notation from a repetition.
         at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
         signed: A sign or brackets stand at it.
-        measure: money, shares, time or nothing.
+        measure: As of its unit, or money.
         currency: Code, or nothing.
     """
 
@@ -86,7 +86,7 @@ _DECIMALS_NOTE = re.compile(
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
-_NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
+_NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|each|apiece|per (?:quarter|month|week|day)|per (?:thousand|hundred|million|billion|10+))\b")
 _GLUED_OPERATORS = "²³%‰"
 _POWER = re.compile(r"\^(?![({]?[0-9])")
 

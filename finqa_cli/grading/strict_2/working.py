@@ -13,6 +13,7 @@ from fractions import Fraction
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2.labels import is_foreign, measures_named
 from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Element, Sort
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -108,7 +109,7 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
     result = [one.value.number for one in last if one.sort is Sort.VALUE and one.value]
     if not result or any(one.text == "?" for one in last):
         return list(found)
-    computed = _is_computed(result[-1].value, result[-1].place * result[-1].unit.factor, others)
+    computed = is_computed(result[-1].value, result[-1].place * result[-1].unit.factor, others)
     is_new = asked and not any(measures_named(other) - _INTERMEDIATE for other, _ in before)
     return list(last) if computed or is_new else list(found)
 
@@ -131,7 +132,7 @@ def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element
     return labelled
 
 
-def _is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -> bool:
+def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -> bool:
     """The result is the sum, difference, mean, quotient or rate of change of the others, as precisely as written."""
     first, second = others[0], others[1] if len(others) > 1 else Fraction(0)
     possible = [sum(others), sum(others) / len(others)]
@@ -150,7 +151,7 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     if not question.known or len(values) < 2:  # noqa: PLR2004
         return list(values)
     if not question.asks_time:
-        values = [one for one in values if one.value is None or one.value.measure != "time"] or values
+        values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]
     amounts = [one for one in values if one.value is not None and _is_amount(one)]
     if len(shares) + len(amounts) < len(values) or not shares or not amounts:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.values import Element, Sort
-from finqa_cli.grading.strict_2.working import is_computed
 
 _OPPOSING = frozenset(("while", "whereas"))
 _ENDS = (".", ";")

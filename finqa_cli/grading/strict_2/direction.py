@@ -25,7 +25,7 @@ UP = word_set(
 )
 _FILLERS = word_set(
     "by of was is were a an the about approximately approx approx. around roughly circa ca ca. some : = ~ "
-    "→ at just exactly precisely stood came in only net total ( $ \" ' → >"
+    "→ oreq at just exactly precisely stood came in only net total ( $ \" ' → >"
 )
 _AFTER_FILLERS = word_set("( , in year over yoy points relative")
 _REACH = 6

@@ -86,7 +86,7 @@ _GENERIC = word_set(
     "found find finds compute calculate returned returns gives yields give yield equals equal comes came come amounted "
     "amounts stood stands worked works out down up using based given after before rounded rounding approximate exact correct "
     "right required requested asked desired y x n p pct val res ret sure okay ok let see first second next last finally "
-    "also both together combined plus minus less over divided times multiplied net gross q a s t return return_value",
+    "item shows also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
 )
 _SHORT = re.compile(r"[^a-z]")
 _SYNONYMS = tuple(
@@ -173,7 +173,7 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
     if not contents or not question:
         return False
     asked = [word for one in question for word in re.split(r"[-_/]", one)]
-    if any(_are_related(word, other) for word in contents for other in asked):
+    if any(_are_related(word, other) for word in words for other in asked):
         return False
     initials = "".join(word[0] for word in asked if word)
     strong = "".join(word[0] for word in asked if word and word not in _JOINING)
@@ -192,4 +192,4 @@ def _are_related(word: str, other: str) -> bool:
     return any(word in same and other in same for same in _SYNONYMS)
 
 
-_TELLING = word_set("share shares growth margin change increase decrease rise fall decline gain return")
+_TELLING = word_set("share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate")

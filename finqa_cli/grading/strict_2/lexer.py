@@ -71,7 +71,6 @@ _LEXEMES = re.compile(
     re.DOTALL,
 )
 _PLAIN = re.compile(r"(?:0|[1-9][0-9]*)?(?:\.[0-9]+)?")
-_ZEROS = re.compile(r"0+(?:\.[0-9]+)?")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?P<mark>[,'_ ])[0-9]{3}(?:(?P=mark)[0-9]{3})*(?P<rest>\.[0-9]+)?")
 _EUROPEAN = re.compile(r"[1-9][0-9]{0,2}(?:(?P<mark>[. ])[0-9]{3})(?:(?P=mark)[0-9]{3})*,[0-9]{1,9}")
 _DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
@@ -144,7 +143,7 @@ def _normal(digits: str) -> str | None:
     """A numeral with a point and without separators, or None when it is malformed."""
     if len(digits) > LONGEST_NUMERAL:
         return None
-    if _PLAIN.fullmatch(digits) or _ZEROS.fullmatch(digits):
+    if _PLAIN.fullmatch(digits):
         return digits
     if _GROUPED.fullmatch(digits):
         return re.sub("[,'_ ]", "", digits)

@@ -30,8 +30,8 @@ _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
 _TOKEN = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|&|%")
 _LABEL = re.compile(r"\A[\W_]*([A-Za-z][A-Za-z _-]{0,60}?)[ *_]*:(?=[\s*])")
 _CONTRAST = re.compile(
-    r",?\s\(?(?:and )?(?:(?:not|rather than|instead of|over|versus|vs\.?)(?: the)? (?=[A-Z])"
-    r"|(?:ahead of|compared (?:to|with)|followed by|against|while|whereas)\s)"
+    r",?\s\(?(?:and )?(?:(?:not|rather than|instead of)(?: the)? (?=[A-Z])"
+    r"|(?:ahead of|compared (?:to|with)|followed by|while|whereas)\s)"
 )
 
 

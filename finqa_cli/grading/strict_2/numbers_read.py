@@ -43,7 +43,7 @@ def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
-    if why := _unreadable(text, found):
+    if why := _unreadable(text, found, statement.decides_from(text)):
         return why
     within = [one for one in found if start <= one.start < end]
     within = statement.without_spans(asides.to_asked_year(working.as_equations(working.with_cents(within)), question))
@@ -55,10 +55,14 @@ def read_one(text: str, question: Question) -> Given | str:
             kept, start = [one for one in kept if one.start >= later], later
     if len(_amounts(kept, question)) > 1:
         kept = asides.without_explanation(working.last_labelled(working.after_fronted_clause(kept), question))
+        kept = statement.without_used_results(kept)
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
         return result
-    values = working.of_asked_kind(_amounts(result, question), question)
+    amounts = _amounts(result, question)
+    values = working.of_asked_kind(amounts, question)
+    left = {one.start for one in amounts} - {one.start for one in values}
+    kept = [one for one in kept if one.start not in left or one.sort is not Sort.VALUE]
     if any(one.text == refused_words.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
         return "The answer names alternatives."
     if len(values) != 1:
@@ -138,12 +142,13 @@ def _values(found: Sequence[Element]) -> list[Element]:
     return [one for one in found if one.sort is Sort.VALUE]
 
 
-def _unreadable(text: str, found: Sequence[Element]) -> str:
+def _unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
+    """Why a text has no number that can be read, or nothing; before `start` is working, which may have any form."""
     if sum(one.value is not None for one in found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
-    if any(one.sort is Sort.MALFORMED for one in found):
+    if any(one.sort is Sort.MALFORMED and one.end > start for one in found):
         return "A number is malformed, or stands beside what changes it."
-    if any(sign in text for sign in _INEQUALITIES):
+    if any(sign in text[start:] for sign in _INEQUALITIES):
         return "There is an inequality."
     if _EMPTY_ITEM.search(text):
         return "A value of a list is missing."
@@ -182,6 +187,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     words = " ".join(element.text for element in found)
     if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
+    if any(_AROUND_YEAR.fullmatch(found[at - 1].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR):
+        return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {
         element.text
@@ -190,7 +197,14 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     }
     if years and question.years and not years & question.years:
         return "The value is of another year."
+    if years and question.base_year in question.years and years == {question.base_year} and re.search(r"\bin (?:fy ?)?[0-9]", words):
+        return "The value is of the year before."
+    if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
+        return "The value is of several years."
     return ""
+
+
+_AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
 
 def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
@@ -206,22 +220,28 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
         end += 1
     before, after = _words(found[start:place]), _words(found[place + 1 : end])
     label = " ".join(before)
+    if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
+        return "The value is one of several."
     if contradicts(f"{label} | {' '.join(after)}", question.text):
         return "The value is labelled as another one."
     value = one.value
     if value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"] and not question.asks_ratio:
         if _is_other(quantities(" ".join(after)), question):
             return "The value is a share of something else."
-    is_formula = "/" in {element.text for element in found[start:place]} or "divided" in label
+    is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
-    says = found[place - 1].text in _SAYS if place else False
+    says = found[place - 1].text in _SAYS | {"of"} if place else False
     is_said = len(after) > 1 and after[0] in _SAYS
     if (says and not is_formula and is_foreign(before, question.words)) or (
         is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question))
     ):
         return "The value is labelled as something else."
     return ""
+
+
+_FORMULA = re.compile(r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b")
+_EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
 
 
 def _words(found: Sequence[Element]) -> list[str]:

@@ -24,6 +24,7 @@ _SCALE = re.compile(
 )
 _YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
 _SHORT_YEARS = re.compile(r"\b(?:fy|cy) ?'?([0-9]{2})\b")
+_BASE = re.compile(r"\b(?:from|between) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2}) (?:to|and|through)\b")
 _NUMBERS = re.compile(r"(?<![\w.,])[0-9][0-9,]*(?:\.[0-9]+)?")
 _POINTS = re.compile(r"\bbasis[ -]points?|\bbps\b")
 _PERCENTAGE_POINTS = re.compile(r"\bpercentage[ -]points?|\bpercent[ -]points?|\bpp\b|\bppts?\b")
@@ -68,6 +69,7 @@ class Question:
         known: There is a question.
         scale: The unit in which a bare truth is counted: a scale, points, or none.
         years: The years that it names.
+        base_year: The first of `from 2018 to 2019`, or nothing.
         numbers: The other numbers that it names, as digits.
         asks_year: The answer is a year.
         asks_how_many: It says so.
@@ -90,6 +92,7 @@ class Question:
     text: str = ""
     scale: Unit = NO_UNIT
     years: frozenset[str] = frozenset()
+    base_year: str = ""
     numbers: frozenset[str] = frozenset()
     asks_year: bool = False
     asks_how_many: bool = False
@@ -128,6 +131,7 @@ def read_question(text: str) -> Question:
         text=text,
         scale=_scale(text),
         years=frozenset(years),
+        base_year=base[1] if (base := _BASE.search(text)) else "",
         numbers=frozenset(found.replace(",", "") for found in _NUMBERS.findall(_YEARS.sub(" ", text))),
         asks_year=bool(_WHICH_YEAR.search(text)) and "how many" not in text,
         asks_how_many="how many" in text,

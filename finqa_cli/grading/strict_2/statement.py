@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
+from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
@@ -36,7 +37,7 @@ WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
     r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|with) an? (?:grand )?total of"
-    r"|totall?ing)(?![\w-])"
+    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|to find)(?![\w-])"
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
@@ -51,7 +52,7 @@ _CONTRASTS = (
 )  # fmt: skip
 _CONTRAST_REACH = 6
 _SPAN_REACH = 12
-_SAME_LINKS = word_set("= ~ ( oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
+_SAME_LINKS = word_set("= ~ ( [ { oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
 
 
 def region(text: str) -> tuple[int, int]:
@@ -63,6 +64,12 @@ def region(text: str) -> tuple[int, int]:
     if explained and any(character.isdigit() for character in text[start : explained.start()]):
         end = explained.start()
     return start, end
+
+
+def decides_from(text: str) -> int:
+    """Where the last line begins that announces an answer as final; what stands before it is working."""
+    found = [match for match in STRONG.finditer(text) if FIRM.search(match[0])]
+    return found[-1].start() if found else 0
 
 
 def announced_before(text: str) -> tuple[int, int]:
@@ -132,18 +139,43 @@ def _contrast(found: Sequence[Element], place: int) -> int:
 
 
 def without_working(found: Sequence[Element]) -> list[Element]:
-    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`."""
+    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`, square ones too."""
     kept: list[Element] = []
     place = 0
     while place < len(found):
-        if found[place].text == "(" and any(one.sort is Sort.VALUE for one in kept[-2:]):
-            close = next((one for one in range(place, len(found)) if found[one].text == ")"), None)
+        mark = _BRACKETS.get(found[place].text)
+        if mark and any(one.sort is Sort.VALUE for one in kept[-2:]):
+            close = next((one for one in range(place, len(found)) if found[one].text == mark), None)
+            while mark == ")" and close is not None and close + 1 < len(found) and found[close + 1].text in (")", "/"):
+                close = next((one for one in range(close + 1, len(found)) if found[one].text == mark), None)
             if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
                 place = close + 1
                 continue
         kept.append(found[place])
         place += 1
     return kept
+
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+def without_used_results(found: Sequence[Element]) -> list[Element]:
+    """The last of several equations, where each earlier result is a number of a later one; or everything."""
+    parts: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in (",", ";", ".")):
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    parts = [part for part in parts if _values(part)]
+    if not 1 < len(parts) <= _MOST_EQUATIONS or not all(any(one.text == "=" for one in part) for part in parts):
+        return list(found)
+    numbers = [{one.text for one in _values(part)} for part in parts]
+    used = all(_values(part)[-1].text in numbers[at + 1] for at, part in enumerate(parts[:-1]))
+    return parts[-1] if used and _has_operation(parts[-1]) else list(found)
+
+
+_MOST_EQUATIONS = 10
 
 
 def result_of(found: Sequence[Element]) -> list[Element] | str:
@@ -160,6 +192,8 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
     if len(sides) == 1:
         return "The expression is not computed." if _has_operation(found) else list(found)
     plain = [side for side in sides if _values(side) and not _has_operation(side)]
+    single = [side for side in plain if len(_values(side)) == 1]
+    plain = [side for side in plain if side in single or not single or not _computes(side, single[-1])]
     if not plain:
         return "The equation has no value on either side."
     joined = [one for side in plain for one in (*side, _link(side))]
@@ -184,6 +218,13 @@ def _split(found: Sequence[Element], mark: str) -> list[list[Element]]:
         else:
             sides[-1].append(one)
     return sides
+
+
+def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
+    """The values of one side make the result: `$2.10 per share on 600 million shares = $1,260 million`."""
+    numbers = [one.value.number.value for one in _values(side) if one.value]
+    number = next(one.value.number for one in _values(result) if one.value)
+    return is_computed(number.value, number.place * number.unit.factor, numbers)
 
 
 def _trimmed(side: list[Element]) -> list[Element]:
@@ -264,7 +305,7 @@ def _finer(first: Element, second: Element) -> Element:
 def _links(between: Sequence[Element]) -> set[str]:
     """The words between two values that say that they are one."""
     words = {word for one in between for word in one.text.split()}
-    if "(" not in words and any(one.sort is Sort.BREAK for one in between):
+    if not words & {"(", "[", "{"} and any(one.sort is Sort.BREAK for one in between):
         return set()
     return words if {"that", "is"} <= words else words & _SAME_LINKS
 

@@ -165,6 +165,8 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     Points are counted against a bare truth only while the question is not known; a question that asks for points has
     made the truth points.
     """
+    if is_points(value) and value.number.unit.factor == Fraction(1, 100) and _is_relative(question, truth):
+        return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
@@ -174,10 +176,17 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     return unit_readings(value.number, truth)
 
 
+def _is_relative(question: Question, truth: Number) -> bool:
+    """The question asks for a rate or a relative change, and for no points."""
+    return question.asks_share and question.scale.kind is not Kind.POINTS and truth.unit.kind is not Kind.POINTS
+
+
 def _measures_something_else(value: Value, question: Question) -> bool:
     """Shares for dollars, days for a debt, dollars for yen."""
     if not question.known:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
+        return True
+    if value.measure == "per share" and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

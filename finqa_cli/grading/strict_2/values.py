@@ -86,7 +86,7 @@ _DECIMALS_NOTE = re.compile(
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
-_NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|each|apiece|per (?:quarter|month|week|day)|per (?:thousand|hundred|million|billion|10+))\b")
+_NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
 _GLUED_OPERATORS = "²³%‰"
 _POWER = re.compile(r"\^(?![({]?[0-9])")
 
@@ -135,6 +135,8 @@ class _Reader:
         elif (sort is Sort.SYMBOL and self._after_value() and token.text in "+-*×÷/^") or (  # noqa: RUF001
             sort is Sort.WORD and token.text in OPERATIONS and self._after_value()
         ):
+            sort = Sort.OPERATION
+        elif sort is Sort.SYMBOL and token.text == "^" and self._found and self._found[-1].text == ")":
             sort = Sort.OPERATION
         elif sort is Sort.SYMBOL and token.text not in _SYMBOLS:
             sort = Sort.MALFORMED
@@ -190,7 +192,7 @@ class _Reader:
                     return self._refuse(position) if (signs or brackets) and not self._after_value() else False
                 signs, sign = signs + 1, -1 if character == "-" else 1
                 if self._is_dash(position):
-                    return self._refuse(position)
+                    return False if _YEAR.match(self._text, position + 2) else self._refuse(position)
                 position = self._skip_blank(position + 1)
             elif character == "(" and not brackets and not self._after_value() and self._closes(position):
                 if signs:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import Kind
+from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.labels import is_foreign, measures_named
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import TIMES
@@ -130,17 +131,6 @@ def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element
         if first is not None:
             labelled.append((tuple(one.text for one in part[:first] if one.sort is Sort.WORD), part))
     return labelled
-
-
-def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -> bool:
-    """The result is the sum, difference, mean, quotient or rate of change of the others, as precisely as written."""
-    first, second = others[0], others[1] if len(others) > 1 else Fraction(0)
-    possible = [sum(others), sum(others) / len(others)]
-    if len(others) == 2:  # noqa: PLR2004
-        possible += [first - second, second - first]
-        possible += [first / second, (first - second) / second] if second else []
-        possible += [second / first, (second - first) / first] if first else []
-    return len(others) > 1 and any(abs(result - one) <= max(place, abs(one) / 1000) / 2 for one in possible)
 
 
 def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element]:

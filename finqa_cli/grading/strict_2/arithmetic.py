@@ -14,11 +14,11 @@ def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -
         place: What one in its last digit is worth: the others may have been rounded.
         others: The other numbers, in the order in which they stand.
     """
-    if len(others) < 2:  # noqa: PLR2004
+    if len(others) < 2:
         return False
     first, second = others[0], others[1]
     possible = [sum(others), sum(others) / len(others)]
-    if len(others) == 2:  # noqa: PLR2004
+    if len(others) == 2:
         possible += [first - second, second - first, first * second]
         possible += [first / second, (first - second) / second] if second else []
         possible += [second / first, (second - first) / first] if first else []

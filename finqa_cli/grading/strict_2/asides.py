@@ -73,7 +73,7 @@ def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]
     shape = [one for one in span if one.sort in (Sort.VALUE, Sort.YEAR) or one.text in ("to", ",")]
     values = [one for one in found if one.sort is Sort.VALUE]
     sorts = [one.text if one.sort is Sort.WORD else one.sort for one in shape if one.text != ","]
-    if sorts[:5] != [Sort.VALUE, Sort.YEAR, "to", Sort.VALUE, Sort.YEAR] or len(values) != 2:  # noqa: PLR2004
+    if sorts[:5] != [Sort.VALUE, Sort.YEAR, "to", Sort.VALUE, Sort.YEAR] or len(values) != 2:
         return list(found)
     first, last = (one.text for one in shape if one.sort is Sort.YEAR)
     if {last} != question.years or first == last:
@@ -88,7 +88,7 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
     """
     places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
-    if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):  # noqa: PLR2004
+    if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):
         return list(found)
     between = [found[before + 1 : at] for before, at in zip(places, places[1:], strict=False)]
     labelled = all(any(one.sort is Sort.WORD for one in run) for run in between)

@@ -9,20 +9,9 @@ from finqa_cli.grading.numbers import Number
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _NEGATIVE = frozenset(("minus", "negative"))
-DOWN = word_set(
-    "decrease decreases decreased decreasing decline declines declined declining fall falls fell fallen "
-    "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
-    "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
-    "sank deteriorated worsened drain downturn downward dip dipped less fewer weaker outflowing"
-)
-UP = word_set(
-    "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "
-    "inflow inflows jumped climbed surged expanded expansion improvement improved advanced positive "
-    "upward plus"
-)
 _FILLERS = word_set(
     "by of was is were a an the about approximately approx approx. around roughly circa ca ca. some : = ~ "
     "→ oreq at just exactly precisely stood came in only net total ( $ \" ' → >"
@@ -47,7 +36,7 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return "Two signs stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
-    if before in BOUNDS or _bounded_after(found, place):
+    if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):
         return "The answer is a bound."
     after = _after(found, place)
     clause = _clause(found, place)
@@ -72,6 +61,12 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
         return "Its sign is not clear."
     return one.value
+
+
+def _turned_over(found: Sequence[Element], place: int) -> bool:
+    """The inventory turned over 7 times."""
+    at = _place_before(found, place)
+    return at > 0 and found[at].text == "over" and found[at - 1].text in ("turn", "turns", "turned")
 
 
 def _is_apart(found: Sequence[Element], place: int) -> bool:

@@ -30,7 +30,7 @@ _DESCRIBING = _THINKING | word_set(
     "type format id table column row description decimals status context currency_code rounding"
 )
 _COMPETING = re.compile(
-    r"answer|result|final|solution|altern|other|second|first|third|draft|wrong|prev|old|new|candidate|guess|debug|maybe"
+    r"answer|result|final|solution|alt|neg|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|candidate|guess|debug|maybe"
     r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
     r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
 )
@@ -176,7 +176,9 @@ def _competes(key: str, value: Any) -> bool:
     if _COMPETING.search(key) or _YEAR.fullmatch(key):
         return True
     if isinstance(value, dict):
-        return any(_COMPETING.search(str(inner).lower()) or isinstance(one, dict | list) for inner, one in value.items())
+        return any(
+            _COMPETING.search(str(inner).lower()) or isinstance(one, dict | list) for inner, one in value.items()
+        )
     return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
 
 
@@ -187,7 +189,7 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
         _RefusedError: A remark hedges, or the confidence is low.
     """
     confidence = str(named.get("confidence", "high")).strip().lower()
-    if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):  # noqa: PLR2004
+    if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):
         raise _RefusedError("The answer is given with low confidence.")
     for key, value in named.items():
         if key not in _ANSWERS | _THINKING and isinstance(value, str) and undecided(value.lower()):

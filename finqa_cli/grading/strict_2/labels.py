@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from finqa_cli.grading.strict_2.number_words import starts_number
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _QUANTITIES = {
     "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
@@ -51,7 +51,10 @@ _EXCLUSIVE = tuple(
         r"beginning|opening|start of / ending|closing|year[- ]end|end of",
         r"plan assets / (?:benefit )?obligations? / plan liabilities",
         r"common / preferred",
-        r"minimum|lowest|smallest / maximum|highest|largest|biggest|greatest",
+        r"minimum|lowest|smallest|low / maximum|highest|largest|biggest|greatest|high / average|mean|median",
+        r"assets / liabilities",
+        r"turnover / days",
+        "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
         r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested )?capital|roic",
         r"granted / exercised / forfeited|cancell?ed / vested / expired",
@@ -85,9 +88,19 @@ _GENERIC = word_set(
     "million millions billion billions thousand thousands dollars dollar usd us eur euros get got gets obtain obtained find "
     "found find finds compute calculate returned returns gives yields give yield equals equal comes came come amounted "
     "amounts stood stands worked works out down up using based given after before rounded rounding approximate exact correct "
-    "right required requested asked desired y x n p pct val res ret sure okay ok let see first second next last finally "
-    "item shows also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
+    "right required requested asked desired y x n p pct val res ret sure okay ok let see first next last finally "
+    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated represents represented accounted accounts since because while with where there were into out only being went gone go goes come became become remained remains achieved delivered produced generated experienced saw sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared versus vs against also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
 )
+_NEUTRAL = _GENERIC | DOWN | UP | word_set(
+    "oreq i.e. e.g. approx. vs. vs ca ca. circa p.a p.a. est boxed la el le les los die der das il lo o a respuesta réponse "
+    "antwort resposta risposta final es est ist é è fue était war received between off per-cent yr q/q y/y yoy y-o-y"
+)
+_LABEL_WORD = re.compile(r"[a-z]+(?:[&/'-][a-z]+)*")
+_HEADED = re.compile(
+    r"(?<![\w-])([a-z]+(?:[&/-][a-z]+)*)(?= (turnover|ratio|margin|growth|coverage|yield|rate|income|profit|expense|assets|"
+    r"liabilities|debt|flow|eps)(?![\w-]))"
+)
+"""What a measure is of: `asset turnover` is none of inventory."""
 _SHORT = re.compile(r"[^a-z]")
 _SYNONYMS = tuple(
     word_set(line)
@@ -152,6 +165,10 @@ def contradicts(label: str, question: str) -> bool:
     """
     if any(match[0] not in question for match in _ALONE.finditer(label)):
         return True
+    asked_words = _LABEL_WORD.findall(question)
+    for match in _HEADED.finditer(label):
+        if match[2] in asked_words and match[1] not in _NEUTRAL and is_foreign([match[1]], asked_words):
+            return True
     for group in _EXCLUSIVE:
         named = {member for member, words in group.items() if words.search(label)}
         if named:
@@ -169,7 +186,7 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
         question: The words of the question, in order.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
-    contents = [word for word in words if word not in _GENERIC and len(word) > 1 and not starts_number(word)]
+    contents = [word for word in words if word.removesuffix("'s") not in _NEUTRAL and len(word) > 1 and not starts_number(word)]
     if not contents or not question:
         return False
     asked = [word for one in question for word in re.split(r"[-_/]", one)]
@@ -177,8 +194,8 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
         return False
     initials = "".join(word[0] for word in asked if word)
     strong = "".join(word[0] for word in asked if word and word not in _JOINING)
-    written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]  # noqa: PLR2004
-    return not any(2 <= len(one) and (one in initials or one in strong) for one in written)  # noqa: PLR2004
+    written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
+    return not any(len(one) >= 2 and (one in initials or one in strong) for one in written)
 
 
 _JOINING = word_set("a an the of to in on for and by at per")
@@ -187,9 +204,11 @@ _JOINING = word_set("a an the of to in on for and by at per")
 def _are_related(word: str, other: str) -> bool:
     if other in _GENERIC and other not in _TELLING:
         return False
-    if word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5]):  # noqa: PLR2004
+    if word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5]):
         return True
     return any(word in same and other in same for same in _SYNONYMS)
 
 
-_TELLING = word_set("share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate")
+_TELLING = word_set(
+    "share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
+)

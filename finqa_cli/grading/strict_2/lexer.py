@@ -58,7 +58,7 @@ _LEXEMES = re.compile(
     r"(?P<line>[ \x1f]*\n[ \n\x1f]*)|(?P<blank>[ \x1f]+)"
     rf"|(?P<date>{_MONTH}\.?[ ](?:[0-9]{{1,2}}(?:st|nd|rd|th)?,?[ ])?(?P<y1>{_YEAR})(?![0-9])"
     rf"|[0-9]{{1,2}}(?:st|nd|rd|th)?[ ]{_MONTH}\.?,?[ ](?P<y2>{_YEAR})(?![0-9])"
-    rf"|(?P<y3>{_YEAR})-[01][0-9]-[0-3][0-9](?![0-9])|[0-3]?[0-9]/[0-3]?[0-9]/(?P<y4>{_YEAR})(?![0-9/]))"
+    rf"|(?P<y3>{_YEAR})-[01][0-9]-[0-3][0-9](?![0-9])|[0-3]?[0-9]/[0-3]?[0-9]/(?P<y4>{_YEAR})(?![0-9/])|(?<![0-9.,])(?P<y5>{_YEAR})'s(?![a-z]))"
     rf"|(?P<short>(?<![\w'])'(?P<syear>[0-2][0-9]|9[0-9])(?![0-9]|[.,][0-9]|[^'\n]{{0,80}}'(?![0-9])))"
     rf"|(?P<fy>(?:fy|cy)[ ]?'?(?P<fyear>{_YEAR}|[0-9]{{2}})(?![0-9.,]?[0-9]))(?![a-z])"
     r"|(?P<named>i\.e\.|e\.g\.|approx\.|vs\.|10-[kq]|20-f|8-k|[1-9][0-9]{0,2}(?:st|nd|rd|th)|[qh][1-4]|s&p 500"
@@ -93,7 +93,7 @@ def tokens(text: str) -> list[Token]:
         kind, start, end = match.lastgroup or "", position, match.end()
         position = end
         if match["date"]:
-            year = next(match[name] for name in ("y1", "y2", "y3", "y4") if match[name])
+            year = next(match[name] for name in ("y1", "y2", "y3", "y4", "y5") if match[name])
             found.append(Token(Mark.YEAR, year, start, end))
         elif match["fy"]:
             year = match["fyear"]

@@ -24,7 +24,9 @@ _OTHERS = re.compile(
     r"runner-up|2nd|3rd|los(?:er|es|t)|less|fewer|worse|worst|lower|lowest|smaller|smallest|least|minimum|surpassed|"
     r"overtaken|dismissed|replaced|succeeded|successor|predecessor|resigned|formerly|previously|others?|first then)(?![\w'])"
 )
-_HIGH = re.compile(r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])")
+_HIGH = re.compile(
+    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])"
+)
 _LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
 _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
 _TOKEN = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|&|%")
@@ -33,6 +35,10 @@ _CONTRAST = re.compile(
     r",?\s\(?(?:and )?(?:(?:not|rather than|instead of)(?: the)? (?=[A-Z])"
     r"|(?:ahead of|compared (?:to|with)|followed by|while|whereas)\s)"
 )
+
+
+_VERSUS = re.compile(r"(?<=[0-9%])\)?,?\s(?:versus|vs\.?)\s")
+"""After an amount: `Visa, at 49.7%, versus Mastercard`. Two names alone are no decision."""
 
 
 def is_name(text: str, name: str, question: Question) -> bool:
@@ -46,11 +52,11 @@ def is_name(text: str, name: str, question: Question) -> bool:
         name: The name that is expected.
         question: The question.
     """
-    text = _TICKER.sub("", text, count=1)
+    text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
         return False
-    text = _without_contrast(_without_label(text, question), wanted)
+    text = _without_contrast(_without_label(text, wanted, question), wanted)
     given = _tokens(text)
     if _core(given) == wanted:
         return True
@@ -64,18 +70,20 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
-def _without_label(text: str, question: Question) -> str:
+def _without_label(text: str, wanted: list[str], question: Question) -> str:
     """`Auditor: ` before a name, where its words are those of the question."""
     label = _LABEL.match(text)
     if label is None:
         return text
     words = re.split(r"[ _-]+", label[1].lower())
+    if _core(words) == wanted:
+        return text
     return text[label.end() :] if all(word in question.words or word in _STARTERS | _NOUNS for word in words) else text
 
 
 def _without_contrast(text: str, wanted: list[str]) -> str:
     """The text up to what the name is set apart from, where the name stands before it and not after it."""
-    contrast = _CONTRAST.search(text)
+    contrast = _CONTRAST.search(text) or _VERSUS.search(text)
     if contrast is None:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
@@ -108,11 +116,15 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     names = [
         word
         for word in others[1 if place else 0 :]
-        if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS | asked
+        if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
+_AMOUNTS = re.compile(
+    r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
+    r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
+)
 _MOST_WORDS = 40
 
 
@@ -146,7 +158,7 @@ _LEADS = frozenset({""}) | word_set(
 _FOLLOWS = frozenset({""}) | word_set(
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
     "reports in at by segment region division company held holds ranks ranked came led leads because since as when "
-    "delivered produced contributed topped saw grew accounted represented"
+    "did does delivered produced contributed topped saw grew accounted represented"
 )
 
 

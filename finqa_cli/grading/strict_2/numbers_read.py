@@ -10,8 +10,8 @@ from finqa_cli.grading.items import MOST_ITEMS, Item
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import signed
-from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
+from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
@@ -21,7 +21,7 @@ from finqa_cli.grading.strict_2.wordlists import word_set
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
-_ABSOLUTE = re.compile(r"\s*\|[^|\n]*-[^|\n]*\|\s*")
+_ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|.*(?<!\w)![0-9].*", re.DOTALL)
 _OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
 _YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")
 
@@ -197,7 +197,12 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     }
     if years and question.years and not years & question.years:
         return "The value is of another year."
-    if years and question.base_year in question.years and years == {question.base_year} and re.search(r"\bin (?:fy ?)?[0-9]", words):
+    if (
+        years
+        and question.base_year in question.years
+        and years == {question.base_year}
+        and re.search(r"\bin (?:fy ?)?[0-9]", words)
+    ):
         return "The value is of the year before."
     if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
         return "The value is of several years."
@@ -231,16 +236,24 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
-    says = found[place - 1].text in _SAYS | {"of"} if place else False
     is_said = len(after) > 1 and after[0] in _SAYS
-    if (says and not is_formula and is_foreign(before, question.words)) or (
-        is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question))
-    ):
+    if not is_formula and (is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)):
+        return "The value is labelled as something else."
+    if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
         return "The value is labelled as something else."
     return ""
 
 
-_FORMULA = re.compile(r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b")
+def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
+    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
+    if question.counts or not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
+        return False
+    return is_foreign([after[0].text], question.words)
+
+
+_FORMULA = re.compile(
+    r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
+)
 _EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
 
 
@@ -252,7 +265,7 @@ def _is_other(named: frozenset[str], question: Question) -> bool:
     return bool(named and question.quantities and not named & question.quantities)
 
 
-_ENDS = frozenset((".", ";", ",", "("))
+_ENDS = frozenset((".", ";", ",", "(", "—", "-"))
 _LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
 _SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))
 

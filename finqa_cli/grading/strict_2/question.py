@@ -35,7 +35,7 @@ _COUNTS = re.compile(
 _DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|loss|lost|lower|outflow|deficit|contract)\w*")
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed)\w*")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
-_SHARES = re.compile(r"\bshares\b|\bstock\b|\bshare count\b")
+_SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
 _PER_SHARE = re.compile(r"\bper (?:\w+ ){0,2}share\b|\beps\b|\bprice|\bdividend|\bstock\b")
 _COUNTED_SHARES = re.compile(
     r"^(?!.*(?:\bprice|\bvalue|\bcost|\bpaid\b|\bsp[ae]n[dt]|\bper\b|\bdollar|\bamount|\bproceeds)).*"
@@ -60,6 +60,7 @@ _MONEY_WORDS = re.compile(
 )
 
 _WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

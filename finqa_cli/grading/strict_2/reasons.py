@@ -25,8 +25,12 @@ _FELL = _words(
     r"decreas\w*|declin\w*|fell|falls?|fallen|falling|drop\w*|shrank|shrunk|worsen\w*|deteriorat\w*|contract(?:ed|ing)"
     r"|reduced|slipped|down"
 )
-_NEGATION = re.compile(r"(?<![\w-])(?:not|never|no longer|neither|nor|\w+n't|cannot|fail(?:s|ed)? to)(?![\w-])(?:\W+\w+){0,3}\W*\Z")
-_CLAUSES = re.compile(r"[.;:!\n](?=\s|\Z)|,\s|—|(?<=\s)-(?=\s)|\((?=[a-z])|\b(?:and|while|whereas|because|since|but|as)\b")
+_NEGATION = re.compile(
+    r"(?<![\w-])(?:not|never|no|neither|nor|\w+n't|cannot|fail(?:s|ed)? to)(?![\w-])(?:\W+\w+){0,3}\W*\Z"
+)
+_CLAUSES = re.compile(
+    r"[.;:!\n](?=\s|\Z)|,\s|—|(?<=\s)-(?=\s)|\((?=[a-z])|\b(?:and|while|whereas|because|since|but|as)\b"
+)
 _WORD = re.compile(r"[a-z]+(?:'s)?")
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9]|[.,][0-9])")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
@@ -94,6 +98,6 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
     if len(limits) != 1 or len(given) != 1 or "/" in reason or "%" in reason + question:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
-    if not limit or not 0.02 < abs(number / limit) < 50:  # noqa: PLR2004  in another scale
+    if not limit or not 0.02 < abs(number / limit) < 50:
         return 0
     return compares if number > limit else -compares

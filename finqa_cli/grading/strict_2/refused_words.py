@@ -23,7 +23,7 @@ UNDECIDED = _words(
     r"suppos\w+|(?:i|we) (?:don't |do not )?(?:think|believe|suspect|feel|hope|know)|think so|hopefully|conceivabl[ey]",
     r"who knows|no idea|no clue|sort of|kind of|ballpark|thereabouts|give or take|or so|unverified|unchecked",
     r"plus or minus|something|somewhere|somehow|tentative\w*|unclear|debatable|arguabl[ey]|ambiguous|questionable",
-    r"speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
+    r"let's say|let us say|(?:say|see)(?= [-$~]*[0-9.])|wager|bet|betting|gamble|sic|etc|and so (?:on|forth)|speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
     r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
@@ -91,6 +91,8 @@ BOUNDS_AFTER = (
     "upwards",
     "and above",
     "and more",
+    "upward",
+    "onward",
     "plus",
     "tops",
 )
@@ -102,7 +104,7 @@ PLACES = word_set(
 )
 """A whole number below 1000 right after one of these names a place."""
 
-PLACES_OF_ANY_NUMBER = word_set("page table row line note section exhibit chapter paragraph appendix column")
+PLACES_OF_ANY_NUMBER = word_set("page table row line note section exhibit chapter paragraph appendix column item figure fig version")
 """So does any number after one of these."""
 
 OPERATIONS = word_set("minus plus divided multiplied subtract added squared cubed less")
@@ -147,7 +149,7 @@ def last_clause(text: str) -> int:
 OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
 _EQUIVALENT = re.compile(
-    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|(?<=bps))"
+    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|(?<=bps)|(?<=shares))"
     r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
 )
 

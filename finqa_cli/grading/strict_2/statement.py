@@ -37,7 +37,7 @@ WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
     r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|with) an? (?:grand )?total of"
-    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|to find)(?![\w-])"
+    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|to find|adds? up to|sums? to)(?![\w-])"
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
@@ -146,8 +146,6 @@ def without_working(found: Sequence[Element]) -> list[Element]:
         mark = _BRACKETS.get(found[place].text)
         if mark and any(one.sort is Sort.VALUE for one in kept[-2:]):
             close = next((one for one in range(place, len(found)) if found[one].text == mark), None)
-            while mark == ")" and close is not None and close + 1 < len(found) and found[close + 1].text in (")", "/"):
-                close = next((one for one in range(close + 1, len(found)) if found[one].text == mark), None)
             if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
                 place = close + 1
                 continue

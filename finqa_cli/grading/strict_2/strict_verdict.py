@@ -52,7 +52,11 @@ def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     if not any(character.isalnum() for character in decision):
         return "The answer is empty, or not a number."
     beside = f"{before}\n{after}".lower()
-    if refused_words.undecided(beside, asked.words) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
+    if (
+        refused_words.undecided(beside, asked.words)
+        or refused_words.REJECTED.search(after.lower())
+        or _denies(before.lower())
+    ):
         return "What stands beside the answer takes it back."
     values_after = any(character.isdigit() for character in after) and not _EXPLANATION.match(after.lower())
     if values_after or STRONG.search(after.lower()) or refused_words.WORDS_OF_DECISIONS.search(beside):
@@ -60,7 +64,9 @@ def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     return Wrapped(decision, before, after, wrapped.boxed_count)
 
 
-_NOTATION = re.compile(r"[ \n\x1f]*(?:,?[ ]?(?:i\.e\.|or|which is|that is|equivalently)|[(=~≈])[^\n.;]*(?:[.][0-9][^\n.;]*)*", re.I)
+_NOTATION = re.compile(
+    r"[ \n\x1f]*(?:,?[ ]?(?:i\.e\.|or|which is|that is|equivalently)|[(=~≈])[^\n.;]*(?:[.][0-9][^\n.;]*)*", re.I
+)
 _EXPLANATION = re.compile(
     r"[\s.,;:(—*\x1f-]*(?:explanation|reasoning|calculation|working|because|since|where|calculated|computed|derived|based on|"
     r"source|using|see|this (?:is|was|figure|value|number)|which (?:is|was)|steps?|formula|rounded)\b"

@@ -24,7 +24,7 @@ _REPLACED = str.maketrans(
         **dict.fromkeys("‘’‚‛ʼ′", "'"),  # noqa: RUF001  the quotes that people and programs write
         **dict.fromkeys("−–‐‑﹣－", "-"),  # noqa: RUF001  hyphens and dashes that stand for a minus
         **dict.fromkeys("≈≃≅∼～˜", "~"),  # noqa: RUF001
-        **dict.fromkeys("→⇒⟶⟹➜➔⮕", "→"),
+        **dict.fromkeys("→⇒⟶⟹➜➔⮕➡", "→"),
         **dict.fromkeys("×✕⋅·∙", "×"),  # noqa: RUF001
         **dict.fromkeys("•▪●◦‣", "•"),
         "：": ":", "，": ", ", "。": ". ", "；": "; ", "（": "(", "）": ")", "％": "%", "＝": "=",  # noqa: RUF001
@@ -34,7 +34,9 @@ _REPLACED = str.maketrans(
 )  # fmt: skip
 _BROKEN_ESCAPES = {"\x08oxed{": "\\boxed{", "\x0crac{": "\\frac{", "\text{": "\\text{"}
 """LaTeX commands of which JSON has read the first two characters as an escape."""
-_DOUBLED = re.compile(r"\\{2,4}(?=(?:boxed|fbox|text|[dt]?frac|mathrm|mathbf|textbf|approx|times|left|right)(?![a-z])|[%$&#])")
+_DOUBLED = re.compile(
+    r"\\{2,4}(?=(?:boxed|fbox|text|[dt]?frac|mathrm|mathbf|textbf|approx|times|left|right)(?![a-z])|[%$&#])"
+)
 _QUOTED_LINE = re.compile(r"(?m)^>[ ]+(?=[*_#]{0,3}([A-Za-z]+))")
 _ARROW = re.compile(r"(?<![-=])[-=]{1,4}>")
 _DASHES = re.compile(r"(?<=[ \n])(?:-{2,3}|//|#)(?=[ \n])")

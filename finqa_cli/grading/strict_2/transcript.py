@@ -23,7 +23,10 @@ _MINERVA = re.compile(r"(the final answer is [^\n]{1,200}\.)\s*i hope it is corr
 
 _MOST_LINES = 40
 _PRINTS = re.compile(r"(?:>>> ?)?print\([^\n]{0,200}\)\s*\Z|>>> ?[^\n]{1,200}\Z")
-_CODE = re.compile(r"(?:>>> ?|\.\.\. )?(?:[a-z_]\w{0,40} ?[-+*/]?= ?[^=#\n][^#\n]{0,200}|print\([^#\n]{0,200}\))|>>> ?[^#\n]{1,200}", re.I)
+_CODE = re.compile(
+    r"(?:>>> ?|\.\.\. )?(?:[a-z_]\w{0,40} ?[-+*/]?= ?[^=#\n][^#\n]{0,200}|print\([^#\n]{0,200}\))|>>> ?[^#\n]{1,200}",
+    re.I,
+)
 _INDEXED = re.compile(r"[ ]*([0-9]{1,2})[ ]{2,}(\S[^\n]*)")
 _HEAD = re.compile(r"[ ]*[^\W\d][^\n,:|]{0,120}")
 _SERIES_END = re.compile(r"(?:Name: [^\n]{1,60}, )?dtype: [a-z0-9]{2,12}")

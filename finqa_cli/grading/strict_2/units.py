@@ -65,6 +65,9 @@ _MEASURES = (
             "ounce",
             "acre",
             "point",
+            "unit",
+            "employee",
+            "customer",
         ]
     ),
     ("year", "years|year|yrs|yr"),

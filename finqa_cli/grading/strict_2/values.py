@@ -134,9 +134,7 @@ class _Reader:
             sort = Sort.SYMBOL
         elif (sort is Sort.SYMBOL and self._after_value() and token.text in "+-*×÷/^") or (  # noqa: RUF001
             sort is Sort.WORD and token.text in OPERATIONS and self._after_value()
-        ):
-            sort = Sort.OPERATION
-        elif sort is Sort.SYMBOL and token.text == "^" and self._found and self._found[-1].text == ")":
+        ) or (sort is Sort.SYMBOL and token.text == "^" and self._found and self._found[-1].text == ")"):
             sort = Sort.OPERATION
         elif sort is Sort.SYMBOL and token.text not in _SYMBOLS:
             sort = Sort.MALFORMED
@@ -252,7 +250,11 @@ class _Reader:
         end = token.end
         if token.text.isdigit() and (over := _OVER.match(self._text, end)):
             return f"{token.text}/{over[1]}", over.end(), False
-        if token.text.isdigit() and (part := _PART.match(self._text, end)) and int(token.text) <= int(part[1].replace(",", "")):
+        if (
+            token.text.isdigit()
+            and (part := _PART.match(self._text, end))
+            and int(token.text) <= int(part[1].replace(",", ""))
+        ):
             if self._counts:
                 return token.text, part.end(), False
             if not _YEAR.fullmatch(part[1]):

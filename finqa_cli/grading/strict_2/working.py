@@ -50,10 +50,7 @@ def as_equations(found: Sequence[Element]) -> list[Element]:
         if is_verb and values > 1 and not computes and _combines(found[begins:place]):
             kept.append(Element(Sort.OPERATION, "of", one.start, one.start))
             computes = True
-        if is_verb and values and (computes or one.text in _EQUALS):
-            one = Element(Sort.SYMBOL, "=", one.start, one.end)
-            computes, values, begins = False, 0, place + 1
-        elif one.sort is Sort.SYMBOL and one.text == "~" and computes:
+        if (is_verb and values and (computes or one.text in _EQUALS)) or (one.sort is Sort.SYMBOL and one.text == "~" and computes):
             one = Element(Sort.SYMBOL, "=", one.start, one.end)
             computes, values, begins = False, 0, place + 1
         kept.append(one)
@@ -104,7 +101,7 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
     if any(measures_named(other) & asked or other == label for other, _ in before):
         return list(found)
     own = set(label)
-    if is_foreign(label, question.words) or any(set(other) >= own for other, _ in before):
+    if all(word.isdigit() for word in label) or is_foreign(label, question.words) or any(set(other) >= own for other, _ in before):
         return list(found)
     others = [one.value.number.value for _, part in before for one in part if one.sort is Sort.VALUE and one.value]
     result = [one.value.number for one in last if one.sort is Sort.VALUE and one.value]
@@ -129,7 +126,7 @@ def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element
     for part in parts:
         first = next((at for at, one in enumerate(part) if one.sort is Sort.VALUE), None)
         if first is not None:
-            labelled.append((tuple(one.text for one in part[:first] if one.sort is Sort.WORD), part))
+            labelled.append((tuple(one.text for one in part[:first] if one.sort in (Sort.WORD, Sort.YEAR)), part))
     return labelled
 
 
@@ -138,7 +135,7 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
 
     Durations are left out beside other values where no duration is asked for: `7.1% over 3 years`.
     """
-    if not question.known or len(values) < 2:  # noqa: PLR2004
+    if not question.known or len(values) < 2:
         return list(values)
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values

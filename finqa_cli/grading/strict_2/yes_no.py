@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.direction import DOWN, UP
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.reasons import supports
+from finqa_cli.grading.strict_2.statement import STRONG, clause_start
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP
 
 _MEANS = {
     **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),
     **dict.fromkeys(("no", "nope", "nah", "no way", "false"), "no"),
 }
-_DECISION = re.compile(r"(?<![\w'-])(yes|no way(?=\s*[-,.!—])|no|yeah|yep|yup|nope|nah|affirmative|true|false)(?![\w'-])")
+_DECISION = re.compile(
+    r"(?<![\w'-])(yes|no way(?=\s*[-,.!—])|no|yeah|yep|yup|nope|nah|affirmative|true|false)(?![\w'-])"
+)
 _ALONE = {"y": "yes", "n": "no", "negative": "no", **_MEANS}
 _ONLY = re.compile(rf"[\s\x1f\"'(\[*•-]*({'|'.join(_ALONE)})[\s\x1f\"')\].,;:!*]*")
 _ABBREVIATION = re.compile(r"\bno\.[ ]?(?:of\b|#|[0-9])")
@@ -93,5 +95,3 @@ def _stands_alone(text: str, match: re.Match[str], start: int) -> bool:
         or announced
         or bool(re.search(r"(?:\bso|\bis|\bhence|\bthus|\btherefore|[,:→])\W*\Z", text[: match.start()]))
     )
-
-

@@ -53,6 +53,8 @@ _EXCLUSIVE = tuple(
         r"common / preferred",
         r"minimum|lowest|smallest|low / maximum|highest|largest|biggest|greatest|high / average|mean|median",
         r"assets / liabilities",
+        r"full-time / part-time|contractors?",
+        r"paid|payments? / received|receipts?",
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
@@ -89,7 +91,7 @@ _GENERIC = word_set(
     "found find finds compute calculate returned returns gives yields give yield equals equal comes came come amounted "
     "amounts stood stands worked works out down up using based given after before rounded rounding approximate exact correct "
     "right required requested asked desired y x n p pct val res ret sure okay ok let see first next last finally "
-    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated represents represented accounted accounts since because while with where there were into out only being went gone go goes come became become remained remains achieved delivered produced generated experienced saw sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared versus vs against also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
+    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated represents represented accounted accounts since because while with where there were into out only being went gone go goes come became become remained remains achieved delivered produced generated experienced saw sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared versus vs against such times equity-holders also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
 )
 _NEUTRAL = _GENERIC | DOWN | UP | word_set(
     "oreq i.e. e.g. approx. vs. vs ca ca. circa p.a p.a. est boxed la el le les los die der das il lo o a respuesta réponse "
@@ -117,7 +119,9 @@ _SYNONYMS = tuple(
         "cogs cost sales goods",
         "shareholders stockholders equity",
         "locations stores shops outlets branches restaurants",
-        "payout dividend dividends distribution distributions",
+        "payout dividend dividends distribution distributions shareholders stockholders",
+        "acquisitions acquisition deals transactions takeovers mergers",
+        "directors members people persons individuals executives employees",
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
         "spent spend paid pay payment payments cost expense expenses outlay",

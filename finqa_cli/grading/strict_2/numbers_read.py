@@ -101,7 +101,8 @@ def read_year(text: str, question: Question) -> str | None:
     kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
     kept = [_as_year(one) for one in kept]
     years = [one for one in kept if one.sort is Sort.YEAR]
-    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one)]
+    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
+    bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
     if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
         return None
     if other_extreme(text, question) or _RANKED.search(text):
@@ -239,14 +240,29 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     is_said = len(after) > 1 and after[0] in _SAYS
     if not is_formula and (is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)):
         return "The value is labelled as something else."
+    if not question.asks_ratio and _has_other_object(before + ["|"] + after, question):
+        return "The value is of something else."
     if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
         return "The value is labelled as something else."
     return ""
 
 
+def _has_other_object(words: Sequence[str], question: Question) -> bool:
+    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
+    for at, word in enumerate(words[:-1]):
+        if word in _OBJECT_OF:
+            nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
+            if nouns and is_foreign(nouns, question.words):
+                return True
+    return False
+
+
+_OBJECT_OF = frozenset(("to", "on", "over", "above"))
+
+
 def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
     """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
-    if question.counts or not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
+    if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
         return False
     return is_foreign([after[0].text], question.words)
 
@@ -282,6 +298,7 @@ _RANKED = re.compile(
     r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|later|earlier|"
     r"but 2|mid-)(?![\w-]?[a-z])"
 )
+_MONTH = re.compile(r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 

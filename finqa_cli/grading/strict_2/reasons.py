@@ -31,7 +31,7 @@ _NEGATION = re.compile(
 _CLAUSES = re.compile(
     r"[.;:!\n](?=\s|\Z)|,\s|—|(?<=\s)-(?=\s)|\((?=[a-z])|\b(?:and|while|whereas|because|since|but|as)\b"
 )
-_WORD = re.compile(r"[a-z]+(?:'s)?")
+_WORD = re.compile(r"[a-z]+(?:'s)?|(?:19|20)[0-9]{2}")
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9]|[.,][0-9])")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _PLAIN = word_set(
@@ -82,9 +82,13 @@ def _contents(text: str) -> set[str]:
 
 def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     """The sides of the comparison stand the other way round in the clause than in the question."""
-    left, right = _contents(question[: asked_at.start]), _contents(question[asked_at.stop :])
+    near, than, far = question[asked_at.stop :].partition(" than ")
+    left = _contents(f"{question[: asked_at.start]} {near if than else ''}")
+    right = _contents(far if than else near)
     left, right = left - right, right - left
-    before, after = _contents(clause[: at.start]), _contents(clause[at.stop :])
+    near, than, far = clause[at.stop :].partition(" than ")
+    before = _contents(f"{clause[: at.start]} {near if than else ''}")
+    after = _contents(far if than else near)
     straight = bool(before & left) or bool(after & right)
     return not straight and (bool(before & right) or bool(after & left))
 

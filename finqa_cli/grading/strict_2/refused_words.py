@@ -21,7 +21,7 @@ UNDECIDED = _words(
     r"maybe|perhaps|possibl[ey]|probabl[ey]|presumabl[ey]|unlikely|unsure",
     r"not (?:too |so |quite |entirely |fully )?(?:sure|certain|clear)|guess\w*|might|may (?:be|have|well)|seems?|apparently",
     r"suppos\w+|(?:i|we) (?:don't |do not )?(?:think|believe|suspect|feel|hope|know)|think so|hopefully|conceivabl[ey]",
-    r"who knows|no idea|no clue|sort of|kind of|ballpark|thereabouts|give or take|or so|unverified|unchecked",
+    r"at the (?:earliest|latest|outside|very least)|who knows|no idea|no clue|sort of|kind of|ballpark|thereabouts|give or take|or so|unverified|unchecked",
     r"plus or minus|something|somewhere|somehow|tentative\w*|unclear|debatable|arguabl[ey]|ambiguous|questionable",
     r"let's say|let us say|(?:say|see)(?= [-$~]*[0-9.])|wager|bet|betting|gamble|sic|etc|and so (?:on|forth)|speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",

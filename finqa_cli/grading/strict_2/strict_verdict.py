@@ -161,7 +161,7 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
     return any(is_within(value.number, factor, truth) for factor in _readings(value, truth, question))
 
 
-_SIMPLE = 100
+_SIMPLE = 20
 """Greatest denominator of a fraction that is an answer to a question for a decimal number."""
 
 

@@ -17,7 +17,8 @@ def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -
     if len(others) < 2:
         return False
     first, second = others[0], others[1]
-    possible = [sum(others), sum(others) / len(others)]
+    total = sum(others, start=Fraction(0))
+    possible = [total, total / len(others)]
     if len(others) == 2:
         possible += [first - second, second - first, first * second]
         possible += [first / second, (first - second) / second] if second else []

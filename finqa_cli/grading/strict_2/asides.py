@@ -6,6 +6,7 @@ A remark is taken out only where its own label says that it is of another year o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
@@ -65,7 +66,7 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
 
 
 def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]:
-    """Of `from 24.5% in 2020 to 21.3% in 2021` the second value, where only its year is asked for; or everything."""
+    """Keep the second value of `from 24.5% in 2020 to 21.3% in 2021`, where only its year is asked for."""
     start = next((at for at, one in enumerate(found) if one.text == "from" and one.sort is Sort.WORD), None)
     if start is None or len(question.years) != 1:
         return list(found)
@@ -83,14 +84,14 @@ def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]
 
 
 def without_explanation(found: Sequence[Element]) -> list[Element]:
-    """The first value alone, where labelled values explain it: `21.3% - tax of 213 over income of 1,000`; or everything.
+    """Keep the first value alone, where labelled values explain it: `21.3%, tax of 213 over income of 1,000`; or all.
 
     Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
     """
     places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
     if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):
         return list(found)
-    between = [found[before + 1 : at] for before, at in zip(places, places[1:], strict=False)]
+    between = [found[before + 1 : at] for before, at in pairwise(places)]
     labelled = all(any(one.sort is Sort.WORD for one in run) for run in between)
     labelled = labelled and not any(one.text in ("=", "→") for run in between for one in run)
     amounts = [one.value.number for at in places if (one := found[at]).value is not None]

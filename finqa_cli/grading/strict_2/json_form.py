@@ -30,7 +30,8 @@ _DESCRIBING = _THINKING | word_set(
     "type format id table column row description decimals status context currency_code rounding"
 )
 _COMPETING = re.compile(
-    r"answer|result|final|solution|alt|neg|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|candidate|guess|debug|maybe"
+    r"answer|result|final|solution|alt|neg|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|"
+    r"candidate|guess|debug|maybe"
     r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
     r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
 )

@@ -42,7 +42,8 @@ _EXCLUSIVE = tuple(
     {member: re.compile(rf"(?<![\w-])(?:{member})(?![\w-])") for member in members.split(" / ")}
     for members in (
         r"basic / diluted",
-        r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- ]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
+        r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- "
+        r"]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
         r"statutory / effective / marginal",
         r"gross (?:profit )?margin / operating margin / (?:net|profit|net profit) margin / ebitda margin",
         r"short[- ]term|current portion / long[- ]term|non-?current",
@@ -58,7 +59,8 @@ _EXCLUSIVE = tuple(
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
-        r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested )?capital|roic",
+        r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
+        r")?capital|roic",
         r"granted / exercised / forfeited|cancell?ed / vested / expired",
         r"purchase[sd]? / sales?|sold|disposals?",
         r"receivables? / payables?",
@@ -69,37 +71,63 @@ _EXCLUSIVE = tuple(
     )
 )
 _ALONE = re.compile(
-    r"(?<![\w-])(?:non-gaap|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|consensus|"
+    r"(?<![\w-])(?:non-gaap|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
+    r"consensus|"
     r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
 )
 """Words of a label that make it another value than the one asked for, unless the question has them too."""
 
 _GENERIC = word_set(
-    "a an the of in at on for to by as is was were are be been being has had have it its this that these those and with "
-    "from per i we you my our their his her he she they there here so then thus hence therefore now which who what when "
-    "how will can did do does done just only about approximately approx roughly around nearly circa exactly some all each "
-    "company companies firm corporation business group consolidated reported report reports according table tables filing "
+    "a an the of in at on for to by as is was were are be been being has had have it its this that these those "
+    "and with "
+    "from per i we you my our their his her he she they there here so then thus hence therefore now which who "
+    "what when "
+    "how will can did do does done just only about approximately approx roughly around nearly circa exactly some "
+    "all each "
+    "company companies firm corporation business group consolidated reported report reports according table "
+    "tables filing "
     "filings statement statements data sheet balance note notes page annual form sec document documents context source "
-    "answer answers ans result results final value values figure amount amounts number numbers total totals sum overall "
+    "answer answers ans result results final value values figure amount amounts number numbers total totals sum "
+    "overall "
     "average mean median ratio percentage percent percentages rate rates growth change changes difference variance "
     "increase decrease rise fall decline gain margin share shares proportion portion fraction multiple quotient output "
-    "solution conclusion verdict computed calculated calculation computation formula equation step thought response reply "
-    "assistant model question query count counts metric quantity measure level year years fiscal fy cy period quarter month "
-    "months end ended ending calendar january february march april may june july august september october november december "
-    "million millions billion billions thousand thousands dollars dollar usd us eur euros get got gets obtain obtained find "
+    "solution conclusion verdict computed calculated calculation computation formula equation step thought "
+    "response reply "
+    "assistant model question query count counts metric quantity measure level year years fiscal fy cy period "
+    "quarter month "
+    "months end ended ending calendar january february march april may june july august september october "
+    "november december "
+    "million millions billion billions thousand thousands dollars dollar usd us eur euros get got gets obtain "
+    "obtained find "
     "found find finds compute calculate returned returns gives yields give yield equals equal comes came come amounted "
-    "amounts stood stands worked works out down up using based given after before rounded rounding approximate exact correct "
+    "amounts stood stands worked works out down up using based given after before rounded rounding approximate "
+    "exact correct "
     "right required requested asked desired y x n p pct val res ret sure okay ok let see first next last finally "
-    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated represents represented accounted accounts since because while with where there were into out only being went gone go goes come became become remained remains achieved delivered produced generated experienced saw sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared versus vs against such times equity-holders also both together combined tool output observation action thought result returned value plus minus less over divided times multiplied net gross q a s t return return_value",
+    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated "
+    "represents represented accounted accounts since because while with where there were into out only being "
+    "went gone go goes come became become remained remains achieved delivered produced generated experienced saw "
+    "sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points "
+    "point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared "
+    "versus vs against such times equity-holders also both together combined tool output observation action "
+    "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
+    "return_value",
 )
-_NEUTRAL = _GENERIC | DOWN | UP | word_set(
-    "oreq i.e. e.g. approx. vs. vs ca ca. circa p.a p.a. est boxed la el le les los die der das il lo o a respuesta réponse "
-    "antwort resposta risposta final es est ist é è fue était war received between off per-cent yr q/q y/y yoy y-o-y"
+_NEUTRAL = (
+    _GENERIC
+    | DOWN
+    | UP
+    | word_set(
+        "oreq i.e. e.g. approx. vs. vs ca ca. circa p.a p.a. est boxed la el le les los die der das il lo o a "
+        "respuesta réponse "
+        "antwort resposta risposta final es est ist é è fue était war received between off per-cent yr q/q y/y "
+        "yoy y-o-y"
+    )
 )
 _LABEL_WORD = re.compile(r"[a-z]+(?:[&/'-][a-z]+)*")
 _HEADED = re.compile(
-    r"(?<![\w-])([a-z]+(?:[&/-][a-z]+)*)(?= (turnover|ratio|margin|growth|coverage|yield|rate|income|profit|expense|assets|"
+    r"(?<![\w-])([a-z]+(?:[&/-][a-z]+)*)(?= (turnover|ratio|margin|growth|coverage|yield|rate|income|profit|"
+    r"expense|assets|"
     r"liabilities|debt|flow|eps)(?![\w-]))"
 )
 """What a measure is of: `asset turnover` is none of inventory."""
@@ -190,7 +218,9 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
         question: The words of the question, in order.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
-    contents = [word for word in words if word.removesuffix("'s") not in _NEUTRAL and len(word) > 1 and not starts_number(word)]
+    contents = [
+        word for word in words if word.removesuffix("'s") not in _NEUTRAL and len(word) > 1 and not starts_number(word)
+    ]
     if not contents or not question:
         return False
     asked = [word for one in question for word in re.split(r"[-_/]", one)]

@@ -20,9 +20,11 @@ _STARTERS = word_set(
 )
 _OTHERS = re.compile(
     r"(?<![\w'-])(?:and|than|compare\w*|versus|vs|like|similar\w*|such|rival\w*|competitor\w*|subsidiar\w+|unlike|beat|"
-    r"beats|beaten|between|both|except|outside|excluding|former\w*|parent|follow\w*|behind|after|before|until|second|third|"
+    r"beats|beaten|between|both|except|outside|excluding|former\w*|parent|follow\w*|behind|after|before|until|"
+    r"second|third|"
     r"runner-up|2nd|3rd|los(?:er|es|t)|less|fewer|worse|worst|lower|lowest|smaller|smallest|least|minimum|surpassed|"
-    r"overtaken|dismissed|replaced|succeeded|successor|predecessor|resigned|formerly|previously|others?|first then)(?![\w'])"
+    r"overtaken|dismissed|replaced|succeeded|successor|predecessor|resigned|formerly|previously|others?|"
+    r"first then)(?![\w'])"
 )
 _HIGH = re.compile(
     r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])"
@@ -114,9 +116,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if before not in _LEADS or after not in _FOLLOWS | asked:
         return False
     names = [
-        word
-        for word in others[1 if place else 0 :]
-        if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
+        word for word in others[1 if place else 0 :] if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
@@ -145,7 +145,8 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
         return "?", "?"
     before = re.search(r"([^\W_]+)[ \"'*]*\Z", text[: found.start()])
     after = re.match(
-        r"[ \"'*]*(?:,? ?(?:inc|corp|ltd|plc|co|llp|llc|l\.l\.p|l\.l\.c|s\.a|n\.v|ag|se|sa|nv|lp|group|company|corporation|"
+        r"[ \"'*]*(?:,? ?(?:inc|corp|ltd|plc|co|llp|llc|l\.l\.p|l\.l\.c|s\.a|n\.v|ag|se|sa|nv|lp|group|company|"
+        r"corporation|"
         r"incorporated|limited|holdings)\b\.?)?[ \"'*]*([^\W_]+)?",
         text[found.end() :],
     )

@@ -231,16 +231,18 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if contradicts(f"{label} | {' '.join(after)}", question.text):
         return "The value is labelled as another one."
     value = one.value
-    if value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"] and not question.asks_ratio:
-        if _is_other(quantities(" ".join(after)), question):
-            return "The value is a share of something else."
+    is_share = value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"]
+    if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
+        return "The value is a share of something else."
     is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
     is_said = len(after) > 1 and after[0] in _SAYS
-    if not is_formula and (is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)):
+    if not is_formula and (
+        is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)
+    ):
         return "The value is labelled as something else."
-    if not question.asks_ratio and _has_other_object(before + ["|"] + after, question):
+    if not question.asks_ratio and _has_other_object([*before, "|", *after], question):
         return "The value is of something else."
     if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
         return "The value is labelled as something else."
@@ -295,7 +297,8 @@ def _as_year(one: Element) -> Element:
 
 
 _RANKED = re.compile(
-    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|later|earlier|"
+    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|"
+    r"later|earlier|"
     r"but 2|mid-)(?![\w-]?[a-z])"
 )
 _MONTH = re.compile(r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?")

@@ -44,7 +44,8 @@ _COUNTED_SHARES = re.compile(
 _TIME_UNIT = re.compile(r"\b(?:in|how many|number of) (?:\w+ )?(day|week|month|quarter|year)s\b|\b(day)s\b")
 _TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
 _DURATION = re.compile(
-    r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|months|years)\b"
+    r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|"
+    r"months|years)\b"
     r"|\bperiod\b|\bcycle\b|\bmaturity\b|\bduration\b|\bage\b|\blife\b|\bterm\b|\bdays\b"
 )
 _SHARE = re.compile(
@@ -53,7 +54,8 @@ _SHARE = re.compile(
 )
 _AMOUNT = re.compile(
     r"\bhow much\b|\bamount\b|\b(?:in|of) (?:us |u\.s\. )?(?:thousand|million|billion|dollar)|\bvalue\b|\btotal\b"
-    r"|\bchange in\b|\bdifference\b|\bwhat (?:was|were|is|are) (?:the )?(?:company's )?(?:net|gross|operating|total|cash)\b"
+    r"|\bchange in\b|\bdifference\b|\bwhat (?:was|were|is|are) (?:the )?(?:company's )?(?:net|gross|operating|"
+    r"total|cash)\b"
 )
 _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"

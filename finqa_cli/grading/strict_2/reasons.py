@@ -19,7 +19,8 @@ def _words(words: str) -> re.Pattern[str]:
 _ABOVE = _words(r"exceed\w*|above|over|greater|higher|more|larger|bigger|surpass\w*|topped|outpaced?|outperformed")
 _BELOW = _words(r"below|under|less|lower|fewer|smaller|short of|trail\w*|beneath")
 _ROSE = _words(
-    r"increas\w*|ris(?:e|es|en|ing)|rose|gr(?:ow|ew|own|ows|owing)|growth|improv\w*|expand\w*|gain(?:ed|s)?|climb\w*|jumped|up"
+    r"increas\w*|ris(?:e|es|en|ing)|rose|gr(?:ow|ew|own|ows|owing)|growth|improv\w*|expand\w*|gain(?:ed|s)?|"
+    r"climb\w*|jumped|up"
 )
 _FELL = _words(
     r"decreas\w*|declin\w*|fell|falls?|fallen|falling|drop\w*|shrank|shrunk|worsen\w*|deteriorat\w*|contract(?:ed|ing)"
@@ -35,7 +36,8 @@ _WORD = re.compile(r"[a-z]+(?:'s)?|(?:19|20)[0-9]{2}")
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9]|[.,][0-9])")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _PLAIN = word_set(
-    "the a an of in at on for to was were is are did do does company its it than that total end year fiscal more less and "
+    "the a an of in at on for to was were is are did do does company its it than that total end year fiscal more "
+    "less and "
     "compared with level value amount ratio be been have has had by their they"
 )
 _MOST_CLAUSES = 40

@@ -19,15 +19,18 @@ def _words(*lines: str) -> re.Pattern[str]:
 UNDECIDED = _words(
     # not sure
     r"maybe|perhaps|possibl[ey]|probabl[ey]|presumabl[ey]|unlikely|unsure",
-    r"not (?:too |so |quite |entirely |fully )?(?:sure|certain|clear)|guess\w*|might|may (?:be|have|well)|seems?|apparently",
+    r"not (?:too |so |quite |entirely |fully )?(?:sure|certain|clear)|guess\w*|might|may (?:be|have|well)|seems?|"
+    r"apparently",
     r"suppos\w+|(?:i|we) (?:don't |do not )?(?:think|believe|suspect|feel|hope|know)|think so|hopefully|conceivabl[ey]",
-    r"at the (?:earliest|latest|outside|very least)|who knows|no idea|no clue|sort of|kind of|ballpark|thereabouts|give or take|or so|unverified|unchecked",
+    r"at the (?:earliest|latest|outside|very least)|who knows|no idea|no clue|sort of|kind of|ballpark|"
+    r"thereabouts|give or take|or so|unverified|unchecked",
     r"plus or minus|something|somewhere|somehow|tentative\w*|unclear|debatable|arguabl[ey]|ambiguous|questionable",
-    r"let's say|let us say|(?:say|see)(?= [-$~]*[0-9.])|wager|bet|betting|gamble|sic|etc|and so (?:on|forth)|speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
+    r"let's say|let us say|(?:say|see)(?= [-$~]*[0-9.])|wager|bet|betting|gamble|sic|etc|and so (?:on|forth)|"
+    r"speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
     r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
-    r"in case|provided that|take your pick|whichever|whatever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
+    r"in case|provided that|take your pick|whichever|what ?ever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
     r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
     r"not (?:available|given|known|disclosed|reported|stated|provided|enough)|inconclusive|inconsistent|fallback",
@@ -104,7 +107,9 @@ PLACES = word_set(
 )
 """A whole number below 1000 right after one of these names a place."""
 
-PLACES_OF_ANY_NUMBER = word_set("page table row line note section exhibit chapter paragraph appendix column item figure fig version")
+PLACES_OF_ANY_NUMBER = word_set(
+    "page table row line note section exhibit chapter paragraph appendix column item figure fig version"
+)
 """So does any number after one of these."""
 
 OPERATIONS = word_set("minus plus divided multiplied subtract added squared cubed less")
@@ -149,7 +154,8 @@ def last_clause(text: str) -> int:
 OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
 _EQUIVALENT = re.compile(
-    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|(?<=bps)|(?<=shares))"
+    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
+    r"(?<=bps)|(?<=shares))"
     r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
 )
 

@@ -36,8 +36,10 @@ FIRM = re.compile(r"answer|final|conclusion|correct|####|答|réponse|respuesta|
 WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
-    r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|with) an? (?:grand )?total of"
-    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|to find|adds? up to|sums? to)(?![\w-])"
+    r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|"
+    r"with) an? (?:grand )?total of"
+    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|"
+    r"to find|adds? up to|sums? to)(?![\w-])"
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(

@@ -68,13 +68,14 @@ _NOTATION = re.compile(
     r"[ \n\x1f]*(?:,?[ ]?(?:i\.e\.|or|which is|that is|equivalently)|[(=~≈])[^\n.;]*(?:[.][0-9][^\n.;]*)*", re.I
 )
 _EXPLANATION = re.compile(
-    r"[\s.,;:(—*\x1f-]*(?:explanation|reasoning|calculation|working|because|since|where|calculated|computed|derived|based on|"
+    r"[\s.,;:(—*\x1f-]*(?:explanation|reasoning|calculation|working|because|since|where|calculated|computed|"
+    r"derived|based on|"
     r"source|using|see|this (?:is|was|figure|value|number)|which (?:is|was)|steps?|formula|rounded)\b"
 )
 
 
 def _with_notation(decision: str, after: str) -> tuple[str, str]:
-    """A boxed value with its second notation, as in `\\boxed{0.213}, i.e. 21.3%`; both are compared later."""
+    r"""A boxed value with its second notation, as in `\boxed{0.213}, i.e. 21.3%`; both are compared later."""
     notation = _NOTATION.match(after)
     if notation is None or not any(character.isdigit() for character in notation[0]):
         return decision, after

@@ -16,7 +16,8 @@ _SHORTEST_ECHO = 3
 
 _POLITE = re.compile(
     r"(?:(?<=[.!\n}$*])|\A)[ \n]*(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
-    r"|(?<=[.!\n])[ \n]*(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|should) [^.!?\n]{0,120}[.!]*\Z",
+    r"|(?<=[.!\n])[ \n]*(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|"
+    r"should) [^.!?\n]{0,120}[.!]*\Z",
     re.IGNORECASE,
 )
 _MINERVA = re.compile(r"(the final answer is [^\n]{1,200}\.)\s*i hope it is correct\.?\s*\Z", re.IGNORECASE)

@@ -43,7 +43,7 @@ class Value:
         written: Its digits or words and its unit, to tell a second notation from a repetition.
         at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
         signed: A sign or brackets stand at it.
-        measure: As of its unit, or money.
+        measure: The measure that its unit names, money, or nothing.
         currency: Code, or nothing.
     """
 
@@ -132,13 +132,18 @@ class _Reader:
         sort = sorts.get(token.mark, Sort.MALFORMED)
         if self._separates_year(token):
             sort = Sort.SYMBOL
-        elif (sort is Sort.SYMBOL and self._after_value() and token.text in "+-*×÷/^") or (  # noqa: RUF001
-            sort is Sort.WORD and token.text in OPERATIONS and self._after_value()
-        ) or (sort is Sort.SYMBOL and token.text == "^" and self._found and self._found[-1].text == ")"):
+        elif self._operates(sort, token.text):
             sort = Sort.OPERATION
         elif sort is Sort.SYMBOL and token.text not in _SYMBOLS:
             sort = Sort.MALFORMED
         self._add(sort, token.start, token.end, text=token.text)
+
+    def _operates(self, sort: Sort, text: str) -> bool:
+        """A sign or word of an operation stands after a value; `^` may stand after any bracket."""
+        if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
+            return True
+        is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
+        return (is_sign or (sort is Sort.WORD and text in OPERATIONS)) and self._after_value()
 
     def _separates_year(self, token: Token) -> bool:
         """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""

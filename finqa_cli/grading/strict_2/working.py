@@ -1,4 +1,4 @@
-"""Working beside a result: sentences that compute, labelled lines of which the last is the result, amounts with a share.
+"""Working beside a result: sentences that compute, labelled lines that end in the result, amounts with a share.
 
 Each rule leaves the result only where the working and the result are told apart by what is written: an operation before
 a verb, a clause that begins with `since` or `with`, labels of which one alone is what the question asks for, or units.
@@ -23,7 +23,8 @@ _VERBS = _EQUALS | word_set("is was are were gives give makes yields returns tot
 _AMONG = word_set("average mean sum total ratio difference quotient product median change percentage proportion")
 _OF = word_set("of between from in")
 _FRONTED = word_set(
-    "with given since because as dividing using taking based by adding subtracting considering having summing averaging "
+    "with given since because as dividing using taking based by adding subtracting considering having summing "
+    "averaging "
     "comparing multiplying after for whereas while"
 )
 _INTERMEDIATE = word_set("total sum difference change increase decrease")
@@ -50,7 +51,9 @@ def as_equations(found: Sequence[Element]) -> list[Element]:
         if is_verb and values > 1 and not computes and _combines(found[begins:place]):
             kept.append(Element(Sort.OPERATION, "of", one.start, one.start))
             computes = True
-        if (is_verb and values and (computes or one.text in _EQUALS)) or (one.sort is Sort.SYMBOL and one.text == "~" and computes):
+        if (is_verb and values and (computes or one.text in _EQUALS)) or (
+            one.sort is Sort.SYMBOL and one.text == "~" and computes
+        ):
             one = Element(Sort.SYMBOL, "=", one.start, one.end)
             computes, values, begins = False, 0, place + 1
         kept.append(one)
@@ -101,7 +104,11 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
     if any(measures_named(other) & asked or other == label for other, _ in before):
         return list(found)
     own = set(label)
-    if all(word.isdigit() for word in label) or is_foreign(label, question.words) or any(set(other) >= own for other, _ in before):
+    if (
+        all(word.isdigit() for word in label)
+        or is_foreign(label, question.words)
+        or any(set(other) >= own for other, _ in before)
+    ):
         return list(found)
     others = [one.value.number.value for _, part in before for one in part if one.sort is Sort.VALUE and one.value]
     result = [one.value.number for one in last if one.sort is Sort.VALUE and one.value]
@@ -131,7 +138,7 @@ def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element
 
 
 def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element]:
-    """Of an amount and its share, as in `$310 million (12.4%)`, the one that the question asks for; or all values.
+    """Keep the one that the question asks for of an amount and its share, as in `$310 million (12.4%)`.
 
     Durations are left out beside other values where no duration is asked for: `7.1% over 3 years`.
     """

@@ -32,7 +32,8 @@ _CALL = re.compile(
 _DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")
 _COMMAND_AROUND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|displaystyle)\s?\{\s?\Z")
 _SUBMIT = re.compile(
-    r"\A\s*(?:submit_answer|submit|final_answer|answer|finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
+    r"\A\s*(?:submit_answer|submit|final_answer|answer|"
+    r"finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
     r"\s*[)\]]\s*;?\s*\Z",
     re.IGNORECASE,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +12,9 @@ from typing import Any, Literal, get_args
 from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.finqa.finqa_rows import is_finqa
-from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.import_advice import advise_import
-from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.snapshots.compile import compile_snapshot, file_digest, manifest_digest
+from finqa_cli.data.snapshots.compile import file_digest, manifest_digest
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, StorageError, UsageError
 from finqa_cli.evaluation.compare.comparison import label_and_path
@@ -214,7 +211,7 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
     path, snapshot = settings.data.path, settings.data.snapshot
     if not registry().find("environment", settings.environment.name).snapshotless:
         if path is None:
-            own = named or _is_of_the_user(LocalSnapshots(settings.data.home))
+            own = named or LocalSnapshots(settings.data.home).holds_other_data()
             return DataSource(kind="snapshot" if own else "embedded", snapshot=snapshot)
         if not path.is_dir():
             command = advise_import(path)
@@ -277,18 +274,6 @@ def check_unchanged(data: DataSource) -> None:
             f"The data at {path} was changed since the pipeline began.",
             remedy="put back what was there, or begin anew with another --output",
         )
-
-
-def _is_of_the_user(store: LocalSnapshots) -> bool:
-    """Whether the default snapshot holds other data than the embedded set, and so must not be replaced."""
-    try:
-        current = store.get(DEFAULT_NAME).digest
-    except DataError:  # there is none, or it is damaged
-        return False
-    with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
-        compiled = Path(folder) / "compiled"
-        compiled.mkdir()
-        return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled) != current
 
 
 def _files(folder: Path) -> list[Path]:

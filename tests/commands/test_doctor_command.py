@@ -159,7 +159,7 @@ def test_a_low_limit_of_open_files_names_the_command_that_raises_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("flags", "name", "said", "remedy"),
     [
-        (["--snapshot=nope"], "snapshot", "no snapshot 'nope'", "finqa snapshot build --snapshot-name nope"),
+        (["--snapshot=nope"], "snapshot", "no snapshot 'nope'", "finqa snapshot build --snapshot-name nope --data DIR"),
         (["--sandbox=locl"], "sandbox", "Did you mean 'local'", "finqa plugins"),
         (["--set=sandbox.options.processs=1"], "sandbox", "no option 'processs'", "finqa plugins show local"),
         (["--model=./absent"], "model", "no model, run or checkpoint at ./absent", "give a run folder"),

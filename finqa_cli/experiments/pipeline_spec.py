@@ -251,9 +251,10 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     if not path.is_file():
         raise DataError(f"There is no file {path}.", remedy="give --final-test a question file, such as test.json")
     if split_of_name(path) != "test":
+        named = path.with_stem(f"{path.stem}_test")
         raise UsageError(
             f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
-            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_stem(f'{path.stem}_test')))}",
+            remedy=f"say so in its name, if it is one: mv {shlex.quote(str(path))} {shlex.quote(str(named))}",
         )
     try_environment(settings, path, path.parent)
     return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))

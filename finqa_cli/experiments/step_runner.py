@@ -216,14 +216,17 @@ class StepFolder:
         if record is None or not folder.is_dir():
             if record is None and folder.is_dir() and any(folder.iterdir()):
                 foreign = f"{folder} holds something that is not of this {self.owner.command}."
-                raise ConfigError(foreign, remedy=f"mv {folder} ...")
+                raise ConfigError(foreign, remedy=f"mv {folder} {folder}.aside")
             return "to do"
         if record["status"] == "completed":
             if reason := self._changed(step, record):
                 raise self.stale(step, f"{step.name} was done, but {reason}")
             return "done"
         if _runs(record):
-            raise ConfigError(f"{step.name} still runs, as process {record['pid']}.", remedy=f"kill {record['pid']}")
+            raise ConfigError(
+                f"{step.name} still runs, as process {record['pid']}.",
+                remedy=f"wait until it ends, or stop it: kill {record['pid']}",
+            )
         completed = read_document(folder / "run.json").get("status") == "completed"
         if "exit_code" not in record and completed and (folder / MANIFEST).is_file():
             self._complete(step, record)  # it finished after this process was killed

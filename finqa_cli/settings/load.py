@@ -30,13 +30,14 @@ from finqa_cli.settings.layers import (
     applicable,
     assignments_layer,
     dotenv_variables,
+    fix_at,
     flags_layer,
     flatten,
     nest,
     variables_layer,
     winners,
 )
-from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
+from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.settings_files import file_layers, read_document
 
 DEFAULT_FILE = Path("finqa.toml")
@@ -198,13 +199,22 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
     reason = reason.removeprefix("Value error, ")
     if value is None:
-        return ConfigError(f"{path}: {reason}.", remedy=SHOW)
-    kind, _, name = value.origin.partition(" ")
-    remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
+        return ConfigError(f"{path}: {reason}.", remedy=f"{SHOW} lists the values")
+    where = fix_at(value.origin)
+    remedy = f"{where}, or give it a valid value" if where else _default_of(path, value.origin)
     shown = repr(value.raw)
     if len(shown) > _LONGEST_SHOWN:
         shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
     return ConfigError(f"{path} = {shown} ({value.origin}): {reason}.", remedy=remedy)
+
+
+def _default_of(path: str, origin: str) -> str:
+    """Return the flag, or `--set`, with the default of a setting that a flag or `--set` gave a wrong value."""
+    declared = DECLARATIONS.get(path)
+    if declared is None or declared.default in (None, True, False, ()) or declared.about.shown:
+        return f"{SHOW} lists the values"
+    flag = declared.about.flags.split("/")[0].split(" ")[0] if origin == "flag" else ""
+    return f"{flag} {declared.shown_default}" if flag else f"--set {path}={declared.shown_default}"
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import tarfile
 import zipfile
@@ -69,7 +70,8 @@ def unpack(
             if _write(entry.stream, entry.size, archive.parent / name):
                 written.append(name)
     except (*_DAMAGES, OSError) as error:
-        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=f"rm {archive} and fetch it again") from error
+        aside = f"mv {shlex.quote(str(archive))} {shlex.quote(f'{archive}.damaged')}"
+        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=f"{aside} and fetch it again") from error
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
 

@@ -211,8 +211,8 @@ def prepare(
             seen.add((split, row.id))
             rows[split].append(row)
     if problems and not skip_bad:
-        other = "; --for convfinqa or tatqa reads theirs" if read == len(problems) else ""
-        raise as_data_error(problems, remedy=f"--skip-bad leaves such rows out{other}")
+        other = "--for convfinqa or --for tatqa reads theirs" if read == len(problems) else ""
+        raise as_data_error(problems, remedy=other or "correct them, or --skip-bad leaves them out")
     if read == len(problems):
         raise DataError(f"There is no good row in {', '.join(map(str, files))}.", remedy="finqa data check FILE")
     kept = {split: tuple(part) for split, part in rows.items() if part}

@@ -209,7 +209,7 @@ class FinQAEnvironment(Environment):
             raise ConfigError(
                 f"There is no expert for question {task.id if task else opening[:80]!r} of snapshot {name!r}: the data "
                 f"has neither gold SQL nor a FinQA program that it can play ({known} of {all_of_them} questions have).",
-                remedy=f"finqa eval MODEL --snapshot {name}, or import with finqa data import tables --with-expert",
+                remedy=f"finqa eval MODEL --snapshot {name}; or import with `finqa data import tables --with-expert`",
             )
         if len(gold.tables) > 1 and not self._config.joins:
             raise ConfigError(

@@ -216,6 +216,8 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
         if not path.is_dir():
             command = advise_import(path)
             remedy = f"--environment finqa-text, or {command}" if "finqa-json" in command else command
+            if not path.exists():
+                remedy = f"name a folder that exists; {command} lists the commands that write one"
             raise DataError(f"There is no data folder at {path}.", remedy=remedy)
         digest = _digest(path, _files(path))
         return DataSource(

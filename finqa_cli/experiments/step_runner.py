@@ -432,7 +432,8 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
     facts = read_run(path) if (path / "run.json").is_file() else {}
     if facts.get("command") != owner.command:
         what = f"is a run of `finqa {facts['command']}`" if "command" in facts else "is not empty"
-        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy="choose another --output")
+        remedy = "--output with a new folder, or --resume with one that the same command wrote"
+        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy=remedy)
     if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
         raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
     return facts

@@ -199,7 +199,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
     reason = reason.removeprefix("Value error, ")
     if value is None:
-        return ConfigError(f"{path}: {reason}.", remedy=f"{SHOW} lists the values")
+        return ConfigError(f"{path}: {reason}.", remedy="change or leave out one of the settings that it names")
     where = fix_at(value.origin)
     remedy = f"{where}, or give it a valid value" if where else _default_of(path, value.origin)
     shown = repr(value.raw)
@@ -211,10 +211,12 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
 def _default_of(path: str, origin: str) -> str:
     """Return the flag, or `--set`, with the default of a setting that a flag or `--set` gave a wrong value."""
     declared = DECLARATIONS.get(path)
-    if declared is None or declared.default in (None, True, False, ()) or declared.about.shown:
+    default = declared.default if declared else None
+    if declared is None or isinstance(default, bool) or not isinstance(default, (int, float, str)) or default == "":
         return f"{SHOW} lists the values"
     flag = declared.about.flags.split("/")[0].split(" ")[0] if origin == "flag" else ""
-    return f"{flag} {declared.shown_default}" if flag else f"--set {path}={declared.shown_default}"
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{flag} {text}" if flag else f"--set {path}={text}"
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:

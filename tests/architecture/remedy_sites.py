@@ -335,11 +335,21 @@ def _attribute(node: ast.Attribute, scope: Scope, depth: int, carried: bool = Fa
         return set()
     found = [(value, inner) for _, value, inner in _index().get(node.attr, ())]
     if not found:  # a field of a dataclass: what its creations give
-        calls = (pair for pairs in _called_by_name().values() for pair in pairs)
-        found = [(one.value, inner) for call, inner in calls for one in call.keywords if one.arg == node.attr]
+        found = _keywords().get(node.attr, [])
     if found and len(found) <= 8:
         return _union(resolve(value, inner, depth - 1) for value, inner in found) - {""}
     raise Unknown(f"attribute: {ast.unparse(node)}")
+
+
+@cache
+def _keywords() -> dict[str, list[tuple[ast.AST, Scope]]]:
+    """Return what calls give as keyword arguments, by their names."""
+    index: dict[str, list[tuple[ast.AST, Scope]]] = defaultdict(list)
+    for pairs in _called_by_name().values():
+        for call, inner in pairs:
+            for one in call.keywords:
+                index[one.arg or ""].append((one.value, inner))
+    return index
 
 
 def _module_named(name: str, source: Source) -> Source | None:

@@ -113,7 +113,7 @@ def _with_options(text: str, command: str, fill: Mapping[str, str]) -> Way | Non
         if not value and option[2]:  # words that say what to give
             return None
         changed = with_option(changed, name, value)
-        rest = rest.strip()[option.end() :]
+        rest = re.sub(r"^ (?:of the .*? )?with (?=--)", "", rest.strip()[option.end() :])
     return Way(text, (), changed) if changed != command else None
 
 

@@ -13,8 +13,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fixtures import finqa_text_rows
 from fixtures.data_files import finqa_row, write_folder, write_json
 from remedies.following import Way, contents, run, ways
 
@@ -106,7 +108,7 @@ SETTINGS = {
         "config show --set train.overlong_buffer=100", by_hand=new("config show")
     ),
     "two files of a tier": Fault(
-        "config show --config qwen3_4b --config qwen3_8b", by_hand=new("config show --config qwen3_4b")
+        "config show --config qwen3-4b --config llama-3-8b", by_hand=new("config show --config qwen3-4b")
     ),
     "very many sandboxes": Fault("eval scripted --limit 1 --sandboxes 20000", fill={"--sandboxes": "2"}),
 }
@@ -218,7 +220,32 @@ LINES = {
         "data show --data data --snapshot b x", by_hand=new("data show --data data x"), then=65
     ),
 }
+
+
+def page(number: int, part: int, company: str) -> dict[str, Any]:
+    name = f"{company}/2010/page_{number}.pdf"
+    row = finqa_text_rows.original(number, id=f"{name}-{part}", filename=name)
+    return {**row, "qa": {**row["qa"], "question": f"what was {number} and {part} ?"}}
+
+
+def files(shared: dict[str, Any]) -> Callable[[], None]:
+    """Files of two splits that share a page, or a whole row."""
+
+    def write() -> None:
+        Path("d").mkdir(exist_ok=True)
+        rows = [page(number, 1, company) for number, company in enumerate(("AA", "BB", "CC", "EE", "FF", "GG"), 1)]
+        finqa_text_rows.write(Path("d/train.json"), *rows)
+        finqa_text_rows.write(Path("d/dev.json"), shared, page(9, 1, "DD"))
+
+    return write
+
+
+APART = "data prepare d/train.json d/dev.json --out p"
 DATA = {
+    "splits that share a page": Fault(APART, files(page(1, 2, "AA")), by_hand=new("data prepare d/train.json --out p")),
+    "splits that share a row": Fault(APART, files(page(1, 1, "AA")), by_hand=new("data prepare d/train.json --out p")),
+    "no good row": Fault("data prepare x/train.json --out p --skip-bad", text("x/train.json", "[{}]")),
+    "nothing to check": Fault("data check nothing", by_hand=lambda: write_folder(Path("nothing"))),
     "a file without a split": Fault(
         "data prepare rows.json --out p --split-by file", lambda: write_json(Path("rows.json"), [finqa_row("a")])
     ),

@@ -36,7 +36,7 @@ NOT_FOLLOWED = {
 """Files with a remedy whose texts cannot be worked out from the source, and where they come from."""
 
 ADVICE = re.compile(
-    r"(accept|add|another|ask|check|choose|compare|copy|correct|divide|edit|evaluate|fix|free|give|install|keep|label|"
+    r"(accept|add|another|ask|change|check|choose|compare|copy|correct|divide|edit|evaluate|fix|free|give|install|keep|label|"
     r"leave|lower|look|make|more|move|name|play|put|read|remove|report|restore|resume|run|save|say|see|set|start|take|"
     r"teach|tell|train|use|wait|write)\b",
     re.IGNORECASE,
@@ -64,7 +64,6 @@ HARMLESS = {
     "mv {file} {file}.changed": "renames, deletes nothing",
     "mv {folder} {folder}.aside": "renames, deletes nothing",
     "mv {run} {": "puts a folder back where its run began",
-    ".damaged')}": "renames, deletes nothing",
     ".unused')}": "renames, deletes nothing",
     "say so in its name, if it is one: mv ": "renames, deletes nothing",
     "pip install --force-reinstall torch": "a package",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import stat
 import tarfile
 import zipfile
@@ -70,8 +69,8 @@ def unpack(
             if _write(entry.stream, entry.size, archive.parent / name):
                 written.append(name)
     except (*_DAMAGES, OSError) as error:
-        aside = f"mv {shlex.quote(str(archive))} {shlex.quote(f'{archive}.damaged')}"
-        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=f"{aside} and fetch it again") from error
+        remedy = "run the same command again; if it stays, the archive is damaged at its host"
+        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=remedy) from error
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
 

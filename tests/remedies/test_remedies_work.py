@@ -274,16 +274,6 @@ FAULTS = [
     pytest.param(fault, id=f"{group}: {name}") for group, faults in GROUPS.items() for name, fault in faults.items()
 ]
 
-NOT_HERE = {
-    "a package index": "pip install ...",
-    "an operator's rights": "sudo ...",
-    "a cloud account": "export DAYTONA_API_KEY=...",
-    "a GPU": "--dtype float16",
-    "the hub": "hf auth login",
-    "a server of another maker": "start the server with tool calls ...",
-}
-"""Why remedies are not executed here, each with an example; tests/architecture/test_remedies.py checks their form."""
-
 
 def _damage(name: str, data: str = "embedded") -> None:
     assert run(f"snapshot build --snapshot-name {name} --data {data}") == 0
@@ -304,6 +294,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `current` says of the embedded data set."""
+    built, _ = LocalSnapshots(tmp_path_factory.mktemp("embedded")).build_embedded()
+    return (built.path.parent / "current").read_text()
+
+
 @dataclass
 class Place:
     """A working folder in which one alternative of a remedy is followed."""
@@ -311,6 +308,7 @@ class Place:
     folder: Path
     fault: Fault
     capsys: pytest.CaptureFixture[str]
+    embedded: str
 
     def provoke(self) -> tuple[str, str]:
         """Run the command and return its error and its remedy."""
@@ -339,18 +337,21 @@ class Place:
         after = contents(self.folder)
         lost = [path for path, content in before.items() if content not in (after.get(path), *after.values())]
         assert not [path for path in lost if path.name not in OF_A_RESUMED_RUN], "files that are gone or changed"
+        told = " ".join([way.text, *commands])
         for name, current in _snapshots().items():
             if names.get(name) != current:
-                embedded = current == _snapshots().get(DEFAULT_NAME) or name == DEFAULT_NAME
-                assert name == DEFAULT_NAME or not embedded or "--data embedded" in way.text, f"invented data as {name}"
-                assert name not in names or "--data" in way.text or names[name] is None, f"other data as {name}"
+                invented = current == self.embedded and name != DEFAULT_NAME
+                assert not invented or "--data embedded" in told, f"invented data as {name}"
+                assert "--data" in told or (name, current) == (DEFAULT_NAME, self.embedded), f"unnamed data as {name}"
 
 
 OF_A_RESUMED_RUN = {"run.json", "events.jsonl", "report.json", "metrics.json", "manifest.json"}
 
 
 def _verb(command: str) -> str:
-    return " ".join(re.match(r"\S*(?: (?:run|build|show|score|prepare|check|new|delete)\b)?", command)[0].split())  # type: ignore[index]
+    """The command without its arguments: `eval`, `snapshot build`."""
+    words = [word for word in command.split() if not word.startswith("-")]
+    return " ".join(words[: 1 + (words[:1] in (["data"], ["experiment"], ["plugins"], ["rewards"], ["snapshot"]))])
 
 
 def _snapshots() -> dict[str, str]:
@@ -363,6 +364,7 @@ def _snapshots() -> dict[str, str]:
 def test_a_remedy_fixes_its_fault(
     fault: Fault,
     recorded: Path,
+    embedded: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -376,7 +378,7 @@ def test_a_remedy_fixes_its_fault(
         fault.write()
         for name, value in fault.env.items():
             monkeypatch.setenv(name, value)
-        return Place(folder, fault, capsys)
+        return Place(folder, fault, capsys, embedded)
 
     before = dict(os.environ)
     try:
@@ -395,3 +397,56 @@ def test_a_remedy_fixes_its_fault(
     finally:  # a `.env` is put into the environment
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.mark.parametrize(
+    ("remedy", "command", "followed"),
+    [
+        ("finqa snapshot list", "snapshot delete x", [("snapshot list",)]),
+        ("finqa sandbox ls shows what is left", "sandbox reap", [("sandbox ls",)]),
+        ("finqa sample T, then finqa prefs R", "prefs R", [("sample T", "prefs R")]),
+        ("--a 1, or --b 2", "eval x --a 3", ["eval x --a 1", "eval x --a 3 --b 2"]),
+        ("--a with one of: x, y", "eval --a z", ["eval --a x"]),
+        ("--set s.x=1", "eval --set s.x=2 --set s.y=3", ["eval --set s.y=3 --set s.x=1"]),
+        ("leave out --a and --b", "eval --a 1 --b x", ["eval"]),
+        ("leave --a out; --data names a file", "eval --a 1", ["eval"]),
+        ("correct it, or `finqa eval` makes one", "compare a", []),
+        ("name another folder", "eval a", []),
+    ],
+)
+def test_what_is_read_from_a_remedy(remedy: str, command: str, followed: list[object]) -> None:
+    assert [way.commands or way.changed for way in ways(remedy, command, {})] == followed
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (Way("", ("snapshot build --snapshot-name mine --data embedded",), "snapshot show mine"), ""),
+        (Way("finqa snapshot build", (), "snapshot show mine", lambda: _invent("mine")), "invented data as mine"),
+        (Way("", (), "snapshot show", lambda: Path("kept").unlink()), "gone or changed"),
+        (Way("", (), "snapshot show", lambda: Path("kept").write_text("new")), "gone or changed"),
+        (Way("", (), "snapshot show mine"), "There is no snapshot 'mine'"),
+    ],
+)
+def test_a_remedy_that_does_not_fix_is_noticed(
+    way: Way,
+    reason: str,
+    embedded: str,
+    empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FINQA_HOME", str(empty_folder / "home"))
+    assert run("snapshot build") == 0
+    Path("kept").write_text("old")
+    place = Place(empty_folder, Fault("snapshot show mine"), capsys, embedded)
+    error, _ = place.provoke()
+    if not reason:
+        place.follow(way, error)
+        return
+    with pytest.raises(AssertionError, match=re.escape(reason)):
+        place.follow(way, error)
+
+
+def _invent(name: str) -> None:
+    shutil.copytree(_store().get(DEFAULT_NAME).path.parent, _store().get(DEFAULT_NAME).path.parents[1] / name)

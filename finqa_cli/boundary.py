@@ -78,7 +78,7 @@ def explain(error: BaseException) -> FinqaError | None:
     if isinstance(error, ImportError) and (root := (error.name or "").partition(".")[0]) in EXTRAS:
         verb = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not fit: {error}"
         return MissingDependencyError(
-            f"This needs {root}, which {verb}.", remedy=f"pip install --upgrade 'finqa[{EXTRAS[root]}]'"
+            f"This needs {root}, which {verb}.", remedy=f"pip install 'finqa[{EXTRAS[root]}]'"
         )
     if isinstance(error, OSError):
         return _storage(error)

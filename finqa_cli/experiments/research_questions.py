@@ -21,6 +21,7 @@ from finqa_cli.statistics.outcomes import is_correct
 from finqa_cli.types import Rewards, Status, Task, Trajectory, Turn
 
 LEVEL = 0.05
+_AGAIN = "run the evaluation again: finqa eval TARGET"
 
 MOST_PARTS = 60
 """Parts that the jackknife leaves out in turn; more would be slower and no better."""
@@ -49,9 +50,9 @@ def read_attempts(run: Path) -> list[Trajectory]:
     try:
         return [_attempt(record) for record in read_jsonl(file)]
     except FileNotFoundError as error:
-        raise DataError(f"{run} has no trajectories.jsonl.", remedy="finqa eval again") from error
+        raise DataError(f"{run} has no trajectories.jsonl.", remedy=_AGAIN) from error
     except MALFORMED as error:
-        raise DataError(f"{file} is not as finqa writes it: {error!r}.", remedy="finqa eval again") from error
+        raise DataError(f"{file} is not as finqa writes it: {error!r}.", remedy=_AGAIN) from error
 
 
 def figure(of: str, environment: Callable[[], Environment]) -> Figure:

@@ -216,14 +216,17 @@ class StepFolder:
         if record is None or not folder.is_dir():
             if record is None and folder.is_dir() and any(folder.iterdir()):
                 foreign = f"{folder} holds something that is not of this {self.owner.command}."
-                raise ConfigError(foreign, remedy=f"mv {folder} ...")
+                raise ConfigError(foreign, remedy=f"mv {folder} {folder}.aside")
             return "to do"
         if record["status"] == "completed":
             if reason := self._changed(step, record):
                 raise self.stale(step, f"{step.name} was done, but {reason}")
             return "done"
         if _runs(record):
-            raise ConfigError(f"{step.name} still runs, as process {record['pid']}.", remedy=f"kill {record['pid']}")
+            raise ConfigError(
+                f"{step.name} still runs, as process {record['pid']}.",
+                remedy=f"wait until it ends, or stop it: kill {record['pid']}",
+            )
         completed = read_document(folder / "run.json").get("status") == "completed"
         if "exit_code" not in record and completed and (folder / MANIFEST).is_file():
             self._complete(step, record)  # it finished after this process was killed
@@ -429,7 +432,8 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
     facts = read_run(path) if (path / "run.json").is_file() else {}
     if facts.get("command") != owner.command:
         what = f"is a run of `finqa {facts['command']}`" if "command" in facts else "is not empty"
-        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy="choose another --output")
+        remedy = "--output with a new folder, or --resume with one that the same command wrote"
+        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy=remedy)
     if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
         raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
     return facts

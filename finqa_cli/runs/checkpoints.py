@@ -83,7 +83,10 @@ def latest(run: Path) -> Checkpoint | None:
         except DataError as error:
             log.warning("checkpoint skipped", checkpoint=str(folder), reason=error.message)
     if folders:
-        raise DataError(f"Every checkpoint of {run} is damaged.", remedy=f"ls {run / 'checkpoints'}")
+        raise DataError(
+            f"Every checkpoint of {run} is damaged.",
+            remedy=f"restore one in {run / 'checkpoints'} from a copy, or train again into another --run-dir",
+        )
     return None
 
 

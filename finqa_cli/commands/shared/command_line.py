@@ -218,7 +218,7 @@ class CommandLine:
                 f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
                 remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}"
                 if theirs in RESUMABLE
-                else f"finqa {theirs} again",
+                else f"the same command with a folder that `finqa {command}` wrote",
             )
         logs.configure()
         return typed
@@ -263,7 +263,7 @@ def stored_parameter(run: Path, name: str, command: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{run} was ended before it wrote its parameters ({error!r}).",
-            remedy=f"finqa {command} again, into another --run-dir",
+            remedy=f"`finqa {command}` with another --run-dir; this folder holds nothing to resume",
         ) from error
     if isinstance(value, list):
         return [located(run, each) if isinstance(each, str) else each for each in value]

@@ -116,7 +116,7 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     span = f"{rewards[0]:g}" if len(rewards) == 1 else f"the same in its group, {rewards[0]:g} to {rewards[-1]:g}"
     return NothingToLearnError(
         f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows what is better.",
-        remedy="choose questions that the policy answers at times, or teach it first: finqa sft; "
+        remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS; "
         "--no-preflight trains anyway",
     )
 
@@ -131,7 +131,7 @@ def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingTo
     return NothingToLearnError(
         f"{unreadable} of the policy's {len(turns)} turns have no readable tool call ({_count(graded, questions)}): it "
         "does not know the form of calls, and without calls no reward differs from another.",
-        remedy="teach it the form: finqa sft, or train another --model; --no-preflight trains anyway",
+        remedy="teach it the form: finqa sft DEMONSTRATIONS, or train another --model; --no-preflight trains anyway",
     )
 
 

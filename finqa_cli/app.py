@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
+    "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
     "plan": ("finqa_cli.commands.plan", "Plan what difference an evaluation can show, or what it takes."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs of candidates or of a run's attempts."),

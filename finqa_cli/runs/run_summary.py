@@ -113,6 +113,18 @@ class RunSummary:
         return f"{self.status}{joint} iteration {progress.done}{of}"
 
 
+def locate_run(reference: Path) -> Path:
+    """Returns the folder of a run: the path itself, or the run of that name below ./runs.
+
+    Raises:
+        DataError: Neither is a run.
+    """
+    for place in (reference, Path("runs") / reference):
+        if place.is_dir() and _is_run(place):
+            return place
+    raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
+
+
 def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
     """Returns the runs in a folder, newest first, and its folders that are no runs. A folder that is a run is the one.
 

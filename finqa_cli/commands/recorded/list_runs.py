@@ -81,10 +81,10 @@ def _text(folder: Path, runs: Sequence[RunSummary], others: Sequence[Path], *, e
     width = shutil.get_terminal_size((WIDEST, 24)).columns
     rows = [row for each in runs for row in _rows(each, folder, "", everything=everything)]
     lines = [_fitted(rows, width)] if rows else [f"There are no runs in {printable(str(folder))}."]
-    lines += [_wrapped(f"{each.path.name}: {each.reason}", width) for each in _with_reasons(runs, everything)]
+    lines += [wrapped(f"{each.path.name}: {each.reason}", width) for each in _with_reasons(runs, everything)]
     if others:
         names = ", ".join(path.name for path in others)
-        lines.append(_wrapped(f"{plural(len(others), 'folder')} without a run.json: {names}", width))
+        lines.append(wrapped(f"{plural(len(others), 'folder')} without a run.json: {names}", width))
     return "\n".join(lines)
 
 
@@ -116,12 +116,13 @@ def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> str:
     for name, command, state, score, age, taken, size in rows:
         indent = len(name) - len(name.lstrip())
         facts = f"{command}  {score}  {age} ago  {taken}  {size}"
-        head = _wrapped(f"{name.strip()}  {state}", width, indent)
-        blocks.append(f"{head}\n{_wrapped(facts, width, indent + 2)}")
+        head = wrapped(f"{name.strip()}  {state}", width, indent)
+        blocks.append(f"{head}\n{wrapped(facts, width, indent + 2)}")
     return "\n".join(blocks)
 
 
-def _wrapped(text: str, width: int, indent: int = 0) -> str:
+def wrapped(text: str, width: int, indent: int = 0) -> str:
+    """Return a text in lines of a width, indented, the further ones by two more."""
     lead = " " * indent
     return textwrap.fill(
         printable(text), width, initial_indent=lead, subsequent_indent=f"{lead}  ", break_on_hyphens=False

@@ -5,6 +5,7 @@ Nothing here raises for a damaged run: the summary says what is wrong with it.
 
 from __future__ import annotations
 
+import json
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from finqa_cli.errors import DataError
 from finqa_cli.processes import host_name
 from finqa_cli.runs.durable_files import read_document
-from finqa_cli.runs.jsonl import count_lines, read_backwards, read_jsonl
+from finqa_cli.runs.jsonl import count_lines, read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_run
 
 DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
@@ -145,8 +146,14 @@ def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
     return sorted(found, key=lambda each: each.created or 0.0, reverse=True), foreign
 
 
-def summarize_run(path: Path, *, depth: int = 0) -> RunSummary:
-    """Returns the summary of one run, with that of its steps up to three levels below it."""
+def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) -> RunSummary:
+    """Returns the summary of one run, with that of its steps up to three levels below it.
+
+    Args:
+        path: Folder of the run.
+        depth: Runs that it is nested in.
+        episodes: Number of its recorded episodes, where it is known; else they are counted where progress needs them.
+    """
     size = disk_use(path)
     try:
         facts = read_run(path) if (path / "run.json").exists() else _of_manifest(path)
@@ -170,7 +177,7 @@ def summarize_run(path: Path, *, depth: int = 0) -> RunSummary:
         command=command,
         status=status,
         reason=reason,
-        progress=_read_progress(path, command, facts, steps),
+        progress=_read_progress(path, command, facts, steps, episodes),
         score=score,
         created=_time_of(facts.get("created")),
         seconds=_working_time(path, facts, status),
@@ -232,7 +239,11 @@ def _nested(path: Path, steps: Mapping[str, Mapping[str, Any]], depth: int) -> I
 
 
 def _read_progress(
-    path: Path, command: str, facts: Mapping[str, Any], steps: Mapping[str, Mapping[str, Any]]
+    path: Path,
+    command: str,
+    facts: Mapping[str, Any],
+    steps: Mapping[str, Mapping[str, Any]],
+    episodes: int | None,
 ) -> Progress | None:
     if "steps" in facts:
         done = sum(record.get("status") == COMPLETED for record in steps.values())
@@ -241,8 +252,9 @@ def _read_progress(
         return None
     if command in _PLAYED:
         total = _count(facts.get("episodes"))
-        done = count_lines(path / "trajectories.jsonl") if facts.get("status") != COMPLETED else total
-        return None if done is None else Progress(unit="episode", done=done, total=total)
+        if (done := total if facts.get("status") == COMPLETED else episodes) is None:
+            done = count_lines(path / "trajectories.jsonl")
+        return Progress(unit="episode", done=done, total=total)
     records = (record for record in read_backwards(path / "metrics.jsonl") if record.get("kind") not in _EVALUATIONS)
     done = _count(next(records, {}).get("iteration", 0))
     planned = read_document(path / "settings.json").get("train")
@@ -309,17 +321,24 @@ def _working_time(path: Path, facts: Mapping[str, Any], status: str) -> float | 
 
 def _sessions(path: Path, now: float | None) -> float | None:
     """Returns the time between each start of a run and its end, or the last event before the next start."""
-    total, start, last = 0.0, None, 0.0
+    total, start = 0.0, None
+    before = b""
     try:
-        for record in read_jsonl(path / "events.jsonl"):
-            at = float(record["time"])
-            if record.get("event") == "run_start":
-                total += last - start if start is not None else 0.0
-                start = at
-            last = at
-    except (OSError, DataError, KeyError, TypeError, ValueError):
+        with (path / "events.jsonl").open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                if b'"run_start"' in line:  # the only lines that are read, for there are many
+                    total += _at(before) - start if start is not None else 0.0
+                    start = _at(line)
+                before = line
+        return None if start is None else total + max(now or 0.0, _at(before)) - start
+    except (OSError, KeyError, TypeError, ValueError):
         return None
-    return None if start is None else total + max(now or 0.0, last) - start
+
+
+def _at(line: bytes) -> float:
+    return float(json.loads(line)["time"])
 
 
 def _count(value: object) -> int | None:

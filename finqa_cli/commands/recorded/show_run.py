@@ -168,7 +168,7 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
     if notes.counts:
         yield "events", ", ".join(f"{count} {name}" for name, count in notes.counts.items())
     for record in notes.last:
-        yield "", _event_text(record)
+        yield "", event_text(record)
     if summary.command in RESUMABLE and summary.status not in (RUNNING, COMPLETED):
         yield "continue", f"finqa {summary.command} --resume {shlex.quote(str(summary.path))}"
 
@@ -185,7 +185,8 @@ def _input_text(value: object) -> str:
     return str(value.get("manifest") or ", ".join(map(str, value)))
 
 
-def _event_text(record: Mapping[str, Any]) -> str:
+def event_text(record: Mapping[str, Any]) -> str:
+    """Return an event of a run in a line: time, name and facts."""
     at = record.get("time")
     clock = f"{datetime.fromtimestamp(at):%H:%M:%S} " if isinstance(at, int | float) else ""
     facts = ", ".join(f"{name} {value}" for name, value in record.items() if name not in _PLAIN_FACTS)

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from finqa_cli.runs.run_notes import ROUTINE
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, summarize_run
@@ -221,7 +221,7 @@ def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _number(value: object) -> bool:
+def _number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,11 @@ from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.run_folder import process_facts, write_manifest
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.fixture(autouse=True)
+def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
 
 
 def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
@@ -181,4 +185,3 @@ def test_two_hundred_runs_are_listed_within_a_second(capsys: pytest.CaptureFixtu
     runs = listed(capsys)
     assert time.process_time() - begun < 1.0
     assert len(runs) == 200 and runs["150"]["score"]["value"] == 0.5
-    assert os.environ.get("COLUMNS") is None

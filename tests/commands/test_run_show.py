@@ -18,6 +18,11 @@ from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_re
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
+@pytest.fixture(autouse=True)
+def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What `finqa show` prints."""
     assert main(["show", *arguments]) == 0

@@ -25,6 +25,11 @@ from finqa_cli.runs.run_folder import RunFolder
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
+@pytest.fixture(autouse=True)
+def _wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def iterate(folder: RunFolder, number: int) -> None:
     """One more iteration of 30 s with 40 episodes and 6,000 tokens."""
     facts = {"episodes": 40, "faults": 0, "reward_mean": number / 10, "tokens": 9000, "loss_tokens": 6000}

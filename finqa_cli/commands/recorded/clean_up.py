@@ -14,7 +14,7 @@ from finqa_cli.commands.recorded.list_runs import RUNS
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural, printable, size_text
-from finqa_cli.errors import DataError
+from finqa_cli.errors import DataError, FinqaError
 from finqa_cli.runs.leftovers import Leftover, delete_leftovers, find_leftovers
 from finqa_cli.runs.run_summary import disk_use
 from finqa_cli.settings import Settings
@@ -44,7 +44,10 @@ def main(
     if folder is not None and not place.is_dir():
         raise DataError(f"There is no folder {folder}.", remedy="finqa gc FOLDER, with a folder of runs")
     found, notes = find_leftovers(place, keep=keep) if place.is_dir() else ([], [])
-    found += _of_sandboxes(settings)
+    try:
+        found += _of_sandboxes(settings)
+    except FinqaError as error:  # a key that is missing, or a package, is no reason to keep checkpoints
+        notes.append(f"files of {settings.sandbox.name} sandboxes were not looked for: {error.message}")
     if not line.as_json:
         _print_found(found, notes)
     deleted: Sequence[Leftover] = ()

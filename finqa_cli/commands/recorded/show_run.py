@@ -189,5 +189,9 @@ def event_text(record: Mapping[str, Any]) -> str:
     """Return an event of a run in a line: time, name and facts."""
     at = record.get("time")
     clock = f"{datetime.fromtimestamp(at):%H:%M:%S} " if isinstance(at, int | float) else ""
-    facts = ", ".join(f"{name} {value}" for name, value in record.items() if name not in _PLAIN_FACTS)
+    facts = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in record.items()
+        if name not in _PLAIN_FACTS
+    )
     return f"{clock}{record.get('event')}: {facts}"

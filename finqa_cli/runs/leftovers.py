@@ -139,7 +139,7 @@ def _folders(folder: Path, depth: int, notes: list[str]) -> Iterator[Path]:
 
 
 def _all_runs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yields the runs in folders, whatever their state."""
+    """Yields the runs in folders, in any state."""
     for folder in folders:
         for file in folder.glob("**/run.json") if folder.is_dir() else ():
             yield file.parent

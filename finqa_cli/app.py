@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
-    "top": ("finqa_cli.commands.recorded.watch_run", "Watch a run: progress, rates, sandboxes, last errors."),
+    "top": ("finqa_cli.commands.recorded.watch_run", "Watch a run: progress, rates, sandboxes, what went wrong."),
     "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and what killed processes left."),
     "plan": ("finqa_cli.commands.plan", "Plan what difference an evaluation can show, or what it takes."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),

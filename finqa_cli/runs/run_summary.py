@@ -21,6 +21,9 @@ from finqa_cli.runs.jsonl import count_lines, read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_run
 
 DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
+PIPELINE_EVALUATION = "10_eval"
+"""Folder of a pipeline in which the trained policy is evaluated."""
+
 LOGGED = ("metrics.jsonl", "events.jsonl", "trajectories.jsonl")
 """Files that a run appends to while it runs."""
 
@@ -263,12 +266,11 @@ def _read_progress(
 
 
 def _read_score(path: Path, command: str, steps: Mapping[str, Mapping[str, Any]]) -> Score | None:
-    """Returns the last evaluation of a run; of a pipeline that of its last step that evaluated."""
+    """Returns the last evaluation of a run; of a pipeline that of the policy it trained."""
     try:
         if command == "pipeline":
-            asked = [name for name, record in steps.items() if (record.get("command") or ["", ""])[1] == "eval"]
-            reports = (read_document(path / name / "report.json") for name in reversed(asked))
-            return next((_score_of(report) for report in reports if "accuracy" in report), None)
+            report = read_document(path / PIPELINE_EVALUATION / "report.json")
+            return _score_of(report) if PIPELINE_EVALUATION in steps and report else None
         if command in _PLAYED:
             return _score_of(read_document(path / "report.json"))
         trained: Mapping[str, Any] = {}

@@ -66,10 +66,13 @@ def test_a_killed_pipeline_is_not_running_either(capsys: pytest.CaptureFixture[s
     process = process_facts()
     write_json(Path("runs/whole/run.json"), {**facts, "status": "running", **process})
     assert listed(capsys)["whole"]["state"] == "running, step 11_compare"
+    write_evaluation(Path("runs/whole/01_dataset/demonstrations"), 0.9)
+    steps["01_dataset/demonstrations"] = {"status": "completed", "command": ["finqa", "eval", "random"]}
+    steps["11_compare"] = steps.pop("11_compare")
     write_json(Path("runs/whole/run.json"), {**facts, "status": "running", **process, "pid_started": 1})
     run = listed(capsys)["whole"]
     assert run["state"] == "crashed at step 11_compare" and run["score"]["value"] == 0.5
-    assert [Path(each["path"]).name for each in run["nested"]] == ["10_eval"]
+    assert [Path(each["path"]).name for each in run["nested"]] == ["10_eval", "demonstrations"]
     assert "10_eval" not in shown(capsys).replace("11_compare", "")
     assert "\n  10_eval" in shown(capsys, "--all"), "nested runs are indented"
 

@@ -22,6 +22,7 @@ import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
 from finqa_cli import __version__
+from finqa_cli.masking import find_secret
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("finqa_cli.commands.play", "Play one episode and show it as a readable transcript."),
@@ -131,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _outlive_reader()
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _refuse_secrets(given)
         _prepare_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
@@ -183,6 +185,14 @@ def _outlive_reader() -> None:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def _refuse_secrets(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a command line with a secret, which other users of the machine can read."""
+    if any(map(find_secret, arguments)):
+        from finqa_cli.settings.secret_values import refuse_arguments
+
+        refuse_arguments(arguments)
 
 
 def _prepare_torchrun(arguments: Sequence[str]) -> None:

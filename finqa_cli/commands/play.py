@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.perform import perform
-from finqa_cli.commands.shared.transcript import opening_text, turn_text, verdict_text
 from finqa_cli.errors import FinqaError
 from finqa_cli.evaluation.evaluate import play
+from finqa_cli.masking import mask_text
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
 from finqa_cli.types import Task, Turn
@@ -54,13 +55,13 @@ def main(
 
     def on_start(task: Task) -> None:
         if shown:
-            typer.echo(opening_text(task))
+            typer.echo(mask_text(opening_text(task)))
 
     def on_turn(turn: Turn) -> None:
         nonlocal turns
         turns += 1
         if shown:
-            typer.echo(turn_text(turns, turn))
+            typer.echo(mask_text(turn_text(turns, turn)))
 
     trajectory = perform(
         line,

@@ -12,6 +12,7 @@ import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.errors import EngineError, EpisodeError
+from finqa_cli.masking import Masker
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
 from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_status, play_episode
@@ -163,7 +164,7 @@ class Player:
             tools=prompt.tools if prompt else (),
             several_calls=prompt is not None and prompt.several_calls,
             rewards=rewards,
-            error=error,
+            error=Masker()(error) if error else "",
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 Waiting = Callable[[], AbstractContextManager[None]]
 """A context in which an attempt waits for a sandbox: it releases its engine seat there."""
 
-PoolListener = Callable[[str, Mapping[str, object]], None]
+PoolListener = Callable[[str, Mapping[str, object]], object]
 """Receives each event's name and fields: small, without secrets, called in the event loop.
 
 - `sandbox_ready`: sandbox, seconds

@@ -20,6 +20,7 @@ from typing import Any
 
 from finqa_cli import __version__
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.masking import Masker, masked
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
@@ -54,7 +55,8 @@ class RunFolder:
         write_json(path / "run.json", facts)
         self._trajectories = GroupCommit(path / "trajectories.jsonl")
         self._metrics = JsonlWriter(path / "metrics.jsonl")
-        self._events = JsonlWriter(path / "events.jsonl")
+        self._events = GroupCommit(path / _EVENTS)  # hundreds a second while sandboxes start
+        self._unwritten: BaseException | None = None
 
     @classmethod
     def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
@@ -155,9 +157,24 @@ class RunFolder:
         """Appends one line of metrics."""
         self._metrics.append(record)
 
-    def event(self, name: str, **facts: Any) -> None:
-        """Appends one event with its time."""
-        self._events.append({"event": name, "time": time.time(), **facts})
+    def event(self, name: str, **facts: Any) -> Future[None]:
+        """Queues one event with its time, without secrets.
+
+        Returns:
+            Done once it, and all before it, are on disk, or with a StorageError.
+
+        Raises:
+            StorageError: An earlier event could not be written.
+        """
+        if self._unwritten is not None:
+            raise self._unwritten
+        record = {"event": name, "time": time.time(), **masked(facts, mask=Masker())}
+        written = self._events.append(lambda: record)
+        written.add_done_callback(self._note_event)
+        return written
+
+    def _note_event(self, written: Future[None]) -> None:
+        self._unwritten = self._unwritten or written.exception()
 
     def finish(self, status: str) -> None:
         """Writes the final status."""
@@ -322,8 +339,8 @@ def write_manifest(
             "command": command,
             "created": now(),
             "versions": versions(),
-            "parameters": dict(parameters),
-            "inputs": inputs,
+            "parameters": masked(parameters),
+            "inputs": masked(inputs),
             "outputs": digests,
         },
     )

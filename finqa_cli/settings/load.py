@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.masking import MASK, masked
+from finqa_cli.masking import MASK, mask_text, masked
 from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings.backend_choice import Choices, choose, facts
 from finqa_cli.settings.grader_versions import from_record, with_versions
@@ -37,6 +37,7 @@ from finqa_cli.settings.layers import (
     winners,
 )
 from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
+from finqa_cli.settings.secret_values import refuse_secrets, shown
 from finqa_cli.settings.settings_files import file_layers, read_document
 
 DEFAULT_FILE = Path("finqa.toml")
@@ -91,8 +92,8 @@ def load_settings(
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
-        ConfigError: A layer has an unknown key or a wrong value, or two variables set one setting; the message names
-            the layer.
+        ConfigError: A layer has an unknown key, a wrong value or a secret, or two variables set one setting; the
+            message names the layer.
         UsageError: A typed flag and `--set` give the same setting.
     """
     assigned = assignments_layer(assignments)
@@ -107,6 +108,7 @@ def load_settings(
         flags_layer(flags or {}),
         assigned,
     ]
+    refuse_secrets(given)
     wanted = winners([_defaults(), *given])
     here = facts(
         registered,
@@ -201,10 +203,10 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
         return ConfigError(f"{path}: {reason}.", remedy=SHOW)
     kind, _, name = value.origin.partition(" ")
     remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
-    shown = repr(value.raw)
-    if len(shown) > _LONGEST_SHOWN:
-        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
-    return ConfigError(f"{path} = {shown} ({value.origin}): {reason}.", remedy=remedy)
+    given = shown(path, value.raw)
+    if len(given) > _LONGEST_SHOWN:
+        given = f"{given[:_LONGEST_SHOWN]}... ({len(given):,} characters)"
+    return ConfigError(f"{path} = {given} ({value.origin}): {mask_text(reason)}.", remedy=remedy)
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:

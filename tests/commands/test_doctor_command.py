@@ -116,7 +116,8 @@ def test_nothing_that_a_plugin_does_keeps_the_doctor_from_answering(tmp_path: Pa
             f"from finqa_cli.types import Check\n\n@hookimpl\ndef doctor_checks(settings):\n    {body}\n"
         )
     started = time.monotonic()
-    done = finqa(site, "doctor", "--json", "--set", "sandbox.options.api_key=a-very-secret-key")
+    (site / "finqa.toml").write_text('[sandbox.options]\napi_key = "a-very-secret-key"\n')
+    done = finqa(site, "doctor", "--json")
     assert time.monotonic() - started < HANG_S
     assert done.returncode == 1 and "Traceback" not in done.stderr
     checks = json.loads(done.stdout)["checks"]

@@ -11,7 +11,7 @@ from fixtures.handed_on_runs import attempt
 from fixtures.written_runs import begin, killed_run, write_evaluation
 
 from finqa_cli.app import main
-from finqa_cli.commands.shared.transcript import opening_text, turn_text, verdict_text
+from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
 from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
 
@@ -31,9 +31,9 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_run_with_what_happened_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     with begin(Path("runs/one"), "train", iterations=2, planned=3) as folder:
-        folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer")
+        folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer").result()
         folder.event("sandbox_ready", sandbox="local-2", seconds=1.5)
-        folder.event("retried", id="a", status="completed", retries=1, recoveries=0)
+        folder.event("retried", id="a", status="completed", retries=1, recoveries=0).result()
         policy = {"model": "models/small", "adapter": None}
         data = {"name": "embedded", "digest": "sha256:0123456789ab"}
         write_manifest(folder.path, "train", parameters={}, inputs={"policy": policy, "data": data})

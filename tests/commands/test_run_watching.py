@@ -52,15 +52,15 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
             iterate(folder, number)
         pool(folder, 1000.0, leased=400, idle=100, waiting=7)
         pool(folder, 1036.0, leased=0, starting=20, lost=20)
-        folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer")
-        folder.event("weights", version=2, load_s=0.2)
+        folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer").result()
+        folder.event("weights", version=2, load_s=0.2).result()
         state = live.look(10.0)
         assert state.phase == "starting sandboxes" and state.remaining_s == 8 * 30
         assert state.sampled_tokens == 12_000 and state.tokens_per_second == 200
         assert state.phases == {"rollout_s": 20, "update_s": 10, "iteration_s": 30} and state.rewards == (0.1, 0.2)
         assert state.sandbox_hours == 5.0 and state.sandboxes["lost"] == 20 and state.engine["version"] == 2
         assert state.troubles == {"sandbox_lost": 1}
-        folder.event("engine_away", version=2, reason="no answer")
+        folder.event("engine_away", version=2, reason="no answer").result()
         assert live.look(11.0).phase == "waiting for the engine"
         assert main(["top", "one", "--once"]) == 0
         text = capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_finished_and_crashed_runs_show_one_frame(capsys: pytest.CaptureFixture[
 
 def test_texts_in_events_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with begin(Path("runs/one"), "train") as folder:
-        folder.event("sandbox_lost", reason="\x1b[2J\x07 [bold]gone[/bold]")
+        folder.event("sandbox_lost", reason="\x1b[2J\x07 [bold]gone[/bold]").result()
         assert main(["top", "one", "--once"]) == 0
     text = capsys.readouterr().out
     assert "\\x1b[2J\\x07 [bold]gone[/bold]" in text and "\x1b" not in text
@@ -149,7 +149,7 @@ def test_a_frame_of_500_sandboxes_takes_less_than_a_twentieth_of_its_second(monk
         for number in range(1, 200):
             iterate(folder, number)
         for number in range(500):
-            folder.event("sandbox_ready", sandbox=f"sandbox-{number}", seconds=1.0)
+            folder.event("sandbox_ready", sandbox=f"sandbox-{number}", seconds=1.0).result()
         live = LiveRun(folder.path)
         live.look(0.0)
         spent = 0.0
@@ -158,7 +158,7 @@ def test_a_frame_of_500_sandboxes_takes_less_than_a_twentieth_of_its_second(monk
             with (folder.path / "trajectories.jsonl").open("a") as file:
                 file.write(episode * 50)
             pool(folder, 1000.0 + second, leased=490, idle=10)
-            folder.event("sandbox_lost", sandbox=f"sandbox-{second}", reason="it does not answer")
+            folder.event("sandbox_lost", sandbox=f"sandbox-{second}", reason="it does not answer").result()
             begun = time.process_time()
             screen.print(watch_run.frame(live.look(float(second))))
             spent += time.process_time() - begun

@@ -16,9 +16,9 @@ import typer
 
 from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text, wrapped
 from finqa_cli.commands.shared.command_line import RESUMABLE, CommandLine
+from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, size_text
-from finqa_cli.commands.shared.transcript import opening_text, turn_text, verdict_text
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
 from finqa_cli.runs.run_notes import RunNotes, read_notes

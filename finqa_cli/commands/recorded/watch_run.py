@@ -17,6 +17,7 @@ from finqa_cli.commands.recorded.show_run import event_text
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, printable, size_text
+from finqa_cli.masking import mask_text
 from finqa_cli.runs.live_run import LiveRun, LiveState
 from finqa_cli.runs.run_summary import RUNNING, Progress, locate_run
 
@@ -85,7 +86,7 @@ def frame(state: LiveState) -> Group:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in _rows(state):
-        table.add_row(Text(label), Text(printable(text)))
+        table.add_row(Text(label), Text(mask_text(printable(text))))
     summary = state.summary
     return Group(Text(printable(f"{summary.path}: {summary.command}, {summary.state}"), style="bold"), table)
 

@@ -15,6 +15,7 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.masking import Masker
 from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
@@ -169,7 +170,7 @@ class CommandLine:
     def note(self, text: str) -> None:
         """Print a line on stderr, unless `--json` or `--quiet` is given."""
         if not (self.as_json or self.quiet):
-            print(text, file=sys.stderr)
+            print(Masker()(text), file=sys.stderr)
 
     def warn_of_project(self, settings: Settings) -> None:
         """Print that `--project` has no effect, when no tracker files runs under it."""

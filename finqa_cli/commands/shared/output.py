@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from finqa_cli.masking import Masker, mask_text
 from finqa_cli.runs.reporter import NullReporter, Reporter
 
 if TYPE_CHECKING:
@@ -37,11 +38,21 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
         text: The readable form, or a function that returns it or prints it itself.
     """
     if as_json:
-        print(_escaped(json.dumps(result, indent=2, ensure_ascii=False, default=str)), flush=True)
+        document = json.dumps(_without_secrets(result), indent=2, ensure_ascii=False, default=str)
+        print(_escaped(document), flush=True)
         return
     rendered = text() if callable(text) else text
     if rendered is not None:
-        print(rendered, flush=True)
+        print(mask_text(rendered), flush=True)
+
+
+def _without_secrets(value: Any) -> Any:
+    """Mask secrets by their form. Names are not looked at: `token` may be the id of one."""
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_secrets(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
@@ -122,7 +133,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else printable(" ".join(str(value).split()))
+    return f"{value:.4g}" if isinstance(value, float) else mask_text(printable(" ".join(str(value).split())))
 
 
 @contextmanager
@@ -157,10 +168,11 @@ class PlainReporter(Reporter):
 
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
+        self._mask = Masker()
 
     def line(self, text: str) -> None:
-        """Print it at once."""
-        print(text, file=sys.stderr, flush=True)
+        """Print it at once, without secrets."""
+        print(self._mask(text), file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None) -> None:
         """Note the time; short phases print only their end."""
@@ -213,6 +225,7 @@ class BarReporter(Reporter):
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._mask = Masker()
 
     def __enter__(self) -> BarReporter:
         self._bars.start()
@@ -222,8 +235,8 @@ class BarReporter(Reporter):
         self._bars.stop()
 
     def line(self, text: str) -> None:
-        """Print above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print above the bars, without secrets."""
+        self._bars.console.print(self._mask(text), markup=False, highlight=False, soft_wrap=True)
 
     def start(self, phase: str, total: int | None) -> None:
         """Show a bar, in the place of an unfinished one of the same name."""

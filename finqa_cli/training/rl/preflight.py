@@ -26,8 +26,8 @@ MOST_GROUPS = 8
 FEWEST_GROUPS = 4
 """Groups without a difference that are enough where the time is over."""
 
-FEWEST_UNREADABLE = 16
-"""Episodes without readable calls that are enough: further ones would have none either."""
+FEWEST_EPISODES = 16
+"""Episodes that are enough where the time is over, or where none has readable calls."""
 
 UNREADABLE = 0.9
 """Share of turns without a readable call from which the policy is taken not to know the form of calls."""
@@ -60,7 +60,7 @@ async def check_learnable(
         shown.add(trajectory)
         groups.setdefault(trajectory.task.id, []).append(trajectory)
         played = [each for members in groups.values() for each in members]
-        if len(played) >= FEWEST_UNREADABLE and (obstacle := find_unreadable(played, len(groups))) is not None:
+        if len(played) >= FEWEST_EPISODES and (obstacle := find_unreadable(played, len(groups))) is not None:
             raise obstacle
 
     def whole() -> list[Group]:
@@ -92,7 +92,8 @@ async def check_learnable(
     if stopper.requested:
         return
     played = whole()
-    if len(played) < min(FEWEST_GROUPS, most):
+    enough = len(played) >= FEWEST_GROUPS and len(played) * train.group_size >= FEWEST_EPISODES
+    if len(played) < most and not enough:
         reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few to judge.")
     elif not is_informative(played, assign_credit(optimizer, played)) and (obstacle := find_obstacle(played)):
         raise obstacle

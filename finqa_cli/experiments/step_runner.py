@@ -26,7 +26,7 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
-from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, process_facts, read_run, write_manifest
 
 RESUMABLE = ("train", "sft", "sample", "dpo")
 """Commands that take --resume FOLDER."""
@@ -410,7 +410,7 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
             facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
             facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
             facts[_PLACE] = str(path)
-        folder = StepFolder(path, facts | {"status": "running", "pid": os.getpid()}, owner)
+        folder = StepFolder(path, facts | {"status": "running", **process_facts()}, owner)
         try:
             yield folder
         except BaseException as error:

@@ -78,7 +78,7 @@ class RunFolder:
             "command": command,
             "created": now(),
             "status": "running",
-            **_process(),
+            **process_facts(),
             "finqa": __version__,
             "python": platform.python_version(),
             "resumed": [],
@@ -101,7 +101,7 @@ class RunFolder:
         write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
-        facts |= {"status": "running", **_process(), "resumed": resumed, LINKS: links}
+        facts |= {"status": "running", **process_facts(), "resumed": resumed, LINKS: links}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @property
@@ -129,6 +129,11 @@ class RunFolder:
         """Records where the paths among these texts lie, so that they are found after a move; see `links`."""
         for reference in references:
             self._facts[LINKS] = {**self._facts.get(LINKS, {}), **link_of(self.path, reference)}
+        write_json(self.path / "run.json", self._facts)
+
+    def plan(self, episodes: int) -> None:
+        """Records how many episodes the run is to have, so that a report can tell how far it is."""
+        self._facts["episodes"] = episodes
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
@@ -204,8 +209,8 @@ def read_run(path: Path) -> dict[str, Any]:
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
 
 
-def _process() -> dict[str, Any]:
-    """This process, by what is its own even when the pid is used again."""
+def process_facts() -> dict[str, Any]:
+    """The facts of run.json about this process, by what is its own even when the pid is used again."""
     pid = os.getpid()
     return {"pid": pid, "pid_started": start_time(pid), "host": host_name()}
 

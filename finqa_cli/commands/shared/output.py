@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 
+_KEPT = "\n\t\u200c\u200d"
+_UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that JSON lets stand as they are: control characters, marks of direction, halves of pairs."""
+
 Text = str | Callable[[], str | None]
 
 
@@ -32,7 +38,8 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
         text: The readable form, or a function that returns it or prints it itself.
     """
     if as_json:
-        print(json.dumps(_without_secrets(result), indent=2, ensure_ascii=False, default=str), flush=True)
+        document = json.dumps(_without_secrets(result), indent=2, ensure_ascii=False, default=str)
+        print(_escaped(document), flush=True)
         return
     rendered = text() if callable(text) else text
     if rendered is not None:
@@ -63,6 +70,31 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in lines)
 
 
+def printable(text: str) -> str:
+    """Return a text that cannot drive the terminal: what is neither visible nor a space becomes its Python escape.
+
+    Line breaks and tabs stay, and the joiners of emoji and of scripts that need them.
+    """
+    return "".join(each if _is_plain(each) else _escape(each) for each in text)
+
+
+def age_text(seconds: float) -> str:
+    """Return a time in its largest unit of which there are two: `90 s`, `45 min`, `30 h`, `3 d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size_text(size: float) -> str:
+    """Return bytes in the unit that gives one to three digits: `812 B`, `4.1 kB`, `37 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.2g} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 sandbox`, `2 sandboxes`, `0 snapshots`."""
     suffix = "" if count == 1 else "es" if noun.endswith(("x", "s", "ch")) else "s"
@@ -83,12 +115,25 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[object]], title:
     Console(width=shutil.get_terminal_size().columns).print(table)
 
 
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _escaped(document: str) -> str:
+    """Return a JSON document in which what could drive a terminal, or cannot be encoded, is written as its escape."""
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else mask_text(" ".join(str(value).split()))
+    return f"{value:.4g}" if isinstance(value, float) else mask_text(printable(" ".join(str(value).split())))
 
 
 @contextmanager

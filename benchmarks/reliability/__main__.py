@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.figures import Figure, as_json, exactly, machine
 from benchmarks.reliability.requirements import REQUIREMENTS, Requirement
 from benchmarks.reliability.scale import Scale, full, quick
+from finqa_cli import logs
 
 SEEDS = 50
 
@@ -79,6 +80,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what is mounted and started is ended
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has programs in the background ignore it,
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does with this one; trainers would inherit that
+    logs.configure({"FINQA_LOG_LEVEL": "error"})  # checkpoints are damaged on purpose, and each would be a line
     scale = (quick if arguments.quick else full)(arguments.seed, arguments.seeds, arguments.at_once)
     began = machine()
     figures: dict[str, list[Figure]] = {}

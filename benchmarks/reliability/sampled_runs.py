@@ -172,7 +172,9 @@ def share_a_folder(scale: Scale, folder: Path) -> list[Figure]:
     records = [json.loads(line) for line in sampling.lines()]
     lag_s, kept = asyncio.run(_lag(folder / "slow.jsonl"))
     return [
-        exactly("second processes that are refused with the pid of the first", refused, 1, said.strip()[-120:]),
+        exactly(
+            "second processes that are refused with the pid of the first", refused, 1, "" if refused else said[-300:]
+        ),
         exactly(
             "negative durations after the clock went back an hour", _negative(records), 0, f"{len(records)} records"
         ),

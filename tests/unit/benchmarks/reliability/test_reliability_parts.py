@@ -19,7 +19,7 @@ from benchmarks.reliability.chaos import Outcome, figures
 from benchmarks.reliability.faulty_connections import FaultyConnections
 from benchmarks.reliability.requirements import REQUIREMENTS
 from benchmarks.reliability.schedule import KINDS, draw, place_of
-from benchmarks.reliability.small_disk import SmallDisk
+from benchmarks.reliability.small_disk import RECORDS, SmallDisk
 from benchmarks.reliability.trainings import CLOCK, Difference, compare, read_results
 
 SAME = Difference(lost=0, repeated=0, rewards=0, metrics=(), adapters=())
@@ -91,6 +91,40 @@ def test_a_small_disk_is_full_and_has_room_again(tmp_path: Path) -> None:
             (disk.folder / "other").write_bytes(b"")
         disk.allow_writing(True)
     assert list((tmp_path / "disk").iterdir()) == []
+
+
+WRITER = """
+import sys
+with open(sys.argv[1], "ab", buffering=0) as file:
+    for line in sys.stdin:
+        try:
+            print(file.write(b"x" * 100), flush=True)
+        except OSError as error:
+            print(error.strerror, flush=True)
+"""
+
+
+def test_without_a_file_system_of_its_own_the_files_of_a_process_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with SmallDisk(tmp_path / "disk") as disk:
+        assert not disk.mounted
+        command = [sys.executable, "-c", WRITER, str(disk.folder / RECORDS)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdin is not None and writer.stdout is not None
+
+            def write() -> str:
+                assert writer.stdin is not None and writer.stdout is not None
+                writer.stdin.write("\n")
+                writer.stdin.flush()
+                return writer.stdout.readline().strip()
+
+            assert write() == "100"
+            disk.fill(writer.pid, disk.folder, 150)
+            assert [write() for _ in range(3)] == ["100", "50", "File too large"]
+            disk.free()
+            assert write() == "100"
 
 
 def echo(listener: socket.socket) -> None:

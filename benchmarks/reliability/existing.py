@@ -90,9 +90,9 @@ def program(module: str, *arguments: str, quick: Sequence[str] = ()) -> Measure:
     def measure(scale: Scale, folder: Path) -> list[Figure]:
         command = [sys.executable, "-m", f"benchmarks.{module}", *(quick if scale.quick else arguments)]
         done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
-        lines = [line.strip() for line in done.stdout.splitlines()[1:]]
-        detail = "; ".join(lines) if not done.returncode else (done.stdout + done.stderr)[-600:]
-        return [exactly("exit status", done.returncode, 0, detail.replace("\n", " ").replace("|", "/"))]
+        ended = done.stdout.strip().splitlines()[-1:] if not done.returncode else [(done.stdout + done.stderr)[-600:]]
+        detail = " ".join(ended)
+        return [exactly("exit status", done.returncode, 0, detail)]
 
     return measure
 

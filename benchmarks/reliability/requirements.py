@@ -142,7 +142,7 @@ REQUIREMENTS = (
     ),
     Requirement(
         name="R12",
-        injection="more than 50 kinds of malformed data",
+        injection="more than 50 kinds of malformed files and tables",
         bar="0 tracebacks; row, field and reason are named, exit 65",
         measure=tests("unit/data/test_malformed_data.py", "unit/data/test_own_tables_malformed.py"),
     ),
@@ -171,7 +171,7 @@ REQUIREMENTS = (
     ),
     Requirement(
         name="R15",
-        injection="14 escapes of code, 12 hacks of the judge",
+        injection="14 escapes of code, 46 hacks of the judge",
         bar="14 blocked, 0 hacks paid",
         measure=benchmark("code_execution", "--only", "escapes", "--only", "hacks"),
     ),

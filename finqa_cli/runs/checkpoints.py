@@ -53,6 +53,9 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
     for pattern in (".step_*.partial", f".step_*{REMOVED}"):
         for unfinished in (run / "checkpoints").glob(pattern):
             shutil.rmtree(unfinished, ignore_errors=True)
+    for unfinished in (run / "checkpoints").glob(f".{LATEST}.*"):
+        with storage(unfinished):
+            unfinished.unlink(missing_ok=True)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
         write_json(folder / "state.json", {"iteration": iteration, **state})

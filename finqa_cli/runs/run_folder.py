@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ class RunFolder:
         Raises:
             ConfigError: There is something in it already, or another process holds it.
         """
-        if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
+        if path.is_dir() and not _is_unused(path):
             known = (path / "run.json").is_file()
             begun = read_run(path).get("command") if known else ""
             remedy = f"finqa {begun} --resume {path}, or another --run-dir" if begun in _RESUMABLE else ""
@@ -231,6 +232,14 @@ def read_settings(path: Path) -> dict[str, Any]:
         DataError: The file is missing or damaged.
     """
     return from_record(locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json.")))
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether nothing is in a folder but what a process leaves that is killed before its run.json is there."""
+    names = {entry.name for entry in path.iterdir()} - {".lock"}
+    unfinished = {name for name in names if re.fullmatch(r"\.(settings|run)\.json\.\d+", name)}
+    ours = {"settings.json"} if (path / ".lock").is_file() else set()
+    return not names - unfinished - ours
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:
